@@ -1,0 +1,559 @@
+// What the console does, each as one call that can be made and can be written
+// down in every form: for the command line, curl, MCP and the Go client. What
+// is copied is what was sent.
+import type { Schemas } from "../api/client";
+
+/** A call of the server; T is its answer. */
+export interface Call<T = unknown> {
+  /** What it does, in a few words. */
+  title: string;
+  /** The scope that it needs. */
+  scope: string;
+  method: "GET" | "POST" | "PUT" | "PATCH" | "DELETE";
+  path: string;
+  body?: unknown;
+  /** The command line; undefined where it cannot do it. */
+  cli?: string;
+  mcp?: { tool: string; arguments: Record<string, unknown> };
+  go?: string;
+  /** The type of the answer, which has no value. */
+  answer?: T;
+}
+
+const e = encodeURIComponent;
+const W = "sandboxes:write";
+
+/** quote writes a word for a POSIX shell. */
+export function quote(word: string): string {
+  return /^[A-Za-z0-9_@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", `'\\''`)}'`;
+}
+
+function flags(pairs: [string, string | number | boolean | undefined | null][]): string {
+  return pairs
+    .filter(([, v]) => v !== undefined && v !== null && v !== "" && v !== false)
+    .map(([k, v]) => (v === true ? ` ${k}` : ` ${k} ${quote(String(v))}`))
+    .join("");
+}
+
+function each(flag: string, map: Record<string, string> | undefined): string {
+  return Object.entries(map ?? {})
+    .map(([k, v]) => ` ${flag} ${quote(`${k}=${v}`)}`)
+    .join("");
+}
+
+/** goString writes a string of Go. */
+export function goString(s: string): string {
+  return JSON.stringify(s).replace(/[\u007f-\uffff]/g, (c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, "0")}`);
+}
+
+const WORDS: Record<string, string> = {
+  ms: "MS",
+  mib: "MiB",
+  vcpus: "VCPUs",
+  id: "ID",
+  pids: "PIDs",
+  url: "URL",
+  ttl: "TTL",
+  workdir: "WorkDir",
+  npm: "NPM",
+};
+/** Fields that are pointers, so that absent is not zero. */
+const POINTERS = new Set([
+  "lifetime_seconds",
+  "idle_timeout_seconds",
+  "history",
+  "paused_lifetime_seconds",
+  "vcpus",
+  "memory_mib",
+  "max_pids",
+  "on_timeout",
+  "name",
+]);
+
+/** goLiteral writes the members of a request as fields of a Go struct. With pointers, those that an update may leave out are. */
+export function goLiteral(body: Record<string, unknown>, pointers: "none" | "times" | "update" = "none"): string {
+  const fields = Object.entries(body)
+    .filter(([, v]) => v !== undefined && v !== null && v !== "" && v !== false)
+    .map(([k, v]) => {
+      const name = k
+        .split("_")
+        .map((w) => WORDS[w] ?? w[0]!.toUpperCase() + w.slice(1))
+        .join("");
+      let text = goValue(v);
+      const pointed =
+        pointers === "update"
+          ? POINTERS.has(k)
+          : pointers === "times" && (k === "lifetime_seconds" || k === "idle_timeout_seconds");
+      if (pointed)
+        text = `new(${k.endsWith("_seconds") ? `int64(${text})` : k === "on_timeout" ? `sandbox.TimeoutAction(${text})` : text})`;
+      if (k === "resources") text = `sandbox.Resources${text}`;
+      if (k === "network") text = `&sandbox.NetworkPolicy${text}`;
+      if (k === "rules")
+        text = `[]sandbox.NetworkRule{${(v as Record<string, unknown>[]).map((r) => `{${goLiteral(r)}}`).join(", ")}}`;
+      if (k === "commands")
+        text = `[]sandbox.TryCommand{${(v as Record<string, unknown>[]).map((r) => `{${goLiteral(r)}}`).join(", ")}}`;
+      return `${name}: ${text}`;
+    });
+  return fields.join(", ");
+}
+
+function goValue(v: unknown): string {
+  if (typeof v === "string") return goString(v);
+  if (typeof v === "number" || typeof v === "boolean") return String(v);
+  if (Array.isArray(v)) return `[]string{${v.map(goValue).join(", ")}}`;
+  const o = v as Record<string, unknown>;
+  if (Object.values(o).every((x) => typeof x === "string") && !("preset" in o)) {
+    return `map[string]string{${Object.entries(o)
+      .map(([k, x]) => `${goString(k)}: ${goValue(x)}`)
+      .join(", ")}}`;
+  }
+  return `{${goLiteral(o)}}`;
+}
+
+/** compact drops members without a value. */
+function compact<T extends object>(o: T): T {
+  return Object.fromEntries(Object.entries(o).filter(([, v]) => v !== undefined && v !== "")) as T;
+}
+
+export type CallForm = "cli" | "curl" | "mcp" | "go";
+
+/** form writes a call down, or returns undefined where that form cannot say it. */
+export function form(call: Call, as: CallForm, origin: string): string | undefined {
+  switch (as) {
+    case "cli":
+      return call.cli;
+    case "curl":
+      return curl(call, origin);
+    case "mcp":
+      return call.mcp && JSON.stringify({ name: call.mcp.tool, arguments: call.mcp.arguments }, null, 2);
+    case "go":
+      return call.go;
+  }
+}
+
+function curl(call: Call, origin: string): string {
+  const parts = [`curl -sS${call.method === "GET" ? "" : ` -X ${call.method}`} -H "Authorization: Bearer $COVE_API_KEY"`];
+  if (call.body instanceof Blob) parts.push("--data-binary @FILE");
+  else if (call.body !== undefined) parts.push(`-H 'Content-Type: application/json' -d ${quote(JSON.stringify(call.body))}`);
+  parts.push(quote(origin + call.path));
+  return parts.join(" \\\n  ");
+}
+
+const at = (id: string, rest = "") => `/v1/sandboxes/${e(id)}${rest}`;
+type S = Schemas;
+
+export const calls = {
+  create(req: S["CreateRequest"]): Call<S["Sandbox"]> {
+    const b = compact(req);
+    const r = b.resources;
+    return {
+      title: "Create a sandbox",
+      scope: W,
+      method: "POST",
+      path: "/v1/sandboxes",
+      body: b,
+      cli: `cove create${flags([
+        ["--name", b.name],
+        ["--template", b.template],
+        ["--snapshot", b.snapshot],
+        ["--vcpus", r?.vcpus],
+        ["--memory", r?.memory_mib && `${r.memory_mib}m`],
+        ["--network", b.network?.preset],
+        ["--history", b.history],
+        ["--lifetime", b.lifetime_seconds != null ? `${b.lifetime_seconds}s` : undefined],
+      ])}${each("-m", b.metadata)}`,
+      mcp: { tool: "sandbox_create", arguments: { ...b, resources: undefined, ...r } },
+      go: `sb, err := c.Create(ctx, sandbox.CreateRequest{${goLiteral(b, "times")}})`,
+    };
+  },
+  fork(id: string, req: S["ForkRequest"]): Call<S["ListSandbox"]> {
+    const b = compact(req);
+    return {
+      title: "Fork",
+      scope: W,
+      method: "POST",
+      path: at(id, "/fork"),
+      body: b,
+      cli: `cove fork ${quote(id)}${flags([
+        ["-n", b.count !== 1 && b.count],
+        ["--name", b.name],
+      ])}`,
+      mcp: { tool: "sandbox_fork", arguments: { sandbox: id, ...b } },
+      go: `children, err := c.Fork(ctx, ${goString(id)}, sandbox.ForkRequest{${goLiteral(b, "times")}})`,
+    };
+  },
+  snapshot(id: string, req: S["CreateSnapshotRequest"]): Call<S["Snapshot"]> {
+    const b = compact(req);
+    return {
+      title: "Snapshot",
+      scope: W,
+      method: "POST",
+      path: at(id, "/snapshots"),
+      body: b,
+      cli: `cove snapshot create ${quote(id)}${flags([
+        ["--name", b.name],
+        ["--files-only", b.kind === "files"],
+        ["--label", b.label],
+      ])}`,
+      mcp: { tool: "snapshot_create", arguments: { sandbox: id, ...b } },
+      go: `snapshot, err := c.CreateSnapshot(ctx, ${goString(id)}, sandbox.CreateSnapshotRequest{${goLiteral(b)}})`,
+    };
+  },
+  deleteSnapshot(id: string): Call<S["Snapshot"]> {
+    return {
+      title: "Delete a snapshot",
+      scope: W,
+      method: "DELETE",
+      path: `/v1/snapshots/${e(id)}`,
+      cli: `cove snapshot rm ${quote(id)}`,
+      mcp: { tool: "snapshot_delete", arguments: { snapshot: id } },
+      go: `_, err := c.DeleteSnapshot(ctx, ${goString(id)})`,
+    };
+  },
+  restore(id: string, req: S["RestoreRequest"]): Call<S["Sandbox"]> {
+    const b = compact(req);
+    return {
+      title: "Restore",
+      scope: W,
+      method: "POST",
+      path: at(id, "/restore"),
+      body: b,
+      cli: `cove snapshot restore ${quote(id)} ${b.snapshot ? quote(b.snapshot) : `--step ${b.step}`}`,
+      mcp: { tool: "snapshot_restore", arguments: { sandbox: id, ...b } },
+      go: `sb, err := c.RestoreSnapshot(ctx, ${goString(id)}, sandbox.RestoreRequest{${goLiteral(b)}})`,
+    };
+  },
+  pause(id: string): Call<S["Sandbox"]> {
+    return {
+      title: "Pause",
+      scope: W,
+      method: "POST",
+      path: at(id, "/pause"),
+      cli: `cove pause ${quote(id)}`,
+      mcp: { tool: "sandbox_pause", arguments: { sandbox: id } },
+      go: `sb, err := c.Pause(ctx, ${goString(id)})`,
+    };
+  },
+  resume(id: string): Call<S["Sandbox"]> {
+    return {
+      title: "Resume",
+      scope: W,
+      method: "POST",
+      path: at(id, "/resume"),
+      cli: `cove resume ${quote(id)}`,
+      mcp: { tool: "sandbox_resume", arguments: { sandbox: id } },
+      go: `sb, err := c.Resume(ctx, ${goString(id)}, sandbox.ResumeRequest{})`,
+    };
+  },
+  kill(id: string): Call<S["Sandbox"]> {
+    return {
+      title: "Kill",
+      scope: W,
+      method: "DELETE",
+      path: at(id),
+      cli: `cove kill ${quote(id)}`,
+      mcp: { tool: "sandbox_kill", arguments: { sandbox: id } },
+      go: `_, err := c.Kill(ctx, ${goString(id)})`,
+    };
+  },
+  update(id: string, req: S["UpdateRequest"]): Call<S["Sandbox"]> {
+    const secs = (n: number | undefined | null) => (n == null ? undefined : `${n}s`);
+    return {
+      title: "Change settings",
+      scope: W,
+      method: "PATCH",
+      path: at(id),
+      body: req,
+      cli: `cove update ${quote(id)}${flags([
+        ["--name", req.name],
+        ["--vcpus", req.vcpus],
+        ["--memory", req.memory_mib && `${req.memory_mib}m`],
+        ["--pids", req.max_pids],
+        ["--lifetime", secs(req.lifetime_seconds)],
+        ["--idle-timeout", secs(req.idle_timeout_seconds)],
+        ["--on-timeout", req.on_timeout],
+        ["--history", req.history],
+      ])}${req.metadata && !Object.keys(req.metadata).length ? " --clear-metadata" : each("-m", req.metadata)}`,
+      mcp: { tool: "sandbox_update", arguments: { sandbox: id, ...req } },
+      go: `sb, err := c.Update(ctx, ${goString(id)}, sandbox.UpdateRequest{${goLiteral(req, "update")}})`,
+    };
+  },
+  diff(subject: string, req: S["DiffRequest"]): Call<S["Diff"]> {
+    const b = compact(req);
+    return {
+      title: "Compare files",
+      scope: "sandboxes:read",
+      method: "POST",
+      path: `/v1/diff/${e(subject)}`,
+      body: b,
+      cli: `cove diff ${quote(subject)}${b.against ? ` ${quote(b.against)}` : ""}${flags([["--patch", b.patch]])}`,
+      mcp: { tool: "sandbox_diff", arguments: { sandbox: subject, ...b } },
+      go: `diff, err := c.Diff(ctx, ${goString(subject)}, sandbox.DiffRequest{${goLiteral(b)}})`,
+    };
+  },
+  merge(id: string, req: S["MergeRequest"]): Call<S["MergeResult"]> {
+    const b = compact(req);
+    return {
+      title: "Merge",
+      scope: W,
+      method: "POST",
+      path: at(id, "/merge"),
+      body: b,
+      cli: `cove merge ${quote(id)} ${quote(b.winner ?? "")}${flags([
+        ["--files", b.kind === "files"],
+        ["--policy", b.policy],
+        ["--kill-winner", b.kill_winner],
+      ])}${(b.paths ?? []).map((p) => ` --path ${quote(p)}`).join("")}`,
+      mcp: { tool: "sandbox_merge", arguments: { sandbox: id, ...b } },
+      go: `merge, err := c.Merge(ctx, ${goString(id)}, sandbox.MergeRequest{${goLiteral(b)}})`,
+    };
+  },
+  try(id: string, req: S["TryRequest"]): Call<S["TryResult"]> {
+    const b = compact(req);
+    const shells = (b.commands ?? []).map((c) => c.shell ?? "");
+    return {
+      title: "Try in forks",
+      scope: W,
+      method: "POST",
+      path: at(id, "/try"),
+      body: b,
+      cli: `cove try ${quote(id)}${flags([
+        ["-n", b.count],
+        ["--pick", b.pick],
+        ["--keep", b.keep],
+      ])}${shells.map((s) => ` -c ${quote(s)}`).join("")}`,
+      mcp: { tool: "sandbox_try", arguments: { sandbox: id, ...b, commands: shells } },
+      go: `res, err := c.Try(ctx, ${goString(id)}, sandbox.TryRequest{${goLiteral(b)}}, nil)`,
+    };
+  },
+  exec(id: string, req: S["ExecRequest"]): Call<S["Job"]> {
+    const b = compact(req);
+    return {
+      title: "Run a command",
+      scope: W,
+      method: "POST",
+      path: at(id, "/exec"),
+      body: b,
+      cli: `cove exec${flags([["-d", b.background]])} ${b.shell ? `-s ${quote(id)} ${quote(b.shell)}` : `${quote(id)} -- ${(b.command ?? []).map(quote).join(" ")}`}`,
+      mcp: { tool: "sandbox_exec", arguments: { sandbox: id, ...b } },
+      go: `job, err := c.Exec(ctx, ${goString(id)}, sandbox.ExecRequest{${goLiteral(b)}}, nil)`,
+    };
+  },
+  terminal(id: string, shell: string): Call {
+    return {
+      title: "Open a terminal",
+      scope: W,
+      method: "GET",
+      path: at(id, "/terminal"),
+      cli: `cove exec -it ${quote(id)} -- ${shell}`,
+      go: `term, err := c.OpenTerminal(ctx, ${goString(id)}, sandbox.ExecRequest{Command: []string{${goString(shell)}}, Terminal: &sandbox.TerminalSize{Cols: 80, Rows: 24}, OpenStdin: true})`,
+    };
+  },
+  code(id: string, req: S["RunCodeRequest"]): Call<S["CodeResult"]> {
+    const b = compact(req);
+    return {
+      title: "Run code",
+      scope: W,
+      method: "POST",
+      path: at(id, "/code"),
+      body: b,
+      cli: `cove code ${quote(id)}${flags([
+        ["-l", b.language],
+        ["--context", b.context],
+      ])} -c ${quote(b.code ?? "")}`,
+      mcp: { tool: "run_code", arguments: { sandbox: id, ...b } },
+      go: `result, err := c.RunCode(ctx, ${goString(id)}, sandbox.RunCodeRequest{${goLiteral(b)}}, nil)`,
+    };
+  },
+  signalJob(id: string, job: string, signal: string): Call<S["Job"]> {
+    return {
+      title: `Send ${signal} to a job`,
+      scope: W,
+      method: "POST",
+      path: at(id, `/jobs/${e(job)}/signal`),
+      body: { signal },
+      cli: signal === "TERM" ? `cove job stop ${quote(id)} ${quote(job)}` : undefined,
+      mcp: { tool: "job_stop", arguments: { sandbox: id, job_id: job, signal } },
+      go: `_, err := c.SignalJob(ctx, ${goString(id)}, ${goString(job)}, ${goString(signal)}, 0)`,
+    };
+  },
+  signalProcess(id: string, pid: number, signal: string): Call {
+    return {
+      title: `Send ${signal} to a process`,
+      scope: W,
+      method: "POST",
+      path: at(id, `/processes/${pid}/signal`),
+      body: { signal },
+      cli: `cove ps --kill ${pid} -s ${signal} ${quote(id)}`,
+      mcp: { tool: "process_kill", arguments: { sandbox: id, pid, signal } },
+      go: `err := c.SignalProcess(ctx, ${goString(id)}, ${pid}, ${goString(signal)})`,
+    };
+  },
+  setNetwork(id: string, policy: S["NetworkPolicy"]): Call<S["NetworkPolicy"]> {
+    return {
+      title: "Set the network policy",
+      scope: W,
+      method: "POST",
+      path: at(id, "/network"),
+      body: policy,
+      cli: `echo ${quote(JSON.stringify(policy))} | cove egress set ${quote(id)} --file -`,
+      mcp: { tool: "network_set", arguments: { sandbox: id, ...policy } },
+      go: `policy, err := c.SetNetwork(ctx, ${goString(id)}, sandbox.NetworkPolicy{${goLiteral(policy as Record<string, unknown>)}})`,
+    };
+  },
+  createPreview(id: string, req: S["CreatePreviewRequest"]): Call<S["NewPreview"]> {
+    return {
+      title: "Create a preview",
+      scope: W,
+      method: "POST",
+      path: at(id, "/previews"),
+      body: req,
+      cli: `cove preview create ${quote(id)} ${req.port}${flags([
+        ["--public", req.access === "public"],
+        ["--wake", req.wake],
+      ])}`,
+      mcp: { tool: "preview_create", arguments: { sandbox: id, ...req } },
+      go: `preview, err := c.CreatePreview(ctx, ${goString(id)}, sandbox.CreatePreviewRequest{${goLiteral(req)}})`,
+    };
+  },
+  linkPreview(id: string, port: number): Call<S["PreviewLink"]> {
+    return {
+      title: "Sign a link to a preview",
+      scope: W,
+      method: "POST",
+      path: at(id, `/previews/${port}/link`),
+      body: {},
+      cli: `cove preview link ${quote(id)} ${port}`,
+      mcp: { tool: "preview_link", arguments: { sandbox: id, port } },
+      go: `link, err := c.LinkPreview(ctx, ${goString(id)}, ${port}, sandbox.PreviewLinkRequest{})`,
+    };
+  },
+  deletePreview(id: string, port: number): Call {
+    return {
+      title: "End a preview",
+      scope: W,
+      method: "DELETE",
+      path: at(id, `/previews/${port}`),
+      cli: `cove preview rm ${quote(id)} ${port}`,
+      mcp: { tool: "preview_delete", arguments: { sandbox: id, port } },
+      go: `err := c.DeletePreview(ctx, ${goString(id)}, ${port})`,
+    };
+  },
+  writeFile(id: string, path: string, content: Blob, text?: string): Call<S["FileInfo"]> {
+    return {
+      title: "Write a file",
+      scope: "files:write",
+      method: "PUT",
+      path: at(id, `/files/content?path=${e(path)}&make_parents=true`),
+      body: content,
+      cli: `cove cp FILE ${quote(`${id}:${path}`)}`,
+      mcp:
+        text !== undefined && text.length < 20_000
+          ? { tool: "file_write", arguments: { sandbox: id, path, content: text } }
+          : undefined,
+      go: `_, err := c.WriteFile(ctx, ${goString(id)}, sandbox.WriteFileRequest{Path: ${goString(path)}, MakeParents: true}, file)`,
+    };
+  },
+  makeDir(id: string, path: string): Call<S["FileInfo"]> {
+    return {
+      title: "Make a directory",
+      scope: "files:write",
+      method: "POST",
+      path: at(id, "/files/mkdir"),
+      body: { path },
+      cli: `cove exec ${quote(id)} -- mkdir -p ${quote(path)}`,
+      go: `_, err := c.MakeDir(ctx, ${goString(id)}, sandbox.MakeDirRequest{Path: ${goString(path)}})`,
+    };
+  },
+  moveFile(id: string, from: string, to: string): Call<S["FileInfo"]> {
+    return {
+      title: "Rename a file",
+      scope: "files:write",
+      method: "POST",
+      path: at(id, "/files/move"),
+      body: { from, to },
+      cli: `cove exec ${quote(id)} -- mv ${quote(from)} ${quote(to)}`,
+      mcp: { tool: "file_move", arguments: { sandbox: id, from, to } },
+      go: `_, err := c.MoveFile(ctx, ${goString(id)}, sandbox.MoveFileRequest{From: ${goString(from)}, To: ${goString(to)}})`,
+    };
+  },
+  deleteFile(id: string, path: string, recursive: boolean): Call {
+    return {
+      title: "Delete a file",
+      scope: "files:write",
+      method: "DELETE",
+      path: at(id, `/files?path=${e(path)}${recursive ? "&recursive=true" : ""}`),
+      cli: `cove exec ${quote(id)} -- rm ${recursive ? "-r " : ""}${quote(path)}`,
+      mcp: { tool: "file_delete", arguments: compact({ sandbox: id, path, recursive: recursive || undefined }) },
+      go: `err := c.DeleteFile(ctx, ${goString(id)}, ${goString(path)}, ${recursive})`,
+    };
+  },
+  attachSecret(id: string, secret: string, env: string): Call<S["Sandbox"]> {
+    return {
+      title: "Attach a secret",
+      scope: W,
+      method: "POST",
+      path: at(id, "/secrets"),
+      body: { secret, env },
+      cli: `cove secret attach ${quote(id)} ${quote(env)}=${quote(secret)}`,
+      mcp: { tool: "secret_attach", arguments: { sandbox: id, secret, env } },
+      go: `sb, err := c.AttachSecret(ctx, ${goString(id)}, ${goString(secret)}, ${goString(env)})`,
+    };
+  },
+  detachSecret(id: string, env: string): Call<S["Sandbox"]> {
+    return {
+      title: "Detach a secret",
+      scope: W,
+      method: "DELETE",
+      path: at(id, `/secrets/${e(env)}`),
+      cli: `cove secret detach ${quote(id)} ${quote(env)}`,
+      mcp: { tool: "secret_detach", arguments: { sandbox: id, env } },
+      go: `sb, err := c.DetachSecret(ctx, ${goString(id)}, ${goString(env)})`,
+    };
+  },
+  startBuild(req: S["BuildTemplateRequest"]): Call<S["Build"]> {
+    return {
+      title: "Build a template",
+      scope: "templates:write",
+      method: "POST",
+      path: "/v1/builds",
+      body: req,
+      cli: `cove template build ${quote(req.name ?? "")}${flags([["--force", req.force]])}`,
+      mcp: { tool: "template_build", arguments: compact({ name: req.name, force: req.force, ...(req.spec ?? {}) }) },
+    };
+  },
+  deleteTemplate(name: string): Call {
+    return {
+      title: "Delete a template",
+      scope: "templates:write",
+      method: "DELETE",
+      path: `/v1/templates/${e(name)}`,
+      cli: `cove template rm ${quote(name)}`,
+      mcp: { tool: "template_delete", arguments: { name } },
+      go: `err := c.DeleteTemplate(ctx, ${goString(name)})`,
+    };
+  },
+  createVolume(req: S["CreateVolumeRequest"]): Call<S["Volume"]> {
+    return {
+      title: "Create a volume",
+      scope: W,
+      method: "POST",
+      path: "/v1/volumes",
+      body: req,
+      cli: `cove volume create ${quote(req.name ?? "")}${flags([["--size", req.size_mib && `${req.size_mib}m`]])}`,
+      mcp: { tool: "volume_create", arguments: { ...req } },
+      go: `volume, err := c.CreateVolume(ctx, sandbox.CreateVolumeRequest{${goLiteral(req)}})`,
+    };
+  },
+  deleteVolume(id: string): Call {
+    return {
+      title: "Delete a volume",
+      scope: W,
+      method: "DELETE",
+      path: `/v1/volumes/${e(id)}`,
+      cli: `cove volume rm ${quote(id)}`,
+      mcp: { tool: "volume_delete", arguments: { volume: id } },
+      go: `err := c.DeleteVolume(ctx, ${goString(id)})`,
+    };
+  },
+};

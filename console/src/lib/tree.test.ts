@@ -1,0 +1,97 @@
+import { describe, expect, it } from "vitest";
+import type { Sandbox, Snapshot } from "../api/client";
+import { layout, moments, timeScale } from "./tree";
+
+const T0 = Date.parse("2026-01-01T00:00:00Z");
+
+function box(id: string, at: number, more: Partial<Sandbox> = {}): Sandbox {
+  return { id: `sbx-${id}`, name: id, state: "running", created_at: new Date(T0 + at * 1000).toISOString(), ...more } as Sandbox;
+}
+const names = (rows: ReturnType<typeof layout>) => rows.map((r) => `${"  ".repeat(r.depth)}${r.sandbox.name}`);
+
+describe("layout", () => {
+  it("puts the newest family first, and later children above earlier ones", () => {
+    const rows = layout(
+      [box("a", 0), box("a1", 10, { forked_from: "sbx-a" }), box("a2", 20, { forked_from: "sbx-a" }), box("b", 30)],
+      [],
+    );
+    expect(names(rows)).toEqual(["b", "a", "  a2", "  a1"]);
+    expect(rows[1]!.descendants).toBe(2);
+    expect(rows[3]!.parent).toBe(1);
+  });
+  it("keeps the order of the children of one fork", () => {
+    const child = (i: number) => box(`c-${i}`, 5 + i / 1e6, { forked_from: "sbx-a" });
+    expect(names(layout([child(10), child(2), child(1), box("a", 0)], []))).toEqual(["a", "  c-1", "  c-2", "  c-10"]);
+  });
+  it("shows ancestors of what matches, and marks them", () => {
+    const all = [box("a", 0), box("b", 1, { forked_from: "sbx-a" }), box("c", 2, { forked_from: "sbx-b" }), box("d", 3)];
+    const rows = layout(all, [], (s) => s.name === "c");
+    expect(names(rows)).toEqual(["a", "  b", "    c"]);
+    expect(rows.map((r) => r.context)).toEqual([true, true, false]);
+  });
+  it("hides what is below a folded row, and says how much", () => {
+    const rows = layout([box("a", 0), box("b", 1, { forked_from: "sbx-a" })], [], undefined, new Set(["sbx-a"]));
+    expect(names(rows)).toEqual(["a"]);
+    expect(rows[0]!.descendants).toBe(1);
+  });
+  it("makes a root of a child whose parent is not known", () => {
+    expect(names(layout([box("b", 1, { forked_from: "sbx-gone" })], []))).toEqual(["b"]);
+  });
+  it("finds merges, and snapshots but for steps of a history", () => {
+    const rows = layout(
+      [
+        box("a", 0),
+        box("b", 1, {
+          forked_from: "sbx-a",
+          state: "killed",
+          reason: "it was merged into sbx-a",
+          ended_at: new Date(T0 + 9000).toISOString(),
+        }),
+      ],
+      [{ id: "s1", sandbox_id: "sbx-a" } as Snapshot, { id: "s2", sandbox_id: "sbx-a", automatic: true } as Snapshot],
+    );
+    expect(rows[1]!.mergedInto).toBe(0);
+    expect(rows[0]!.snapshots.map((s) => s.id)).toEqual(["s1"]);
+  });
+  it("ends for sandboxes that name each other as parents", () => {
+    expect(layout([box("a", 0, { forked_from: "sbx-b" }), box("b", 1, { forked_from: "sbx-a" })], []).length).toBeLessThanOrEqual(
+      2,
+    );
+  });
+  it("lays out 5,000 sandboxes", () => {
+    const all = Array.from({ length: 5000 }, (_, i) => box(`n${i}`, i, i % 50 ? { forked_from: `sbx-n${i - 1}` } : {}));
+    const rows = layout(all, []);
+    expect(rows).toHaveLength(5000);
+    expect(moments(rows).length).toBeLessThanOrEqual(400);
+  });
+});
+
+describe("timeScale", () => {
+  const points = [T0, T0 + 1000, T0 + 2000, T0 + 86_400_000];
+  for (const mode of ["compact", "even"] as const) {
+    it(`${mode}: begins at 0, ends at the width, and grows`, () => {
+      const scale = timeScale(points, T0 + 90_000_000, 1000, mode);
+      expect(scale.x(T0)).toBe(0);
+      expect(scale.x(T0 + 90_000_000)).toBeCloseTo(1000);
+      const xs = [0, 500, 1500, 5000, 1e7, 8e7].map((d) => scale.x(T0 + d));
+      expect([...xs].sort((a, b) => a - b)).toEqual(xs);
+    });
+    it(`${mode}: time undoes x`, () => {
+      const scale = timeScale(points, T0 + 90_000_000, 1000, mode);
+      for (const d of [0, 700, 1999, 40_000_000]) expect(scale.time(scale.x(T0 + d))).toBeCloseTo(T0 + d, -1);
+    });
+  }
+  it("compact gives seconds in a burst more room than a day of waiting would leave them", () => {
+    const burst = (mode: "compact" | "even") => timeScale(points, T0 + 90_000_000, 1000, mode).x(T0 + 2000);
+    expect(burst("compact")).toBeGreaterThan(50);
+    expect(burst("even")).toBeLessThan(1);
+  });
+  it("shows only what is within a window", () => {
+    const scale = timeScale(points, T0 + 90_000_000, 1000, "even", T0 + 89_000_000);
+    expect(scale.x(T0)).toBe(0);
+    expect(scale.x(T0 + 89_500_000)).toBeCloseTo(500);
+  });
+  it("bears a single moment", () => {
+    expect(timeScale([T0], T0, 100, "compact").x(T0)).toBe(100);
+  });
+});

@@ -1,0 +1,186 @@
+// The family tree over time: which row each sandbox has, and where a moment is.
+// Pure, and tested.
+import type { Sandbox, Snapshot } from "../api/client";
+import { at } from "./format";
+
+export interface Row {
+  sandbox: Sandbox;
+  depth: number;
+  /** The parent's row, or -1. */
+  parent: number;
+  /** How many rows below belong to it. */
+  descendants: number;
+  begin: number;
+  /** NaN while it lives. */
+  end: number;
+  pausedAt: number;
+  snapshots: Snapshot[];
+  /** The row that it was merged into, or -1. */
+  mergedInto: number;
+  /** It is here only because a descendant matches. */
+  context: boolean;
+}
+
+const MERGED = /merged into (sbx-[a-z0-9]+)/;
+
+/** layout puts sandboxes into rows: a family stays together, the newest family is first, and each
+ * child stands below its parent, later ones first, so that no branch crosses a bar. With a filter
+ * there are the sandboxes that match and their ancestors; folded ones hide their descendants. */
+export function layout(
+  sandboxes: Iterable<Sandbox>,
+  snapshots: Iterable<Snapshot>,
+  matches: (s: Sandbox) => boolean = () => true,
+  folded: ReadonlySet<string> = new Set(),
+): Row[] {
+  const all = new Map<string, Sandbox>();
+  for (const s of sandboxes) all.set(s.id, s);
+  const shown = new Map<string, boolean>();
+  for (const s of all.values()) {
+    if (!matches(s)) continue;
+    shown.set(s.id, true);
+    let up = s.forked_from ? all.get(s.forked_from) : undefined;
+    while (up && !shown.has(up.id)) {
+      shown.set(up.id, false);
+      up = up.forked_from ? all.get(up.forked_from) : undefined;
+    }
+  }
+  // An ancestor may match by itself.
+  for (const [id, direct] of shown) if (!direct && matches(all.get(id)!)) shown.set(id, true);
+
+  const children = new Map<string, Sandbox[]>();
+  const roots: Sandbox[] = [];
+  for (const id of shown.keys()) {
+    const s = all.get(id)!;
+    const parent = s.forked_from && s.forked_from !== id && shown.has(s.forked_from) ? s.forked_from : undefined;
+    if (!parent) roots.push(s);
+    else if (children.has(parent)) children.get(parent)!.push(s);
+    else children.set(parent, [s]);
+  }
+  const later = (a: Sandbox, b: Sandbox) => {
+    const d = at(b.created_at) - at(a.created_at);
+    // Those of one fork are made within the same instant: they keep their order.
+    if (Math.abs(d) > 5) return d;
+    return (a.name ?? a.id).localeCompare(b.name ?? b.id, "en", { numeric: true });
+  };
+  roots.sort(later);
+  for (const list of children.values()) list.sort(later);
+
+  const kept = new Map<string, Snapshot[]>();
+  for (const snap of snapshots) {
+    if (snap.automatic) continue;
+    const list = kept.get(snap.sandbox_id);
+    if (list) list.push(snap);
+    else kept.set(snap.sandbox_id, [snap]);
+  }
+
+  const rows: Row[] = [];
+  const place = new Map<string, number>();
+  const visit = (s: Sandbox, depth: number, parent: number) => {
+    const index = rows.length;
+    place.set(s.id, index);
+    const row: Row = {
+      sandbox: s,
+      depth,
+      parent,
+      descendants: 0,
+      begin: at(s.created_at),
+      end: at(s.ended_at),
+      pausedAt: s.state === "paused" ? at(s.paused_at) : Number.NaN,
+      snapshots: kept.get(s.id) ?? [],
+      mergedInto: -1,
+      context: !shown.get(s.id),
+    };
+    rows.push(row);
+    const below = children.get(s.id) ?? [];
+    if (folded.has(s.id)) row.descendants = below.length;
+    else {
+      for (const child of below) visit(child, depth + 1, index);
+      row.descendants = rows.length - index - 1;
+    }
+  };
+  for (const root of roots) visit(root, 0, -1);
+  for (const row of rows) {
+    const into = MERGED.exec(row.sandbox.reason ?? "")?.[1];
+    if (into) row.mergedInto = place.get(into) ?? -1;
+  }
+  return rows;
+}
+
+export interface Scale {
+  /** x is where a moment is, 0 to width. */
+  x(time: number): number;
+  /** time is the moment at a place. */
+  time(x: number): number;
+  /** Some moments to name, with their places. */
+  ticks: { x: number; time: number }[];
+}
+
+/** timeScale maps moments to 0…width. "even" shows time as it passes; "compact" gives long
+ * stretches in which nothing happens less room, so that an hour of waiting does not hide the
+ * seconds in which a family was made. */
+export function timeScale(
+  moments: readonly number[],
+  now: number,
+  width: number,
+  mode: "compact" | "even",
+  from?: number,
+): Scale {
+  let points = [...new Set([...moments.filter((m) => Number.isFinite(m) && m <= now), now])].sort((a, b) => a - b);
+  if (from !== undefined) points = [from, ...points.filter((p) => p > from)];
+  if (points.length < 2) points = [points[0]! - 60_000, points[0]!];
+  const first = points[0]!;
+  const last = points[points.length - 1]!;
+  if (mode === "even") points = [first, last];
+  const sums = [0];
+  for (let i = 1; i < points.length; i++) {
+    const gap = points[i]! - points[i - 1]!;
+    sums.push(sums[i - 1]! + (mode === "even" ? gap : weight(gap)));
+  }
+  const total = sums[sums.length - 1]! || 1;
+  const along = (list: readonly number[], v: number): number => {
+    let lo = 0;
+    let hi = list.length - 1;
+    while (hi - lo > 1) {
+      const mid = (lo + hi) >> 1;
+      if (list[mid]! <= v) lo = mid;
+      else hi = mid;
+    }
+    return lo;
+  };
+  const x = (t: number): number => {
+    const clamped = Math.min(Math.max(t, first), last);
+    const i = along(points, clamped);
+    const part = (clamped - points[i]!) / (points[i + 1]! - points[i]! || 1);
+    return ((sums[i]! + part * (sums[i + 1]! - sums[i]!)) / total) * width;
+  };
+  const time = (px: number): number => {
+    const v = (Math.min(Math.max(px, 0), width) / width) * total;
+    const i = along(sums, v);
+    const part = (v - sums[i]!) / (sums[i + 1]! - sums[i]! || 1);
+    return points[i]! + part * (points[i + 1]! - points[i]!);
+  };
+  const ticks: Scale["ticks"] = [];
+  const many = Math.max(1, Math.floor(width / 120));
+  for (let i = 0; i <= many; i++) ticks.push({ x: (i / many) * width, time: time((i / many) * width) });
+  return { x, time, ticks };
+}
+
+/** weight is the room of a stretch of time, in milliseconds. */
+function weight(gap: number): number {
+  return Math.log2(1 + gap / 250) ** 1.25 + 0.05;
+}
+
+/** moments are those that a compact scale gives room to, at most some hundreds. */
+export function moments(rows: readonly Row[], most = 400): number[] {
+  const all: number[] = [];
+  for (const r of rows) {
+    all.push(r.begin);
+    if (Number.isFinite(r.end)) all.push(r.end);
+    if (Number.isFinite(r.pausedAt)) all.push(r.pausedAt);
+    for (const s of r.snapshots) all.push(at(s.created_at));
+  }
+  if (all.length <= most) return all;
+  all.sort((a, b) => a - b);
+  const step = (all.length - 1) / (most - 1);
+  return Array.from({ length: most }, (_, i) => all[Math.round(i * step)]!);
+}

@@ -1,0 +1,371 @@
+// The dialogs that any page can open: a new sandbox, a fork, a snapshot.
+import { signal, useComputed, useSignal } from "@preact/signals";
+import { useLocation } from "wouter-preact";
+import { api, pages, type Sandbox, type Schemas, want } from "../api/client";
+import { calls } from "../lib/calls";
+import { plural } from "../lib/format";
+import { label } from "../lib/text";
+import { snapshots } from "../state/live";
+import { attempt, toast } from "../ui/do";
+import { Button, CopyAs, confirmed, Dialog, Field, useLoad } from "../ui/kit";
+
+export const creating = signal<{ template?: string; snapshot?: string } | null>(null);
+export const forking = signal<Sandbox | null>(null);
+export const snapshotting = signal<Sandbox | null>(null);
+
+export function Dialogs() {
+  return (
+    <>
+      {creating.value && <Create from={creating.value} key="create" />}
+      {forking.value && <Fork of={forking.value} key={forking.value.id} />}
+      {snapshotting.value && <TakeSnapshot of={snapshotting.value} key={snapshotting.value.id} />}
+    </>
+  );
+}
+
+/** templates loads the names of what a sandbox can begin with. */
+export function useTemplates() {
+  return useLoad(() => pages((cursor) => want(api.GET("/v1/templates", { params: { query: { cursor } } }))), []);
+}
+
+function Create({ from }: { from: { template?: string; snapshot?: string } }) {
+  const [, go] = useLocation();
+  const templates = useTemplates();
+  const name = useSignal("");
+  const origin = useSignal(from.snapshot ? `snapshot ${from.snapshot}` : from.template ? `template ${from.template}` : "");
+  const preset = useSignal("");
+  const memory = useSignal("");
+  const vcpus = useSignal("");
+  const lifetime = useSignal("");
+  const history = useSignal("");
+  const busy = useSignal(false);
+  const close = () => {
+    creating.value = null;
+  };
+  const request = useComputed((): Schemas["CreateRequest"] => {
+    const [kind, ...rest] = origin.value.split(" ");
+    const what = rest.join(" ");
+    const resources = { memory_mib: Number(memory.value) || 0, vcpus: Number(vcpus.value) || 0 };
+    return {
+      name: name.value.trim() || undefined,
+      template: kind === "template" ? what : undefined,
+      snapshot: kind === "snapshot" ? what : undefined,
+      network: preset.value ? { preset: preset.value } : undefined,
+      resources: kind !== "snapshot" && (resources.memory_mib || resources.vcpus) ? resources : undefined,
+      lifetime_seconds: lifetime.value === "" ? undefined : Number(lifetime.value),
+      history: history.value === "" ? undefined : Number(history.value),
+    } as Schemas["CreateRequest"];
+  });
+  const make = async () => {
+    busy.value = true;
+    const made = await attempt(calls.create(request.value), "The sandbox runs");
+    busy.value = false;
+    if (!made) return;
+    close();
+    go(`/s/${made.id}`);
+  };
+  const kept = [...snapshots.value.values()].filter((s) => !s.automatic).slice(0, 200);
+  return (
+    <Dialog
+      title="New sandbox"
+      close={close}
+      submit={make}
+      footer={
+        <>
+          <CopyAs call={calls.create(request.value)} />
+          <span class="grow" />
+          <Button onClick={close}>Cancel</Button>
+          <Button kind="primary" type="submit" scope="sandboxes:write" busy={busy.value}>
+            Create
+          </Button>
+        </>
+      }
+    >
+      <Field label="Name" hint="Lower-case letters, digits, “.”, “_” and “-”. It may stay empty.">
+        <input
+          class="input"
+          value={name.value}
+          maxLength={63}
+          placeholder="work"
+          onInput={(e) => {
+            name.value = e.currentTarget.value;
+          }}
+          data-autofocus
+        />
+      </Field>
+      <Field label="Begin with">
+        <select
+          class="select"
+          value={origin.value}
+          onChange={(e) => {
+            origin.value = e.currentTarget.value;
+          }}
+        >
+          <option value="">The server's default template</option>
+          <optgroup label="Templates">
+            {(templates.data.value ?? []).map((t) => (
+              <option key={t.name} value={`template ${t.name}`} disabled={t.state !== "ready"}>
+                {label(t.name)}
+                {t.state !== "ready" ? " (not built)" : ""}
+              </option>
+            ))}
+            {from.template && !templates.data.value && (
+              <option value={`template ${from.template}`}>{label(from.template)}</option>
+            )}
+          </optgroup>
+          {kept.length > 0 && (
+            <optgroup label="Snapshots">
+              {kept.map((s) => (
+                <option key={s.id} value={`snapshot ${s.id}`}>
+                  {label(s.name || s.label || s.id, 60)}
+                </option>
+              ))}
+            </optgroup>
+          )}
+        </select>
+      </Field>
+      <Field label="Network">
+        <select
+          class="select"
+          value={preset.value}
+          onChange={(e) => {
+            preset.value = e.currentTarget.value;
+          }}
+        >
+          <option value="">The server's default</option>
+          <option value="open">open: the public Internet</option>
+          <option value="packages">packages: package registries and code hosts</option>
+          <option value="none">none: nothing at all</option>
+        </select>
+      </Field>
+      <details>
+        <summary>Limits and history</summary>
+        <div class="grid2">
+          <Field label="Memory, MiB">
+            <input
+              class="input"
+              type="number"
+              min="64"
+              placeholder="default"
+              value={memory.value}
+              onInput={(e) => {
+                memory.value = e.currentTarget.value;
+              }}
+            />
+          </Field>
+          <Field label="vCPUs">
+            <input
+              class="input"
+              type="number"
+              min="1"
+              placeholder="default"
+              value={vcpus.value}
+              onInput={(e) => {
+                vcpus.value = e.currentTarget.value;
+              }}
+            />
+          </Field>
+          <Field label="Lifetime, seconds" hint="0 is no bound.">
+            <input
+              class="input"
+              type="number"
+              min="0"
+              placeholder="default"
+              value={lifetime.value}
+              onInput={(e) => {
+                lifetime.value = e.currentTarget.value;
+              }}
+            />
+          </Field>
+          <Field label="History, steps" hint="One before each command.">
+            <input
+              class="input"
+              type="number"
+              min="0"
+              max="50"
+              placeholder="0"
+              value={history.value}
+              onInput={(e) => {
+                history.value = e.currentTarget.value;
+              }}
+            />
+          </Field>
+        </div>
+      </details>
+    </Dialog>
+  );
+}
+
+function Fork({ of }: { of: Sandbox }) {
+  const count = useSignal(1);
+  const name = useSignal("");
+  const busy = useSignal(false);
+  const close = () => {
+    forking.value = null;
+  };
+  const call = useComputed(() => calls.fork(of.id, { count: count.value, name: name.value.trim() || undefined }));
+  const make = async () => {
+    busy.value = true;
+    const made = await attempt(call.value);
+    busy.value = false;
+    if (!made) return;
+    toast("ok", `${plural(made.items?.length ?? 0, "fork")} of ${label(of.name || of.id)}`, call.value);
+    close();
+  };
+  return (
+    <Dialog
+      title={`Fork ${label(of.name || of.id)}`}
+      close={close}
+      submit={make}
+      footer={
+        <>
+          <CopyAs call={call.value} />
+          <span class="grow" />
+          <Button onClick={close}>Cancel</Button>
+          <Button kind="primary" type="submit" icon="fork" scope="sandboxes:write" busy={busy.value}>
+            Fork
+          </Button>
+        </>
+      }
+    >
+      <p class="soft">Children go on from this instant, with memory, processes and files. The parent runs on.</p>
+      <div class="grid2">
+        <Field label="How many" hint="1 to 32.">
+          <input
+            class="input"
+            type="number"
+            min="1"
+            max="32"
+            value={count.value}
+            onInput={(e) => {
+              count.value = Math.min(32, Math.max(1, Number(e.currentTarget.value) || 1));
+            }}
+            data-autofocus
+          />
+        </Field>
+        <Field
+          label="Name"
+          hint={
+            count.value > 1
+              ? `${label(name.value || "idea")}-0 to ${label(name.value || "idea")}-${count.value - 1}`
+              : "It may stay empty."
+          }
+        >
+          <input
+            class="input"
+            value={name.value}
+            maxLength={60}
+            placeholder="idea"
+            onInput={(e) => {
+              name.value = e.currentTarget.value;
+            }}
+          />
+        </Field>
+      </div>
+    </Dialog>
+  );
+}
+
+function TakeSnapshot({ of }: { of: Sandbox }) {
+  const name = useSignal("");
+  const text = useSignal("");
+  const kind = useSignal("memory");
+  const busy = useSignal(false);
+  const close = () => {
+    snapshotting.value = null;
+  };
+  const call = useComputed(() =>
+    calls.snapshot(of.id, {
+      name: name.value.trim() || undefined,
+      label: text.value || undefined,
+      kind: kind.value === "memory" ? undefined : kind.value,
+    }),
+  );
+  const make = async () => {
+    busy.value = true;
+    const made = await attempt(call.value, "The snapshot is kept");
+    busy.value = false;
+    if (made) close();
+  };
+  return (
+    <Dialog
+      title={`Snapshot of ${label(of.name || of.id)}`}
+      close={close}
+      submit={make}
+      footer={
+        <>
+          <CopyAs call={call.value} />
+          <span class="grow" />
+          <Button onClick={close}>Cancel</Button>
+          <Button kind="primary" type="submit" icon="camera" scope="sandboxes:write" busy={busy.value}>
+            Keep
+          </Button>
+        </>
+      }
+    >
+      <Field label="Name" hint="Unique among your snapshots. It may stay empty.">
+        <input
+          class="input"
+          value={name.value}
+          maxLength={63}
+          placeholder="ready"
+          onInput={(e) => {
+            name.value = e.currentTarget.value;
+          }}
+          data-autofocus
+        />
+      </Field>
+      <Field label="Label">
+        <input
+          class="input"
+          value={text.value}
+          maxLength={200}
+          placeholder="any text to tell it by"
+          onInput={(e) => {
+            text.value = e.currentTarget.value;
+          }}
+        />
+      </Field>
+      <Field label="What is kept">
+        <select
+          class="select"
+          value={kind.value}
+          onChange={(e) => {
+            kind.value = e.currentTarget.value;
+          }}
+        >
+          <option value="memory">Memory, processes and files</option>
+          <option value="files">Changed files only</option>
+        </select>
+      </Field>
+    </Dialog>
+  );
+}
+
+/** askKill asks before a sandbox is ended. */
+export function askKill(s: Sandbox): void {
+  const call = calls.kill(s.id);
+  confirmed(
+    `Kill ${label(s.name || s.id)}?`,
+    "Its processes end, and its files are removed. Snapshots of it stay.",
+    "Kill",
+    () => attempt(call, "Killed"),
+    call,
+  );
+}
+
+/** askRestore asks before a sandbox goes back. */
+export function askRestore(s: Sandbox, snapshot: string, named: string): void {
+  const call = calls.restore(s.id, { snapshot });
+  confirmed(
+    `Restore ${label(s.name || s.id)}?`,
+    `It goes back to ${label(named)}. What it did since then is lost.`,
+    "Restore",
+    () => attempt(call, "Restored"),
+    call,
+  );
+}
+
+export function togglePause(s: Sandbox): void {
+  void (s.state === "paused" ? attempt(calls.resume(s.id), "Resumed") : attempt(calls.pause(s.id), "Paused"));
+}

@@ -1,0 +1,305 @@
+import { useComputed } from "@preact/signals";
+import { Link, useLocation } from "wouter-preact";
+import type { Sandbox, Snapshot } from "../api/client";
+import { calls } from "../lib/calls";
+import { at, bytes, clock, day, span } from "../lib/format";
+import { label } from "../lib/text";
+import { sandboxes, snapshots } from "../state/live";
+import { isEnded } from "../state/world";
+import { attempt } from "../ui/do";
+import { Button, CopyAs, confirmed, Empty, ID, Menu, Name, StateBadge } from "../ui/kit";
+import { askKill, askRestore, creating, forking, snapshotting, togglePause } from "./dialogs";
+
+/** Panel tells of the sandbox, or the snapshot, that is selected in a list. */
+export function Panel({
+  of: s,
+  snapshot,
+  select,
+  close,
+}: {
+  of: Sandbox;
+  snapshot?: Snapshot;
+  select: (id: string) => void;
+  close: () => void;
+}) {
+  return (
+    <aside class="panel" aria-label="Selected">
+      {snapshot ? (
+        <OfSnapshot of={snapshot} sandbox={s} select={select} close={close} />
+      ) : (
+        <OfSandbox of={s} select={select} close={close} />
+      )}
+    </aside>
+  );
+}
+
+function OfSandbox({ of: s, select, close }: { of: Sandbox; select: (id: string) => void; close: () => void }) {
+  const [, go] = useLocation();
+  const ended = isEnded(s);
+  const parent = s.forked_from ? sandboxes.value.get(s.forked_from) : undefined;
+  const children = useComputed(() => [...sandboxes.value.values()].filter((c) => c.forked_from === s.id));
+  const kept = useComputed(() => [...snapshots.value.values()].filter((x) => x.sandbox_id === s.id && !x.automatic));
+  const now = Date.now();
+  return (
+    <>
+      <header>
+        <div class="grow">
+          <h2>
+            <Name of={s} />
+          </h2>
+          <ID id={s.id} />
+        </div>
+        <Button kind="ghost" icon="close" aria-label="Close" onClick={close} />
+      </header>
+      <div class="panel-body">
+        <div class="row">
+          <StateBadge state={s.state} />
+          {s.desktop && <span class="badge violet">computer</span>}
+        </div>
+        {s.reason && <p class="note">{label(s.reason, 500)}</p>}
+        <div class="row">
+          <Button kind="primary" icon="open" onClick={() => go(`/s/${s.id}`)}>
+            Open
+          </Button>
+          {!ended && (
+            <>
+              <Button
+                icon="fork"
+                scope="sandboxes:write"
+                onClick={() => {
+                  forking.value = s;
+                }}
+              >
+                Fork
+              </Button>
+              <Button
+                icon="camera"
+                scope="sandboxes:write"
+                title="Snapshot"
+                aria-label="Snapshot"
+                onClick={() => {
+                  snapshotting.value = s;
+                }}
+              />
+              <Button
+                icon={s.state === "paused" ? "play" : "pause"}
+                scope="sandboxes:write"
+                aria-label={s.state === "paused" ? "Resume" : "Pause"}
+                title={s.state === "paused" ? "Resume" : "Pause"}
+                onClick={() => togglePause(s)}
+              />
+            </>
+          )}
+          <Menu
+            label="More actions"
+            icon="more"
+            items={[
+              { text: "Compare with…", icon: "diff", run: () => go(`/compare?a=${s.id}`) },
+              ...(parent && !isEnded(parent) && !ended
+                ? [{ text: "Merge into its parent…", icon: "merge" as const, run: () => go(`/compare?a=${parent.id}&b=${s.id}`) }]
+                : []),
+              { text: "History", icon: "clock" as const, run: () => go(`/s/${s.id}/history`) },
+              ...(ended
+                ? []
+                : [{ text: "Kill…", icon: "kill" as const, danger: true, scope: "sandboxes:write", run: () => askKill(s) }]),
+            ]}
+          />
+        </div>
+        <dl class="facts">
+          <dt>{ended ? "Lived" : "Age"}</dt>
+          <dd title={s.created_at}>
+            {span((ended ? at(s.ended_at) : now) - at(s.created_at))}
+            <span class="muted"> since {now - at(s.created_at) > 86_400_000 ? day(s.created_at) : clock(s.created_at)}</span>
+          </dd>
+          <dt>Template</dt>
+          <dd>{label(s.template)}</dd>
+          {s.snapshot && (
+            <>
+              <dt>Began with</dt>
+              <dd class="mono">{label(s.snapshot)}</dd>
+            </>
+          )}
+          {s.forked_from && (
+            <>
+              <dt>Forked from</dt>
+              <dd>
+                <button type="button" class="as-link" onClick={() => select(s.forked_from!)} disabled={!parent}>
+                  {label(parent?.name || s.forked_from)}
+                </button>
+              </dd>
+            </>
+          )}
+          <dt>Limits</dt>
+          <dd>
+            {s.resources.vcpus} vCPU · {bytes((s.resources.memory_mib ?? 0) * 1_048_576)} ·{" "}
+            {bytes((s.resources.disk_mib ?? 0) * 1_048_576)} disk
+          </dd>
+          <dt>Network</dt>
+          <dd>
+            {label(s.network?.preset ?? "open")}
+            {s.network?.rules?.length ? `, ${s.network.rules.length} rules` : ""}
+          </dd>
+          {s.expires_at && !ended && (
+            <>
+              <dt>Ends in</dt>
+              <dd>
+                {span(at(s.expires_at) - now)} <span class="muted">({s.on_timeout})</span>
+              </dd>
+            </>
+          )}
+          <dt>User</dt>
+          <dd class="mono">
+            {label(s.user)} in {label(s.workdir)}
+          </dd>
+        </dl>
+        {Object.keys(s.metadata ?? {}).some((k) => k !== "forked_from") && (
+          <section>
+            <h3>Metadata</h3>
+            <dl class="facts">
+              {Object.entries(s.metadata ?? {})
+                .filter(([k]) => k !== "forked_from")
+                .map(([k, v]) => (
+                  <>
+                    <dt class="cut" title={label(k)}>
+                      {label(k)}
+                    </dt>
+                    <dd class="cut" title={label(v)}>
+                      {label(v)}
+                    </dd>
+                  </>
+                ))}
+            </dl>
+          </section>
+        )}
+        {kept.value.length > 0 && (
+          <section>
+            <h3>Snapshots</h3>
+            <ul class="plain">
+              {kept.value.slice(0, 20).map((x) => (
+                <li key={x.id}>
+                  <button type="button" onClick={() => select(x.id)}>
+                    <i class="l-snap" />
+                    <bdi class="cut grow">{label(x.name || x.label || x.id)}</bdi>
+                    <span class="muted small">{clock(x.created_at)}</span>
+                  </button>
+                </li>
+              ))}
+            </ul>
+          </section>
+        )}
+        {children.value.length > 0 && (
+          <section>
+            <h3>Forks</h3>
+            <ul class="plain">
+              {children.value.slice(0, 40).map((c) => (
+                <li key={c.id}>
+                  <button type="button" onClick={() => select(c.id)}>
+                    <i class={`dot ${isEnded(c) ? "" : c.state === "paused" ? "amber" : "green"}`} />
+                    <Name of={c} class="grow" />
+                    <span class="muted small">{c.state}</span>
+                  </button>
+                </li>
+              ))}
+            </ul>
+          </section>
+        )}
+      </div>
+    </>
+  );
+}
+
+function OfSnapshot({
+  of: x,
+  sandbox: s,
+  select,
+  close,
+}: {
+  of: Snapshot;
+  sandbox: Sandbox;
+  select: (id: string) => void;
+  close: () => void;
+}) {
+  const [, go] = useLocation();
+  const name = label(x.name || x.label || x.id);
+  const remove = calls.deleteSnapshot(x.id);
+  return (
+    <>
+      <header>
+        <div class="grow">
+          <h2 class="cut" title={name}>
+            <i class="l-snap" /> {name}
+          </h2>
+          <ID id={x.id} />
+        </div>
+        <Button kind="ghost" icon="close" aria-label="Close" onClick={close} />
+      </header>
+      <div class="panel-body">
+        <div class="row">
+          <Button
+            kind="primary"
+            icon="plus"
+            scope="sandboxes:write"
+            onClick={() => {
+              creating.value = { snapshot: x.id };
+            }}
+          >
+            New from here
+          </Button>
+          {!isEnded(s) && (
+            <Button icon="back" scope="sandboxes:write" onClick={() => askRestore(s, x.id, name)}>
+              Restore
+            </Button>
+          )}
+          <Button icon="diff" onClick={() => go(`/compare?a=${isEnded(s) ? x.id : s.id}&b=${isEnded(s) ? "" : x.id}`)}>
+            Diff
+          </Button>
+          <Button
+            icon="trash"
+            aria-label="Delete"
+            title="Delete"
+            scope="sandboxes:write"
+            onClick={() =>
+              confirmed(
+                "Delete the snapshot?",
+                `${name} is removed. Sandboxes made from it are unharmed.`,
+                "Delete",
+                () => attempt(remove, "Deleted").then(close),
+                remove,
+              )
+            }
+          />
+        </div>
+        <dl class="facts">
+          <dt>Of</dt>
+          <dd>
+            <button type="button" class="as-link" onClick={() => select(s.id)}>
+              {label(s.name || s.id)}
+            </button>
+          </dd>
+          <dt>Kept</dt>
+          <dd>{day(x.created_at)}</dd>
+          <dt>Holds</dt>
+          <dd>{x.kind === "files" ? "changed files" : "memory, processes and files"}</dd>
+          <dt>Size</dt>
+          <dd>{bytes(x.size_bytes)}</dd>
+          {x.label && (
+            <>
+              <dt>Label</dt>
+              <dd>{label(x.label, 500)}</dd>
+            </>
+          )}
+        </dl>
+        <CopyAs call={calls.restore(s.id, { snapshot: x.id })} />
+      </div>
+    </>
+  );
+}
+
+/** Missing is shown where a sandbox is not known. */
+export function Missing({ id }: { id: string }) {
+  return (
+    <Empty icon="search" title="There is no such sandbox" action={<Link href="/">To the sandboxes</Link>}>
+      {label(id)} does not exist, or your key may not see it.
+    </Empty>
+  );
+}

@@ -1,0 +1,60 @@
+import { useSignal } from "@preact/signals";
+import { signIn, signInError } from "../api/session";
+import { label } from "../lib/text";
+import { Logo } from "../ui/icons";
+import { Button, Failure, Field, Snippet } from "../ui/kit";
+
+export function SignIn() {
+  const key = useSignal("");
+  const busy = useSignal(false);
+  const error = useSignal("");
+  const go = async (e: Event) => {
+    e.preventDefault();
+    busy.value = true;
+    error.value = "";
+    signInError.value = "";
+    try {
+      await signIn({ key: key.value.trim() });
+    } catch (err) {
+      error.value = (err as Error).message;
+    }
+    busy.value = false;
+  };
+  const said = error.value || signInError.value;
+  return (
+    <main class="signin">
+      <div class="signin-box">
+        <div class="row">
+          <Logo size={32} />
+          <h1>Sign in to Cove</h1>
+        </div>
+        {said && <Failure error={label(said, 1000)} />}
+        <form class="stack" onSubmit={go}>
+          <Field label="API key" hint="It is sent once, and not kept in the browser.">
+            <input
+              class="input mono"
+              type="password"
+              name="key"
+              autocomplete="current-password"
+              spellcheck={false}
+              placeholder="cove_…"
+              required
+              value={key.value}
+              onInput={(e) => {
+                key.value = e.currentTarget.value;
+              }}
+            />
+          </Field>
+          <Button kind="primary" type="submit" busy={busy.value}>
+            Sign in
+          </Button>
+        </form>
+        <div class="or">
+          <span>or, on the machine of the server</span>
+        </div>
+        <Snippet text="cove console" lang="Command" />
+        <p class="muted small">It opens this page, signed in, by a link that works once.</p>
+      </div>
+    </main>
+  );
+}

@@ -1,0 +1,306 @@
+import { useSignal } from "@preact/signals";
+import type { ComponentType } from "preact";
+import { useEffect, useRef } from "preact/hooks";
+import { api, decodeBase64, type Sandbox, type Schemas, send, stream, want } from "../../api/client";
+import { may } from "../../api/session";
+import { calls } from "../../lib/calls";
+import { plural, span } from "../../lib/format";
+import { label, stripANSI, Tail } from "../../lib/text";
+import { attempt, remember, toast } from "../../ui/do";
+import type { EditorProps } from "../../ui/editor";
+import { Button, CopyAs, Failure, Loading, Menu } from "../../ui/kit";
+import { Rich } from "../../ui/rich";
+
+type Output = Schemas["CodeOutput"];
+type Result = Schemas["CodeResult"];
+
+interface Cell {
+  id: number;
+  code: string;
+  language: string;
+  context: string;
+  stdout: string;
+  stderr: string;
+  outputs: Output[];
+  result?: Result;
+  error?: string;
+  running?: boolean;
+}
+
+interface Line {
+  stream?: string;
+  data?: string;
+  output?: Output;
+  result?: Result;
+}
+
+const LANGUAGES = ["python", "javascript", "typescript", "bash", "go"];
+/** The most that is kept of what one cell writes. */
+const MAX_CELL = 100_000;
+const MAX_OUTPUTS = 50;
+
+let ids = 0;
+/** Notebooks last as long as the page, so that another tab of a sandbox loses nothing. */
+const notebooks = new Map<string, Cell[]>();
+
+function fresh(language: string, context: string, code = ""): Cell {
+  return { id: ++ids, code, language, context, stdout: "", stderr: "", outputs: [] };
+}
+
+export function CodeTab({ of: s }: { of: Sandbox }) {
+  const cells = useSignal<Cell[]>(notebooks.get(s.id) ?? [fresh("python", "default")]);
+  const contexts = useSignal<Schemas["CodeContext"][]>([]);
+  const Editor = useSignal<ComponentType<EditorProps> | undefined>(undefined);
+  const error = useSignal("");
+  const last = useSignal<number>(cells.value[0]!.id);
+  const running = useRef(new Map<number, AbortController>());
+
+  useEffect(() => {
+    import("../../ui/editor").then(
+      (m) => {
+        Editor.value = m.default;
+      },
+      () => {
+        error.value = "The editor could not be loaded.";
+      },
+    );
+  }, []);
+  useEffect(() => {
+    notebooks.set(s.id, cells.value);
+    if (notebooks.size > 20) notebooks.delete(notebooks.keys().next().value!);
+  }, [cells.value]);
+  const list = () => {
+    want(api.GET("/v1/sandboxes/{sandbox}/contexts", { params: { path: { sandbox: s.id } } })).then(
+      (l) => {
+        contexts.value = l.items ?? [];
+      },
+      () => {},
+    );
+  };
+  useEffect(list, [s.id]);
+
+  const change = (id: number, by: Partial<Cell>) => {
+    cells.value = cells.value.map((c) => (c.id === id ? { ...c, ...by } : c));
+  };
+  const run = async (id: number) => {
+    const cell = cells.value.find((c) => c.id === id);
+    if (!cell || cell.running || !cell.code.trim() || !may("sandboxes:write")) return;
+    if (cells.value.at(-1)!.id === id) {
+      const next = fresh(cell.language, cell.context);
+      cells.value = [...cells.value, next];
+      last.value = next.id;
+    }
+    change(id, { running: true, stdout: "", stderr: "", outputs: [], result: undefined, error: undefined });
+    const call = calls.code(s.id, {
+      code: cell.code,
+      language: cell.language,
+      context: cell.context === "default" ? undefined : cell.context,
+    });
+    const out = new Tail(MAX_CELL);
+    const err = new Tail(MAX_CELL);
+    const decoders = { stdout: new TextDecoder(), stderr: new TextDecoder() };
+    let outputs: Output[] = [];
+    let waiting = 0;
+    const show = () => {
+      waiting = 0;
+      change(id, { stdout: cutNote(out), stderr: cutNote(err), outputs });
+    };
+    const stop = new AbortController();
+    running.current.set(id, stop);
+    try {
+      await stream<Line>(
+        "POST",
+        call.path,
+        call.body,
+        (line) => {
+          if (line.data)
+            (line.stream === "stderr" ? err : out).add(
+              decoders[line.stream === "stderr" ? "stderr" : "stdout"].decode(decodeBase64(line.data), { stream: true }),
+            );
+          if (line.output && outputs.length < MAX_OUTPUTS) outputs = [...outputs, line.output];
+          if (line.result) change(id, { result: line.result });
+          // A flood is drawn ten times a second, not once a line.
+          waiting ||= window.setTimeout(show, 100);
+        },
+        stop.signal,
+      );
+      remember(call);
+    } catch (e) {
+      if (!stop.signal.aborted) change(id, { error: (e as Error).message });
+      remember(call, true);
+    }
+    clearTimeout(waiting);
+    show();
+    change(id, { running: false });
+    running.current.delete(id);
+    list();
+  };
+  const interrupt = (cell: Cell) =>
+    send(
+      "POST",
+      `/v1/sandboxes/${encodeURIComponent(s.id)}/contexts/${cell.language}/${encodeURIComponent(cell.context)}/interrupt`,
+    ).catch((e: Error) => {
+      toast("error", e.message);
+      running.current.get(cell.id)?.abort();
+    });
+  const restart = (c: Schemas["CodeContext"]) =>
+    attempt(
+      {
+        title: "Restart an interpreter",
+        scope: "sandboxes:write",
+        method: "POST",
+        path: `/v1/sandboxes/${encodeURIComponent(s.id)}/contexts/${encodeURIComponent(c.language)}/${encodeURIComponent(c.name)}/restart`,
+        mcp: { tool: "code_context", arguments: { sandbox: s.id, action: "restart", language: c.language, context: c.name } },
+      },
+      "The interpreter is a new one",
+    ).then(list);
+
+  if (error.value) return <Failure error={error.value} />;
+  const Cells = Editor.value;
+  if (!Cells) return <Loading />;
+  return (
+    <div class="notebook">
+      <div class="notebook-bar">
+        <span class="muted small grow">Shift Enter runs a cell. Variables stay, through pause, snapshot and fork.</span>
+        {contexts.value.length > 0 && (
+          <Menu
+            small
+            label="Interpreters"
+            items={contexts.value.map((c) => ({
+              text: `Restart ${label(c.language)}/${label(c.name)} (${c.runs} runs)`,
+              icon: "back" as const,
+              scope: "sandboxes:write",
+              run: () => void restart(c),
+            }))}
+          >
+            {plural(contexts.value.length, "interpreter")}
+          </Menu>
+        )}
+        <Button
+          small
+          icon="play"
+          scope="sandboxes:write"
+          onClick={async () => {
+            for (const c of [...cells.value]) if (c.code.trim()) await run(c.id);
+          }}
+        >
+          Run all
+        </Button>
+        <Button
+          small
+          icon="plus"
+          onClick={() => {
+            const c = cells.value.at(-1)!;
+            cells.value = [...cells.value, fresh(c.language, c.context)];
+          }}
+        >
+          Cell
+        </Button>
+      </div>
+      <div class="cells">
+        {cells.value.map((c, i) => (
+          <section key={c.id} class={`cell ${c.running ? "running" : ""}`} aria-label={`Cell ${i + 1}`} data-test="cell">
+            <div class="cell-head">
+              <span class="mono muted small" title="Number of the run in its interpreter">
+                [{c.running ? "*" : (c.result?.count ?? " ")}]
+              </span>
+              <select
+                class="select narrow"
+                aria-label="Language"
+                value={c.language}
+                onChange={(e) => change(c.id, { language: e.currentTarget.value })}
+              >
+                {LANGUAGES.map((l) => (
+                  <option key={l}>{l}</option>
+                ))}
+              </select>
+              <input
+                class="input narrow"
+                aria-label="Context"
+                title="Interpreters of the same name share their variables"
+                list="contexts"
+                value={c.context}
+                onChange={(e) => change(c.id, { context: e.currentTarget.value.trim() || "default" })}
+              />
+              <span class="grow" />
+              {c.result && (
+                <span class={`small ${c.result.exit_code ? "red-text" : "muted"}`}>
+                  {c.result.exit_code ? `exit ${c.result.exit_code} · ` : ""}
+                  {span(c.result.duration_ms)}
+                </span>
+              )}
+              {c.code.trim() && <CopyAs call={calls.code(s.id, { code: c.code, language: c.language })} small />}
+              {c.running ? (
+                <Button small icon="pause" onClick={() => void interrupt(c)}>
+                  Interrupt
+                </Button>
+              ) : (
+                <Button
+                  small
+                  icon="play"
+                  kind="primary"
+                  scope="sandboxes:write"
+                  aria-label="Run"
+                  title="Run (Shift Enter)"
+                  onClick={() => void run(c.id)}
+                />
+              )}
+              <Button
+                small
+                kind="ghost"
+                icon="close"
+                aria-label="Remove the cell"
+                disabled={c.running}
+                onClick={() => {
+                  const rest = cells.value.filter((x) => x.id !== c.id);
+                  cells.value = rest.length ? rest : [fresh("python", "default")];
+                }}
+              />
+            </div>
+            <Cells
+              cell
+              name={c.language}
+              text={c.code}
+              aria={`Code of cell ${i + 1}`}
+              autofocus={c.id === last.value}
+              change={(code) => {
+                const cell = cells.value.find((x) => x.id === c.id);
+                if (cell && cell.code !== code) change(c.id, { code });
+              }}
+              run={() => void run(c.id)}
+            />
+            {(c.stdout || c.stderr || c.outputs.length > 0 || c.result?.error || c.error) && (
+              <div class="cell-out">
+                {c.stdout && <pre class="out">{stripANSI(c.stdout)}</pre>}
+                {c.stderr && <pre class="out err">{stripANSI(c.stderr)}</pre>}
+                {c.outputs.map((o, k) => (
+                  <Rich key={k} of={o} />
+                ))}
+                {c.result?.error && (
+                  <pre class="out err">
+                    {stripANSI(c.result.error.traceback || `${c.result.error.name}: ${c.result.error.message}`).slice(
+                      0,
+                      MAX_CELL,
+                    )}
+                  </pre>
+                )}
+                {c.result?.restarted && <p class="note amber">The interpreter is a new one: {label(c.result.reason, 400)}</p>}
+                {c.result?.timed_out && <p class="note amber">It took too long, and was interrupted.</p>}
+                {c.error && <Failure error={c.error} />}
+              </div>
+            )}
+          </section>
+        ))}
+        <datalist id="contexts">
+          {contexts.value.map((c) => (
+            <option key={`${c.language}/${c.name}`} value={c.name} />
+          ))}
+        </datalist>
+      </div>
+    </div>
+  );
+}
+
+function cutNote(t: Tail): string {
+  return t.cut ? `… ${t.cut.toLocaleString("en")} characters before this are not shown\n${t.text}` : t.text;
+}

@@ -1,0 +1,382 @@
+import { useComputed, useSignal } from "@preact/signals";
+import { useEffect } from "preact/hooks";
+import { api, enc, type NetworkEvent, type NetworkPolicy, type Sandbox, stream, want } from "../../api/client";
+import { may } from "../../api/session";
+import { calls } from "../../lib/calls";
+import { bytes, clock, span } from "../../lib/format";
+import { allowing } from "../../lib/policy";
+import { label } from "../../lib/text";
+import { note } from "../../state/live";
+import { isEnded } from "../../state/world";
+import { attempt, toast } from "../../ui/do";
+import { Button, CopyAs, Empty, Failure, Field, Loading, Rows } from "../../ui/kit";
+
+const MOST = 1000;
+const PRESETS: [string, string][] = [
+  ["open", "the public Internet"],
+  ["packages", "package registries and code hosts"],
+  ["none", "nothing, names neither"],
+];
+
+export function NetworkTab({ of: s }: { of: Sandbox }) {
+  const events = useSignal<NetworkEvent[] | undefined>(undefined);
+  const policy = useSignal<NetworkPolicy | undefined>(s.network);
+  const error = useSignal("");
+  const live = useSignal(false);
+  const only = useSignal("all");
+  const search = useSignal("");
+  const ended = isEnded(s);
+
+  useEffect(() => {
+    const stop = new AbortController();
+    const path = { sandbox: s.id };
+    want(api.GET("/v1/sandboxes/{sandbox}/network/log", { params: { path, query: { limit: 500 } } })).then(
+      (l) => {
+        events.value = merged(l.items ?? [], events.value ?? []);
+      },
+      (err: Error) => {
+        error.value = err.message;
+      },
+    );
+    if (!ended) {
+      want(api.GET("/v1/sandboxes/{sandbox}/network", { params: { path } })).then(
+        (p) => {
+          policy.value = p;
+        },
+        () => {},
+      );
+      void (async () => {
+        let pause = 500;
+        while (!stop.signal.aborted) {
+          try {
+            live.value = true;
+            await stream<{ event?: NetworkEvent } & NetworkEvent>(
+              "GET",
+              `/v1/sandboxes/${enc(s.id)}/network/log/follow`,
+              undefined,
+              (line) => {
+                pause = 500;
+                const e = line.event ?? line;
+                if (e.id) events.value = merged([e], events.value ?? []);
+              },
+              stop.signal,
+            );
+          } catch {
+            live.value = false;
+          }
+          await new Promise((done) => setTimeout(done, pause));
+          pause = Math.min(pause * 2, 10_000);
+        }
+      })();
+    }
+    return () => stop.abort();
+  }, [s.id]);
+
+  const shown = useComputed(() => {
+    const q = search.value.toLowerCase();
+    return (events.value ?? []).filter(
+      (e) =>
+        (only.value === "all" || e.verdict === only.value) &&
+        (!q ||
+          `${e.host ?? ""} ${e.address ?? ""} ${e.question ?? ""} ${e.reason ?? ""} ${e.path ?? ""}`.toLowerCase().includes(q)),
+    );
+  });
+  const set = async (next: NetworkPolicy, said: string) => {
+    const got = await attempt(calls.setNetwork(s.id, next), said);
+    if (!got) return;
+    policy.value = got;
+    note({ ...s, network: got });
+  };
+  const allow = (e: NetworkEvent) => {
+    const name = e.host || e.address;
+    if (name && policy.value) void set(allowing(policy.value, name), `${label(name)} may be reached`);
+  };
+  return (
+    <div class="network">
+      <section class="netlog">
+        <div class="files-tools">
+          <div class="seg">
+            {["all", "allowed", "blocked", "failed"].map((v) => (
+              <Button
+                key={v}
+                small
+                aria-pressed={only.value === v}
+                onClick={() => {
+                  only.value = v;
+                }}
+              >
+                {v}
+              </Button>
+            ))}
+          </div>
+          <input
+            class="input"
+            type="search"
+            aria-label="Search the log"
+            placeholder="Search"
+            value={search.value}
+            onInput={(e) => {
+              search.value = e.currentTarget.value;
+            }}
+          />
+          {!ended && (
+            <span class="status small">
+              <i class={`dot ${live.value ? "green" : "amber"}`} />
+              {live.value ? "Live" : "Reconnecting"}
+            </span>
+          )}
+        </div>
+        {error.value ? (
+          <Failure error={error.value} />
+        ) : !events.value ? (
+          <Loading />
+        ) : shown.value.length === 0 ? (
+          <Empty icon="globe" title={events.value.length ? "Nothing matches" : "It has not tried to reach anything"}>
+            Each name that it asks for and each connection that it makes is recorded here as it happens.
+          </Empty>
+        ) : (
+          <Rows
+            role="list"
+            aria-label="Network log"
+            class="net-rows"
+            items={shown.value}
+            height={34}
+            render={(e) => (
+              <div
+                class="net-row"
+                role="listitem"
+                key={e.id}
+                title={label(`${e.reason ?? ""} ${e.rule ? `[${e.rule}]` : ""}`, 500)}
+              >
+                <span class="muted small">{clock(e.time)}</span>
+                <span class={`badge ${e.verdict === "blocked" ? "red" : e.verdict === "allowed" ? "green" : "amber"}`}>
+                  {label(e.verdict)}
+                </span>
+                <span class="muted small">{label(e.kind === "dns" ? `dns ${e.question ?? ""}` : e.protocol, 20)}</span>
+                <bdi class="cut mono">
+                  {e.method ? `${label(e.method, 10)} ` : ""}
+                  {label(e.host || e.address)}
+                  {e.port ? `:${e.port}` : ""}
+                  {label(e.path)}
+                </bdi>
+                <span class="muted small cut net-why">
+                  {e.verdict === "blocked"
+                    ? label(e.reason)
+                    : e.status
+                      ? `${e.status}`
+                      : e.bytes_in || e.bytes_out
+                        ? `↑ ${bytes(e.bytes_out)} ↓ ${bytes(e.bytes_in)}`
+                        : e.open
+                          ? "open"
+                          : e.duration_ms !== undefined
+                            ? span(e.duration_ms)
+                            : ""}
+                </span>
+                {e.verdict === "blocked" && (e.host || e.address) && !ended ? (
+                  <Button small scope="sandboxes:write" onClick={() => allow(e)}>
+                    Allow this name
+                  </Button>
+                ) : (
+                  <span />
+                )}
+              </div>
+            )}
+          />
+        )}
+      </section>
+      <aside class="policy" aria-label="Policy">
+        {policy.value ? <Policy of={s} policy={policy.value} set={set} ended={ended} /> : <Loading rows={4} />}
+      </aside>
+    </div>
+  );
+}
+
+/** merged puts events together, the newest first; a connection's end replaces its beginning. */
+function merged(more: NetworkEvent[], have: NetworkEvent[]): NetworkEvent[] {
+  const map = new Map<string, NetworkEvent>();
+  for (const e of [...have, ...more].sort((a, b) => a.id - b.id)) map.set(e.connection ? `c${e.connection}` : `e${e.id}`, e);
+  return [...map.values()].sort((a, b) => b.id - a.id).slice(0, MOST);
+}
+
+function Policy({
+  of: s,
+  policy,
+  set,
+  ended,
+}: {
+  of: Sandbox;
+  policy: NetworkPolicy;
+  set: (p: NetworkPolicy, said: string) => Promise<void>;
+  ended: boolean;
+}) {
+  const text = useSignal<string | undefined>(undefined);
+  const adding = useSignal("");
+  const action = useSignal("allow");
+  const save = async () => {
+    try {
+      await set(JSON.parse(text.value!) as NetworkPolicy, "The policy holds now");
+      text.value = undefined;
+    } catch (err) {
+      toast("error", `That is no JSON: ${(err as Error).message}`);
+    }
+  };
+  const off = ended || !may("sandboxes:write");
+  const rules = policy.rules ?? [];
+  return (
+    <>
+      <div class="row">
+        <h2 class="grow">Policy</h2>
+        <CopyAs call={calls.setNetwork(s.id, policy)} small />
+      </div>
+      {text.value !== undefined ? (
+        <>
+          <textarea
+            class="input"
+            rows={18}
+            aria-label="Policy as JSON"
+            spellcheck={false}
+            value={text.value}
+            onInput={(e) => {
+              text.value = e.currentTarget.value;
+            }}
+          />
+          <div class="row">
+            <Button kind="primary" scope="sandboxes:write" onClick={save}>
+              Set
+            </Button>
+            <Button
+              onClick={() => {
+                text.value = undefined;
+              }}
+            >
+              Cancel
+            </Button>
+          </div>
+        </>
+      ) : (
+        <>
+          <Field label="Preset: what holds where no rule decides">
+            <select
+              class="select"
+              disabled={off}
+              value={policy.preset || "open"}
+              onChange={(e) => void set({ ...policy, preset: e.currentTarget.value }, "The policy holds now")}
+            >
+              {PRESETS.map(([p, what]) => (
+                <option key={p} value={p}>
+                  {p}: {what}
+                </option>
+              ))}
+            </select>
+          </Field>
+          {!!policy.allow_out?.length && (
+            <Names
+              title="Allowed, whatever else is said"
+              list={policy.allow_out}
+              off={off}
+              remove={(n) => void set({ ...policy, allow_out: policy.allow_out!.filter((x) => x !== n) }, "The policy holds now")}
+            />
+          )}
+          {!!policy.deny_out?.length && (
+            <Names
+              title="Denied"
+              list={policy.deny_out}
+              off={off}
+              remove={(n) => void set({ ...policy, deny_out: policy.deny_out!.filter((x) => x !== n) }, "The policy holds now")}
+            />
+          )}
+          <div class="stack tight-stack">
+            <h3>Rules, the first that matches decides</h3>
+            {rules.length === 0 && <p class="muted small">There are none.</p>}
+            {rules.map((r, i) => (
+              <div class="rule" key={i}>
+                <span class={`badge ${r.action === "allow" ? "green" : "red"}`}>{label(r.action)}</span>
+                <bdi class="mono cut grow" title={label(r.to)}>
+                  {label(r.to)}
+                </bdi>
+                <span class="muted small">{[r.protocol, ...(r.ports ?? [])].filter(Boolean).join(" ")}</span>
+                <Button
+                  small
+                  kind="ghost"
+                  icon="close"
+                  aria-label={`Remove the rule for ${label(r.to)}`}
+                  scope="sandboxes:write"
+                  disabled={ended}
+                  onClick={() => void set({ ...policy, rules: rules.filter((_, k) => k !== i) }, "The rule is gone")}
+                />
+              </div>
+            ))}
+            <form
+              class="row nowrap"
+              onSubmit={(e) => {
+                e.preventDefault();
+                const to = adding.value.trim();
+                if (!to) return;
+                void set({ ...policy, rules: [{ action: action.value, to }, ...rules] } as NetworkPolicy, "The rule holds now");
+                adding.value = "";
+              }}
+            >
+              <select
+                class="select narrow"
+                aria-label="Action"
+                disabled={off}
+                value={action.value}
+                onChange={(e) => {
+                  action.value = e.currentTarget.value;
+                }}
+              >
+                <option>allow</option>
+                <option>deny</option>
+              </select>
+              <input
+                class="input mono"
+                aria-label="What the rule is for"
+                placeholder="api.example.com"
+                disabled={off}
+                value={adding.value}
+                onInput={(e) => {
+                  adding.value = e.currentTarget.value;
+                }}
+              />
+              <Button type="submit" icon="plus" scope="sandboxes:write" disabled={ended} aria-label="Add the rule" />
+            </form>
+          </div>
+          <Button
+            icon="code"
+            scope="sandboxes:write"
+            disabled={ended}
+            onClick={() => {
+              text.value = JSON.stringify(policy, null, 2);
+            }}
+          >
+            Edit as JSON
+          </Button>
+        </>
+      )}
+    </>
+  );
+}
+
+function Names({
+  title,
+  list,
+  remove,
+  off,
+}: {
+  title: string;
+  list: readonly string[];
+  remove: (n: string) => void;
+  off: boolean;
+}) {
+  return (
+    <div class="stack tight-stack">
+      <h3>{title}</h3>
+      {list.map((n) => (
+        <div class="rule" key={n}>
+          <bdi class="mono cut grow">{label(n)}</bdi>
+          <Button small kind="ghost" icon="close" aria-label={`Remove ${label(n)}`} disabled={off} onClick={() => remove(n)} />
+        </div>
+      ))}
+    </div>
+  );
+}

@@ -1,0 +1,232 @@
+import { useSignal } from "@preact/signals";
+import { api, pages, type Sandbox, type Schemas, want } from "../../api/client";
+import { calls } from "../../lib/calls";
+import { day } from "../../lib/format";
+import { label } from "../../lib/text";
+import { isEnded } from "../../state/world";
+import { attempt, copy, toast } from "../../ui/do";
+import { Button, CopyAs, confirmed, Dialog, Empty, Failure, Field, Loading, Snippet, useLoad } from "../../ui/kit";
+
+export function PreviewsTab({ of: s }: { of: Sandbox }) {
+  const list = useLoad(
+    () =>
+      pages((cursor) =>
+        want(api.GET("/v1/sandboxes/{sandbox}/previews", { params: { path: { sandbox: s.id }, query: { cursor } } })),
+      ),
+    [s.id],
+  );
+  const adding = useSignal(false);
+  const made = useSignal<Schemas["NewPreview"] | undefined>(undefined);
+  const visit = async (p: Schemas["Preview"]) => {
+    // The tab is opened at once, within the click, and led on when the link is signed.
+    const tab = window.open("about:blank", "_blank");
+    const url = p.access === "public" ? p.url : (await attempt(calls.linkPreview(s.id, p.port)))?.url;
+    if (!url || !/^https?:\/\//.test(url)) return tab?.close();
+    if (!tab) return toast("error", "The browser did not open a tab for it.");
+    tab.opener = null;
+    tab.location.href = url;
+  };
+  const share = async (p: Schemas["Preview"]) => {
+    const url = p.access === "public" ? p.url : (await attempt(calls.linkPreview(s.id, p.port)))?.url;
+    if (url && (await copy(url))) toast("ok", "The link is copied", calls.linkPreview(s.id, p.port));
+  };
+  const items = list.data.value;
+  return (
+    <div class="content flush">
+      <div class="files-tools">
+        <span class="muted small grow">A preview makes a port of the sandbox a URL outside.</span>
+        <Button
+          icon="plus"
+          kind="primary"
+          small
+          scope="sandboxes:write"
+          disabled={isEnded(s)}
+          onClick={() => {
+            adding.value = true;
+          }}
+        >
+          New preview
+        </Button>
+      </div>
+      {list.error.value ? (
+        <Failure error={list.error.value} again={list.again} />
+      ) : !items ? (
+        <Loading rows={3} />
+      ) : items.length === 0 ? (
+        <Empty icon="link" title="No port is shown outside">
+          Start a server in the sandbox, on any address, and make its port a preview.
+        </Empty>
+      ) : (
+        <div class="scroll-x">
+          <table class="data">
+            <thead>
+              <tr>
+                <th class="num">Port</th>
+                <th>URL</th>
+                <th>Access</th>
+                <th>Ends</th>
+                <th>
+                  <span class="vh">Actions</span>
+                </th>
+              </tr>
+            </thead>
+            <tbody>
+              {items.map((p) => (
+                <tr key={p.port}>
+                  <td class="num">{p.port}</td>
+                  <td class="mono cut" title={label(p.url)}>
+                    {label(p.url)}
+                  </td>
+                  <td>
+                    <span class={`badge ${p.access === "public" ? "amber" : "green"}`}>{label(p.access)}</span>
+                    {p.wake && <span class="muted small"> wakes</span>}
+                  </td>
+                  <td class="muted">{p.expires_at ? day(p.expires_at) : "with the sandbox"}</td>
+                  <td class="actions">
+                    <div class="row">
+                      <Button
+                        small
+                        icon="open"
+                        scope={p.access === "public" ? undefined : "sandboxes:write"}
+                        onClick={() => void visit(p)}
+                      >
+                        Open
+                      </Button>
+                      <Button
+                        small
+                        icon="copy"
+                        scope={p.access === "public" ? undefined : "sandboxes:write"}
+                        onClick={() => void share(p)}
+                      >
+                        Link
+                      </Button>
+                      <Button
+                        small
+                        kind="ghost"
+                        icon="trash"
+                        aria-label={`End the preview of port ${p.port}`}
+                        scope="sandboxes:write"
+                        onClick={() =>
+                          confirmed(
+                            `End the preview of port ${p.port}?`,
+                            "Its key and its links end at once.",
+                            "End",
+                            () => attempt(calls.deletePreview(s.id, p.port), "Ended").then(list.again),
+                            calls.deletePreview(s.id, p.port),
+                          )
+                        }
+                      />
+                    </div>
+                  </td>
+                </tr>
+              ))}
+            </tbody>
+          </table>
+        </div>
+      )}
+      {adding.value && (
+        <New
+          of={s}
+          close={() => {
+            adding.value = false;
+          }}
+          done={(p) => {
+            adding.value = false;
+            made.value = p;
+            void list.again();
+          }}
+        />
+      )}
+      {made.value?.key && (
+        <Dialog
+          title="The preview is made"
+          close={() => {
+            made.value = undefined;
+          }}
+          footer={
+            <Button
+              kind="primary"
+              onClick={() => {
+                made.value = undefined;
+              }}
+            >
+              Done
+            </Button>
+          }
+        >
+          <p>
+            Programs open it with this key, in the header <code>Cove-Preview-Key</code>. It is not shown again.
+          </p>
+          <Snippet text={made.value.key} />
+          <Snippet text={made.value.url} />
+        </Dialog>
+      )}
+    </div>
+  );
+}
+
+function New({ of: s, close, done }: { of: Sandbox; close: () => void; done: (p: Schemas["NewPreview"]) => void }) {
+  const port = useSignal(3000);
+  const open = useSignal(false);
+  const wake = useSignal(false);
+  const busy = useSignal(false);
+  const call = () =>
+    calls.createPreview(s.id, { port: port.value, access: open.value ? "public" : "private", wake: wake.value || undefined });
+  const go = async () => {
+    busy.value = true;
+    const made = await attempt(call());
+    busy.value = false;
+    if (made) done(made);
+  };
+  return (
+    <Dialog
+      title="New preview"
+      close={close}
+      submit={go}
+      footer={
+        <>
+          <CopyAs call={call()} />
+          <span class="grow" />
+          <Button onClick={close}>Cancel</Button>
+          <Button kind="primary" type="submit" scope="sandboxes:write" busy={busy.value}>
+            Create
+          </Button>
+        </>
+      }
+    >
+      <Field label="Port">
+        <input
+          class="input"
+          type="number"
+          min="1"
+          max="65535"
+          required
+          value={port.value}
+          onInput={(e) => {
+            port.value = Number(e.currentTarget.value);
+          }}
+        />
+      </Field>
+      <label class="check">
+        <input
+          type="checkbox"
+          checked={open.value}
+          onChange={(e) => {
+            open.value = e.currentTarget.checked;
+          }}
+        />{" "}
+        Open to everybody who can reach the server
+      </label>
+      <label class="check">
+        <input
+          type="checkbox"
+          checked={wake.value}
+          onChange={(e) => {
+            wake.value = e.currentTarget.checked;
+          }}
+        />{" "}
+        Resume the sandbox when somebody opens it
+      </label>
+    </Dialog>
+  );
+}

@@ -1,0 +1,345 @@
+// Terminals are jobs of the sandbox: they outlive a lost connection and a
+// closed page, and are found again by their tag. Only the one that is shown is
+// followed, so that many of them take one connection.
+import { useSignal } from "@preact/signals";
+import { FitAddon } from "@xterm/addon-fit";
+import { WebLinksAddon } from "@xterm/addon-web-links";
+import { Terminal } from "@xterm/xterm";
+import "@xterm/xterm/css/xterm.css";
+import { useEffect, useRef } from "preact/hooks";
+import { ApiError, api, decodeBase64, enc, type Job, pages, type Sandbox, send, stream, want } from "../../api/client";
+import { may } from "../../api/session";
+import { calls } from "../../lib/calls";
+import { label } from "../../lib/text";
+import { attempt, copy, remember, toast } from "../../ui/do";
+import { Icon } from "../../ui/icons";
+import { Button, CopyAs, Empty, Failure, Loading } from "../../ui/kit";
+import { color, isDark } from "../../ui/theme";
+
+const TAG = "console-terminal";
+/** Lines that can be scrolled back to. */
+const SCROLLBACK = 5000;
+/** How much output a terminal keeps for who comes back to it, in bytes. */
+const KEEP = 1 << 20;
+
+interface Line {
+  job?: Job;
+  stream?: string;
+  data?: string;
+  offset?: number;
+  final?: boolean;
+}
+
+export function TerminalTab({ of: s }: { of: Sandbox }) {
+  const jobs = useSignal<Job[] | undefined>(undefined);
+  const current = useSignal<string | undefined>(undefined);
+  const error = useSignal("");
+  const busy = useSignal(false);
+
+  const open = async () => {
+    busy.value = true;
+    try {
+      const shell = "if command -v bash >/dev/null; then exec bash -l; else exec sh -l; fi";
+      const response = await send("POST", `/v1/sandboxes/${enc(s.id)}/exec`, {
+        shell,
+        background: true,
+        open_stdin: true,
+        tag: TAG,
+        keep_bytes: KEEP,
+        terminal: { cols: 100, rows: 30 },
+        env: { TERM: "xterm-256color", COLORTERM: "truecolor" },
+      });
+      const { job } = (await response.json()) as { job: Job };
+      remember(calls.terminal(s.id, "bash"));
+      jobs.value = [...(jobs.value ?? []), job];
+      current.value = job.id;
+      error.value = "";
+    } catch (err) {
+      error.value = (err as Error).message;
+    }
+    busy.value = false;
+  };
+  const close = async (job: Job) => {
+    await attempt(calls.signalJob(s.id, job.id, "KILL"));
+    forget(job.id);
+  };
+  const forget = (id: string) => {
+    jobs.value = (jobs.value ?? []).filter((j) => j.id !== id);
+    if (current.value === id) current.value = jobs.value.at(-1)?.id;
+  };
+  useEffect(() => {
+    pages((cursor) =>
+      want(api.GET("/v1/sandboxes/{sandbox}/jobs", { params: { path: { sandbox: s.id }, query: { limit: 1000, cursor } } })),
+    ).then(
+      (all) => {
+        jobs.value = all.filter((j) => j.tag === TAG && j.state === "running");
+        current.value = jobs.value.at(-1)?.id;
+        if (!jobs.value.length && may("sandboxes:write")) void open();
+      },
+      (err: Error) => {
+        error.value = err.message;
+      },
+    );
+  }, [s.id]);
+
+  if (!jobs.value) return error.value ? <Failure error={error.value} /> : <Loading />;
+  const shown = jobs.value.find((j) => j.id === current.value);
+  return (
+    <div class="terminals">
+      <div class="term-tabs" role="toolbar" aria-label="Terminals">
+        {jobs.value.map((j, i) => (
+          <span key={j.id} class={`term-tab ${j.id === current.value ? "on" : ""}`}>
+            <button
+              type="button"
+              aria-pressed={j.id === current.value}
+              onClick={() => {
+                current.value = j.id;
+              }}
+            >
+              <Icon name="terminal" size={13} /> {i + 1}
+            </button>
+            <button
+              type="button"
+              aria-label={`Close terminal ${i + 1}`}
+              title="Close"
+              onClick={() => void close(j)}
+              disabled={!may("sandboxes:write")}
+            >
+              <Icon name="close" size={12} />
+            </button>
+          </span>
+        ))}
+        <Button
+          small
+          kind="ghost"
+          icon="plus"
+          scope="sandboxes:write"
+          busy={busy.value}
+          aria-label="New terminal"
+          title="New terminal"
+          onClick={open}
+        />
+        <span class="grow" />
+        <CopyAs call={calls.terminal(s.id, "bash")} small />
+      </div>
+      {error.value && <Failure error={error.value} again={open} />}
+      {shown ? (
+        <Screen key={shown.id} of={s} job={shown} ended={() => forget(shown.id)} />
+      ) : (
+        !error.value && (
+          <Empty
+            icon="terminal"
+            title="No terminal is open"
+            action={
+              <Button kind="primary" icon="plus" scope="sandboxes:write" busy={busy.value} onClick={open}>
+                New terminal
+              </Button>
+            }
+          >
+            A terminal is a job: it goes on when this page is closed, and is here again when you come back.
+          </Empty>
+        )
+      )}
+    </div>
+  );
+}
+
+function Screen({ of: s, job, ended }: { of: Sandbox; job: Job; ended: () => void }) {
+  const box = useRef<HTMLDivElement>(null);
+  const state = useSignal<"open" | "lost" | "ended">("open");
+  const title = useSignal("");
+  const dark = isDark();
+  const term = useRef<Terminal>();
+
+  useEffect(() => {
+    const t = new Terminal({
+      scrollback: SCROLLBACK,
+      fontFamily: getComputedStyle(document.documentElement).getPropertyValue("--mono"),
+      fontSize: 13,
+      lineHeight: 1.2,
+      cursorBlink: true,
+      // Programs choose colours without knowing the ground.
+      minimumContrastRatio: 4.5,
+      screenReaderMode: false,
+      allowProposedApi: false,
+      disableStdin: !may("sandboxes:write"),
+      theme: colors(),
+      // A sandbox may not open what it likes: links are opened by a click with Ctrl, after a look at where they lead.
+      linkHandler: { activate: (e, uri) => follow(e, uri) },
+    });
+    term.current = t;
+    const fit = new FitAddon();
+    t.loadAddon(fit);
+    t.loadAddon(new WebLinksAddon((e, uri) => follow(e, uri)));
+    t.open(box.current!);
+    t.textarea?.setAttribute("aria-label", "Terminal input");
+    t.onTitleChange((text) => {
+      title.value = label(text, 120);
+    });
+    t.attachCustomKeyEventHandler((e) => {
+      if (e.type === "keydown" && e.ctrlKey && e.shiftKey && e.code === "KeyC" && t.hasSelection()) {
+        void copy(t.getSelection()).then(() => t.focus());
+        e.preventDefault();
+        return false;
+      }
+      return true;
+    });
+    const stop = new AbortController();
+    const typed = writer(s.id, job.id, () => state.value === "open");
+    t.onData((d) => typed(new TextEncoder().encode(d)));
+    t.onBinary((d) => typed(Uint8Array.from(d, (c) => c.charCodeAt(0))));
+
+    let resizing = 0;
+    const resize = () => {
+      fit.fit();
+      clearTimeout(resizing);
+      resizing = window.setTimeout(() => {
+        if (!may("sandboxes:write")) return;
+        send("POST", `/v1/sandboxes/${enc(s.id)}/jobs/${enc(job.id)}/resize`, { cols: t.cols, rows: t.rows }).catch(() => {});
+      }, 80);
+    };
+    resize();
+    const watch = new ResizeObserver(resize);
+    watch.observe(box.current!);
+    t.focus();
+
+    let offset = 0;
+    const run = async () => {
+      let pause = 300;
+      while (!stop.signal.aborted) {
+        try {
+          await stream<Line>(
+            "GET",
+            `/v1/sandboxes/${enc(s.id)}/jobs/${enc(job.id)}/attach?stdout_offset=${offset}`,
+            undefined,
+            (line) => {
+              pause = 300;
+              if (state.value === "lost") state.value = "open";
+              if (line.data) {
+                const from = line.offset ?? offset;
+                if (from > offset && offset > 0) t.write("\r\n\x1b[7m output was not kept \x1b[0m\r\n");
+                const data = decodeBase64(line.data);
+                offset = from + data.length;
+                t.write(data);
+              }
+              if (line.final) {
+                state.value = "ended";
+                t.write("\r\n\x1b[2mThe shell has ended.\x1b[0m\r\n");
+                t.options.disableStdin = true;
+              }
+            },
+            stop.signal,
+          );
+          if (state.value === "ended") return;
+        } catch (err) {
+          if (stop.signal.aborted) return;
+          if (err instanceof ApiError && [404, 409].includes(err.status)) {
+            state.value = "ended";
+            t.write(`\r\n${label(err.message)}\r\n`);
+            return;
+          }
+          state.value = "lost";
+        }
+        await new Promise((done) => setTimeout(done, pause));
+        pause = Math.min(pause * 2, 8000);
+      }
+    };
+    void run();
+    return () => {
+      stop.abort();
+      watch.disconnect();
+      t.dispose();
+    };
+  }, []);
+  useEffect(() => {
+    if (term.current) term.current.options.theme = colors();
+  }, [dark]);
+  return (
+    <>
+      <div class="term" ref={box} data-test="terminal" />
+      <div class="term-foot small">
+        <i class={`dot ${state.value === "open" ? "green" : state.value === "lost" ? "amber" : ""}`} />
+        <span>{state.value === "open" ? "Connected" : state.value === "lost" ? "Reconnecting to the same shell…" : "Ended"}</span>
+        <span class="muted cut grow">{title.value}</span>
+        <span class="muted">Ctrl-click opens links · Ctrl-Shift-C copies</span>
+        {state.value === "ended" && (
+          <Button small onClick={ended}>
+            Close
+          </Button>
+        )}
+      </div>
+    </>
+  );
+}
+
+/** follow opens a link of a terminal in a tab that knows nothing of this one. */
+function follow(e: MouseEvent, uri: string): void {
+  if (!e.ctrlKey && !e.metaKey) return;
+  if (!/^https?:\/\//i.test(uri)) {
+    toast("error", "Only http and https links are opened.");
+    return;
+  }
+  window.open(uri, "_blank", "noopener,noreferrer");
+}
+
+/** writer sends what is typed in its order: what comes while a request is on its way goes with the next. */
+function writer(sandbox: string, job: string, open: () => boolean): (data: Uint8Array) => void {
+  let waiting: Uint8Array[] = [];
+  let sending = false;
+  const flush = async () => {
+    if (sending) return;
+    sending = true;
+    while (waiting.length) {
+      const batch = new Blob(waiting as BlobPart[]);
+      waiting = [];
+      try {
+        await send("POST", `/v1/sandboxes/${enc(sandbox)}/jobs/${enc(job)}/stdin`, batch);
+      } catch {
+        if (!open()) break;
+      }
+    }
+    sending = false;
+  };
+  return (data) => {
+    if (waiting.length < 4096) waiting.push(data);
+    void flush();
+  };
+}
+
+function colors() {
+  const dark = isDark();
+  return {
+    background: color("bg"),
+    foreground: color("text"),
+    cursor: color("accent"),
+    cursorAccent: color("bg"),
+    selectionBackground: dark ? "#1d514b" : "#bfe6e0",
+    ...(dark
+      ? {
+          black: "#1d2329",
+          red: "#f98080",
+          green: "#5ad38a",
+          yellow: "#f0c35c",
+          blue: "#7cb0ff",
+          magenta: "#c3a2ff",
+          cyan: "#56d4c2",
+          white: "#d5dade",
+          brightBlack: "#6b7782",
+        }
+      : {
+          black: "#15191d",
+          red: "#bb2323",
+          green: "#15803d",
+          yellow: "#955408",
+          blue: "#1d5fc4",
+          magenta: "#6d3fc0",
+          cyan: "#0b7268",
+          white: "#5f6871",
+          brightBlack: "#4a535c",
+          brightWhite: "#2c343b",
+          brightYellow: "#955408",
+          brightGreen: "#15803d",
+          brightCyan: "#0b7268",
+        }),
+  };
+}

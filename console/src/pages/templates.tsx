@@ -1,0 +1,525 @@
+import { useComputed, useSignal } from "@preact/signals";
+import { useEffect, useRef } from "preact/hooks";
+import { useLocation } from "wouter-preact";
+import { api, type Build, enc, pages, type Schemas, stream, type Template, want } from "../api/client";
+import { calls } from "../lib/calls";
+import { at, bytes, day, span } from "../lib/format";
+import { label, stripANSI, Tail } from "../lib/text";
+import { world } from "../state/live";
+import { attempt, toast } from "../ui/do";
+import {
+  Button,
+  CopyAs,
+  confirmed,
+  Dialog,
+  Empty,
+  Failure,
+  Field,
+  Loading,
+  Menu,
+  StateBadge,
+  useEvery,
+  useLoad,
+} from "../ui/kit";
+import { creating } from "./dialogs";
+import "../styles/compare.css";
+
+const EXAMPLE = `{
+  "description": "Python with what our agent needs",
+  "from": {"debian": "bookworm"},
+  "apt": ["python3", "python3-pip", "git"],
+  "pip": ["requests"],
+  "run": [{"run": "python3 --version"}]
+}`;
+
+export function TemplatesPage() {
+  const [, go] = useLocation();
+  const list = useLoad(
+    () => pages((cursor) => want(api.GET("/v1/templates", { params: { query: { limit: 1000, cursor } } }))),
+    [],
+  );
+  const builds = useLoad(() => want(api.GET("/v1/builds", { params: { query: { limit: 50 } } })), []);
+  const writing = useSignal(false);
+  const following = useSignal<string | undefined>(undefined);
+  const chosen = useSignal<string | undefined>(undefined);
+  const all = useComputed(() => {
+    const map = new Map((builds.data.value?.items ?? []).map((b) => [b.id!, b]));
+    for (const b of world.value.builds.values()) map.set(b.id!, b);
+    return [...map.values()].sort((a, b) => at(b.created_at) - at(a.created_at));
+  });
+  useEvery(3000, () => {
+    if (all.value.some((b) => !b.ended_at)) void builds.again();
+  });
+  const running = all.value.filter((b) => !b.ended_at).length;
+  useEffect(() => void list.again(), [running]);
+  const build = async (req: Schemas["BuildTemplateRequest"]) => {
+    const b = await attempt(calls.startBuild(req));
+    if (!b) return;
+    writing.value = false;
+    following.value = b.id;
+    await builds.again();
+  };
+  const remove = (t: Template) => {
+    const call = calls.deleteTemplate(t.name);
+    confirmed(
+      `Delete the template ${label(t.name)}?`,
+      "All its versions go. Its sandboxes and snapshots live on.",
+      "Delete",
+      () => attempt(call, "Deleted").then(list.again),
+      call,
+    );
+  };
+  const shown = list.data.value?.find((t) => t.name === chosen.value);
+  return (
+    <div class="page">
+      <header class="bar">
+        <h1>Templates</h1>
+        <span class="grow" />
+        <Button
+          kind="primary"
+          icon="plus"
+          scope="templates:write"
+          onClick={() => {
+            writing.value = true;
+          }}
+        >
+          Build a template
+        </Button>
+      </header>
+      <div class="scroll">
+        {list.error.value && !list.data.value ? (
+          <Failure error={list.error.value} again={list.again} />
+        ) : !list.data.value ? (
+          <Loading />
+        ) : (
+          <table class="data">
+            <thead>
+              <tr>
+                <th>Name</th>
+                <th>State</th>
+                <th class="num">Version</th>
+                <th class="num">Size</th>
+                <th class="num">Warm memory</th>
+                <th>Built</th>
+                <th>
+                  <span class="vh">Actions</span>
+                </th>
+              </tr>
+            </thead>
+            <tbody>
+              {list.data.value.map((t) => (
+                <tr key={t.name}>
+                  <td>
+                    <button
+                      type="button"
+                      class="as-link"
+                      onClick={() => {
+                        chosen.value = t.name;
+                      }}
+                    >
+                      {label(t.name)}
+                    </button>
+                    <div class="muted small cut" title={label(t.description)}>
+                      {label(t.description)}
+                    </div>
+                  </td>
+                  <td>
+                    <StateBadge state={t.state} />
+                  </td>
+                  <td class="num soft">{t.version || "–"}</td>
+                  <td class="num soft">{t.size_bytes ? bytes(t.size_bytes) : "–"}</td>
+                  <td class="num soft">{t.warm_bytes ? bytes(t.warm_bytes) : "–"}</td>
+                  <td class="muted">{t.built_at ? day(t.built_at) : "–"}</td>
+                  <td class="actions">
+                    <div class="row">
+                      {t.state === "ready" ? (
+                        <Button
+                          small
+                          icon="plus"
+                          scope="sandboxes:write"
+                          onClick={() => {
+                            creating.value = { template: t.name };
+                          }}
+                        >
+                          Sandbox
+                        </Button>
+                      ) : (
+                        <Button small icon="bolt" scope="templates:write" onClick={() => void build({ name: t.name })}>
+                          Build
+                        </Button>
+                      )}
+                      <Menu
+                        small
+                        kind="ghost"
+                        icon="more"
+                        label={`More actions on ${label(t.name)}`}
+                        items={[
+                          {
+                            text: "Build anew",
+                            icon: "bolt",
+                            scope: "templates:write",
+                            run: () => void build({ name: t.name, force: true }),
+                          },
+                          {
+                            text: "Delete…",
+                            icon: "trash",
+                            danger: true,
+                            scope: "templates:write",
+                            disabled: !t.version,
+                            run: () => remove(t),
+                          },
+                        ]}
+                      />
+                    </div>
+                  </td>
+                </tr>
+              ))}
+            </tbody>
+          </table>
+        )}
+        <h2 class="section">Builds</h2>
+        {builds.error.value ? (
+          <Failure error={builds.error.value} again={builds.again} />
+        ) : all.value.length === 0 ? (
+          <Empty icon="layers" title="Nothing has been built lately" />
+        ) : (
+          <table class="data">
+            <thead>
+              <tr>
+                <th>Template</th>
+                <th>State</th>
+                <th>Step</th>
+                <th>Began</th>
+                <th class="num">Took</th>
+                <th>
+                  <span class="vh">Actions</span>
+                </th>
+              </tr>
+            </thead>
+            <tbody>
+              {all.value.map((b) => (
+                <tr key={b.id}>
+                  <td>
+                    {label(b.template)}
+                    {b.version ? <span class="muted">@{b.version}</span> : ""}
+                  </td>
+                  <td>
+                    <StateBadge state={b.state ?? ""} />
+                  </td>
+                  <td class="cut muted" title={label(b.reason || b.step, 1000)}>
+                    {label(b.reason || b.step)}
+                  </td>
+                  <td class="muted">{b.created_at ? day(b.created_at) : ""}</td>
+                  <td class="num muted">
+                    {b.created_at ? span((b.ended_at ? at(b.ended_at) : Date.now()) - at(b.created_at)) : ""}
+                  </td>
+                  <td class="actions">
+                    <Button
+                      small
+                      icon="jobs"
+                      onClick={() => {
+                        following.value = b.id;
+                      }}
+                    >
+                      Log
+                    </Button>
+                  </td>
+                </tr>
+              ))}
+            </tbody>
+          </table>
+        )}
+      </div>
+      {writing.value && (
+        <Write
+          close={() => {
+            writing.value = false;
+          }}
+          build={build}
+        />
+      )}
+      {following.value && (
+        <Follow
+          key={following.value}
+          id={following.value}
+          build={all.value.find((b) => b.id === following.value)}
+          close={() => {
+            following.value = undefined;
+            void builds.again();
+            void list.again();
+          }}
+        />
+      )}
+      {shown && (
+        <Details
+          of={shown}
+          close={() => {
+            chosen.value = undefined;
+          }}
+          use={() => {
+            chosen.value = undefined;
+            creating.value = { template: shown.name };
+            go("/");
+          }}
+        />
+      )}
+    </div>
+  );
+}
+
+function Details({ of: t, close, use }: { of: Template; close: () => void; use: () => void }) {
+  return (
+    <Dialog
+      title={label(t.name)}
+      wide
+      close={close}
+      footer={
+        <>
+          <CopyAs call={calls.create({ template: t.name })} />
+          <span class="grow" />
+          <Button onClick={close}>Close</Button>
+          <Button kind="primary" icon="plus" scope="sandboxes:write" disabled={t.state !== "ready"} onClick={use}>
+            New sandbox
+          </Button>
+        </>
+      }
+    >
+      <p class="soft">{label(t.description, 1000)}</p>
+      <dl class="facts">
+        <dt>State</dt>
+        <dd>
+          <StateBadge state={t.state} /> {t.reason && <span class="red-text">{label(t.reason, 500)}</span>}
+        </dd>
+        <dt>Begins with</dt>
+        <dd>{label(t.source)}</dd>
+        {!!t.versions?.length && (
+          <>
+            <dt>Versions</dt>
+            <dd>
+              {t.versions.map((v) => (
+                <code key={v} class="tag">
+                  {label(t.name)}@{v}
+                </code>
+              ))}
+            </dd>
+          </>
+        )}
+        {!!t.aliases?.length && (
+          <>
+            <dt>Also called</dt>
+            <dd>{t.aliases.map((a) => label(a)).join(", ")}</dd>
+          </>
+        )}
+        {!!t.packages?.length && (
+          <>
+            <dt>Packages</dt>
+            <dd class="small">{t.packages.map((p) => label(p)).join(", ")}</dd>
+          </>
+        )}
+        {t.warm && (
+          <>
+            <dt>Runs from the start</dt>
+            <dd>
+              {Object.keys(t.warm)
+                .map((w) => label(w))
+                .join(", ")}
+            </dd>
+          </>
+        )}
+        {!!t.ports?.length && (
+          <>
+            <dt>Ports</dt>
+            <dd>{t.ports.join(", ")}</dd>
+          </>
+        )}
+        <dt>User</dt>
+        <dd class="mono">
+          {label(t.user)} in {label(t.workdir)}
+        </dd>
+        {t.digest && (
+          <>
+            <dt>Digest</dt>
+            <dd class="mono small">{label(t.digest)}</dd>
+          </>
+        )}
+      </dl>
+    </Dialog>
+  );
+}
+
+function Write({ close, build }: { close: () => void; build: (req: Schemas["BuildTemplateRequest"]) => Promise<void> }) {
+  const name = useSignal("");
+  const text = useSignal(EXAMPLE);
+  const busy = useSignal(false);
+  const go = async () => {
+    let spec: Schemas["TemplateSpec"];
+    try {
+      spec = JSON.parse(text.value) as Schemas["TemplateSpec"];
+    } catch (err) {
+      toast(
+        "error",
+        `The definition is no JSON: ${(err as Error).message}. A file in YAML is built with: cove template build NAME -f FILE`,
+      );
+      return;
+    }
+    busy.value = true;
+    await build({ name: name.value.trim(), spec });
+    busy.value = false;
+  };
+  return (
+    <Dialog
+      title="Build a template"
+      wide
+      close={close}
+      submit={go}
+      footer={
+        <>
+          <span class="grow" />
+          <Button onClick={close}>Cancel</Button>
+          <Button kind="primary" type="submit" icon="bolt" scope="templates:write" busy={busy.value}>
+            Build
+          </Button>
+        </>
+      }
+    >
+      <Field label="Name">
+        <input
+          class="input"
+          required
+          maxLength={63}
+          placeholder="app"
+          value={name.value}
+          onInput={(e) => {
+            name.value = e.currentTarget.value;
+          }}
+        />
+      </Field>
+      <Field
+        label="Definition, in JSON"
+        hint="from: debian, image, template, snapshot or archive. Then apt, pip, npm, files, run, env, start, ports."
+      >
+        <textarea
+          class="input"
+          rows={14}
+          spellcheck={false}
+          value={text.value}
+          onInput={(e) => {
+            text.value = e.currentTarget.value;
+          }}
+        />
+      </Field>
+      <label class="row">
+        <span class="muted small">or from a file:</span>
+        <input
+          type="file"
+          accept=".json,application/json"
+          onChange={(e) =>
+            void e.currentTarget.files?.[0]?.text().then((t) => {
+              text.value = t.slice(0, 1 << 20);
+            })
+          }
+        />
+      </label>
+    </Dialog>
+  );
+}
+
+/** Follow shows what a build writes, from its beginning. */
+function Follow({ id, build, close }: { id: string; build?: Build; close: () => void }) {
+  const text = useSignal("");
+  const now = useSignal<{ step?: string; fraction?: number; state?: string; reason?: string }>({});
+  const error = useSignal("");
+  const box = useRef<HTMLPreElement>(null);
+  useEffect(() => {
+    const stop = new AbortController();
+    const tail = new Tail();
+    let waiting = 0;
+    let last = "";
+    const show = () => {
+      waiting = 0;
+      text.value = stripANSI(tail.text);
+      requestAnimationFrame(() => box.current?.scrollTo(0, box.current.scrollHeight));
+    };
+    stream<{ step?: string; fraction?: number; log?: string; build?: Build }>(
+      "GET",
+      `/v1/builds/${enc(id)}/events`,
+      undefined,
+      (line) => {
+        if (line.step && line.step !== last) {
+          last = line.step;
+          tail.add(`\n› ${line.step}\n`);
+        }
+        if (line.log) tail.add(line.log.endsWith("\n") ? line.log : `${line.log}\n`);
+        now.value = {
+          step: line.step ?? now.value.step,
+          fraction: line.fraction ?? now.value.fraction,
+          state: line.build?.state ?? now.value.state,
+          reason: line.build?.reason,
+        };
+        waiting ||= window.setTimeout(show, 100);
+      },
+      stop.signal,
+    ).catch((err: Error) => {
+      if (!stop.signal.aborted) error.value = err.message;
+    });
+    return () => {
+      stop.abort();
+      clearTimeout(waiting);
+    };
+  }, [id]);
+  const ended = now.value.state ?? (build?.ended_at ? build.state : undefined);
+  return (
+    <Dialog
+      title={`Build of ${label(build?.template ?? id)}`}
+      wide
+      close={close}
+      footer={
+        <>
+          <CopyAs
+            call={{
+              title: "Follow a build",
+              scope: "sandboxes:read",
+              method: "GET",
+              path: `/v1/builds/${enc(id)}/events`,
+              cli: `cove template logs ${id}`,
+              mcp: { tool: "template_build_status", arguments: { build_id: id } },
+              go: `build, err := c.FollowBuild(ctx, "${id}", sink)`,
+            }}
+          />
+          <span class="grow" />
+          {!ended && (
+            <Button
+              kind="danger"
+              scope="templates:write"
+              onClick={() =>
+                void attempt(
+                  {
+                    title: "Cancel a build",
+                    scope: "templates:write",
+                    method: "POST",
+                    path: `/v1/builds/${enc(id)}/cancel`,
+                    cli: `cove template cancel ${id}`,
+                  },
+                  "Cancelled",
+                )
+              }
+            >
+              Cancel the build
+            </Button>
+          )}
+          <Button onClick={close}>Close</Button>
+        </>
+      }
+    >
+      <div class="row">
+        <StateBadge state={ended ?? "building"} />
+        <span class="muted small cut grow">{label(now.value.reason || now.value.step, 500)}</span>
+      </div>
+      <progress aria-label="How far it is" max={1} value={ended ? 1 : (now.value.fraction ?? 0)} />
+      {error.value && <Failure error={error.value} />}
+      <pre class="build-log" ref={box} tabIndex={0} aria-label="Log">
+        {text.value.trimStart() || "…"}
+      </pre>
+    </Dialog>
+  );
+}

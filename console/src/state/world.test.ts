@@ -1,0 +1,73 @@
+import { describe, expect, it } from "vitest";
+import type { Job, NetworkEvent, Sandbox, Snapshot } from "../api/client";
+import { SSEParser } from "./sse";
+import { apply, EMPTY, gone, KEEP, listed } from "./world";
+
+const box = (id: string, state = "running") => ({ id, state }) as Sandbox;
+
+describe("apply", () => {
+  it("adds and changes, and leaves the world before as it was", () => {
+    const one = apply(EMPTY, [{ kind: "sandbox", sandbox: box("a") }]);
+    const two = apply(one, [
+      { kind: "sandbox", sandbox: box("a", "paused") },
+      { kind: "snapshot", snapshot: { id: "s" } as Snapshot },
+    ]);
+    expect(EMPTY.sandboxes.size).toBe(0);
+    expect(one.sandboxes.get("a")!.state).toBe("running");
+    expect(two.sandboxes.get("a")!.state).toBe("paused");
+    expect(apply(two, [{ kind: "snapshot_deleted", snapshot_id: "s" }]).snapshots.size).toBe(0);
+  });
+  it("keeps the maps that no event touches", () => {
+    const one = apply(EMPTY, [{ kind: "sandbox", sandbox: box("a") }]);
+    expect(apply(one, [{ kind: "build", build: { id: "b" } }]).sandboxes).toBe(one.sandboxes);
+  });
+  it("bounds what a flood brings", () => {
+    const flood = Array.from({ length: KEEP.network + 50 }, (_, i) => ({
+      kind: "network",
+      sandbox_id: "a",
+      network: { id: i } as NetworkEvent,
+    }));
+    const log = apply(EMPTY, flood).network.get("a")!;
+    expect(log).toHaveLength(KEEP.network);
+    expect(log.at(-1)!.id).toBe(KEEP.network + 49);
+    const jobs = Array.from({ length: KEEP.jobs + 5 }, (_, i) => ({ kind: "job", job: { id: `j${i}`, sandbox_id: "a" } as Job }));
+    expect(apply(EMPTY, jobs).jobs.get("a")!.size).toBe(KEEP.jobs);
+  });
+  it("passes over what it does not know", () => {
+    expect(apply(EMPTY, [{ kind: "of a later version" }, { kind: "sandbox" }, { kind: "stats" }])).toEqual(EMPTY);
+  });
+});
+
+describe("listed", () => {
+  it("forgets what lists no longer have, and keeps the ended", () => {
+    const world = apply(
+      EMPTY,
+      [box("a"), box("b"), box("c", "killed")].map((sandbox) => ({ kind: "sandbox", sandbox })),
+    );
+    expect(gone(world, [box("a")])).toEqual(["b"]);
+    const next = listed(world, { living: [box("a"), box("d")] });
+    expect([...next.sandboxes.keys()].sort()).toEqual(["a", "c", "d"]);
+  });
+  it("takes who lives for living, whatever an older list said", () => {
+    expect(listed(EMPTY, { living: [box("a")], ended: [box("a", "killed")] }).sandboxes.get("a")!.state).toBe("running");
+  });
+});
+
+describe("SSEParser", () => {
+  const read = (text: string) => {
+    const parser = new SSEParser();
+    return text
+      .split("\n")
+      .map((l) => parser.line(l))
+      .filter(Boolean);
+  };
+  it("reads events, with ids that last", () => {
+    expect(read('id: 7\r\nevent: x\ndata: {"a":\ndata: 1}\n\n: comment\ndata:y\n\n\n')).toEqual([
+      { id: "7", event: "x", data: '{"a":\n1}' },
+      { id: "7", event: undefined, data: "y" },
+    ]);
+  });
+  it("keeps what is not whole to itself", () => {
+    expect(read("data: half")).toEqual([]);
+  });
+});

@@ -1,0 +1,113 @@
+// What the console knows, and how an event of the server changes it: pure, so
+// that it is tested without a browser.
+import type { Build, Job, NetworkEvent, Sandbox, Snapshot, StatsPoint } from "../api/client";
+
+/** An event of GET /v1/events. */
+export interface CoveEvent {
+  id?: string;
+  at?: string;
+  kind: string;
+  sandbox_id?: string;
+  missed?: boolean;
+  sandbox?: Sandbox;
+  snapshot?: Snapshot;
+  snapshot_id?: string;
+  job?: Job;
+  build?: Build;
+  network?: NetworkEvent;
+  stats?: StatsPoint;
+}
+
+export interface World {
+  sandboxes: ReadonlyMap<string, Sandbox>;
+  snapshots: ReadonlyMap<string, Snapshot>;
+  /** The newest jobs of each sandbox that said something. */
+  jobs: ReadonlyMap<string, ReadonlyMap<string, Job>>;
+  builds: ReadonlyMap<string, Build>;
+  /** The newest entries of network logs, oldest first. */
+  network: ReadonlyMap<string, readonly NetworkEvent[]>;
+  /** The newest samples, oldest first. */
+  stats: ReadonlyMap<string, readonly StatsPoint[]>;
+}
+
+export const EMPTY: World = {
+  sandboxes: new Map(),
+  snapshots: new Map(),
+  jobs: new Map(),
+  builds: new Map(),
+  network: new Map(),
+  stats: new Map(),
+};
+
+/** Bounds of what is kept, of each sandbox, and of ended sandboxes at all. */
+export const KEEP = { network: 500, stats: 720, jobs: 300, ended: 2000 };
+
+export function isEnded(s: Pick<Sandbox, "state">): boolean {
+  return s.state === "killed" || s.state === "failed";
+}
+
+/** apply returns the world after some events, in their order. The one before stays as it is. */
+export function apply(world: World, events: readonly CoveEvent[]): World {
+  const next = { ...world };
+  // Each map is copied at most once for all events.
+  const fresh = new Set<keyof World>();
+  const own = <V>(name: keyof World): Map<string, V> => {
+    if (!fresh.has(name)) {
+      fresh.add(name);
+      (next as Record<string, unknown>)[name] = new Map(next[name] as ReadonlyMap<string, unknown>);
+    }
+    return next[name] as unknown as Map<string, V>;
+  };
+  for (const ev of events) {
+    const id = ev.sandbox_id ?? ev.sandbox?.id ?? ev.job?.sandbox_id ?? ev.network?.sandbox_id;
+    if (ev.kind === "sandbox" && ev.sandbox) own<Sandbox>("sandboxes").set(ev.sandbox.id, ev.sandbox);
+    else if (ev.kind === "snapshot" && ev.snapshot) own<Snapshot>("snapshots").set(ev.snapshot.id, ev.snapshot);
+    else if (ev.kind === "snapshot_deleted" && ev.snapshot_id) own<Snapshot>("snapshots").delete(ev.snapshot_id);
+    else if (ev.kind === "build" && ev.build?.id) own<Build>("builds").set(ev.build.id, ev.build);
+    else if (ev.kind === "job" && ev.job && id) {
+      const jobs = own<ReadonlyMap<string, Job>>("jobs");
+      jobs.set(id, bounded(new Map(jobs.get(id)).set(ev.job.id, ev.job), KEEP.jobs));
+    } else if (ev.kind === "network" && ev.network && id) {
+      const logs = own<readonly NetworkEvent[]>("network");
+      logs.set(id, appended(logs.get(id), ev.network, KEEP.network));
+    } else if (ev.kind === "stats" && ev.stats && id) {
+      const all = own<readonly StatsPoint[]>("stats");
+      all.set(id, appended(all.get(id), ev.stats, KEEP.stats));
+    }
+  }
+  return next;
+}
+
+/** listed replaces what lists say: sandboxes that they no longer have are forgotten. */
+export function listed(world: World, lists: { living?: Sandbox[]; ended?: Sandbox[]; snapshots?: Snapshot[] }): World {
+  const next = { ...world };
+  if (lists.living || lists.ended) {
+    const sandboxes = new Map<string, Sandbox>();
+    const ended = lists.ended ?? [...world.sandboxes.values()].filter(isEnded);
+    const living = lists.living ?? [...world.sandboxes.values()].filter((s) => !isEnded(s));
+    for (const s of ended.slice(0, KEEP.ended)) sandboxes.set(s.id, s);
+    for (const s of living) sandboxes.set(s.id, s);
+    next.sandboxes = sandboxes;
+  }
+  if (lists.snapshots) next.snapshots = new Map(lists.snapshots.map((s) => [s.id, s]));
+  return next;
+}
+
+/** gone names the sandboxes that lived and are in a list of the living no more. */
+export function gone(world: World, living: readonly Sandbox[]): string[] {
+  const ids = new Set(living.map((s) => s.id));
+  return [...world.sandboxes.values()].filter((s) => !isEnded(s) && !ids.has(s.id)).map((s) => s.id);
+}
+
+function appended<T>(list: readonly T[] | undefined, item: T, most: number): readonly T[] {
+  const all = list ?? [];
+  return [...(all.length >= most ? all.slice(all.length - most + 1) : all), item];
+}
+
+function bounded<V>(map: Map<string, V>, most: number): Map<string, V> {
+  for (const key of map.keys()) {
+    if (map.size <= most) break;
+    map.delete(key);
+  }
+  return map;
+}

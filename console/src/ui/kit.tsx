@@ -1,0 +1,567 @@
+// The console's own small set of controls.
+import { signal, useSignal } from "@preact/signals";
+import type { ComponentChildren, JSX } from "preact";
+import { useEffect, useId, useLayoutEffect, useRef } from "preact/hooks";
+import type { Sandbox } from "../api/client";
+import { refusal } from "../api/session";
+import { type Call, type CallForm, form } from "../lib/calls";
+import { label } from "../lib/text";
+import { copy } from "./do";
+import { Icon, type IconName } from "./icons";
+
+type Children = { children?: ComponentChildren };
+
+export function Button(
+  props: Children & {
+    icon?: IconName;
+    kind?: "plain" | "primary" | "danger" | "ghost";
+    /** The scope that the action needs: without it the button is disabled, and says why. */
+    scope?: string;
+    busy?: boolean;
+    hint?: string;
+    small?: boolean;
+  } & Omit<JSX.ButtonHTMLAttributes<HTMLButtonElement>, "icon">,
+) {
+  const { icon, kind = "plain", scope, busy, hint, small, children, disabled, title, class: cls, ...rest } = props;
+  const why = refusal(scope);
+  return (
+    <button
+      type="button"
+      {...rest}
+      class={`btn ${kind} ${small ? "small" : ""} ${children ? "" : "square"} ${cls ?? ""}`}
+      disabled={!!disabled || !!why || busy}
+      aria-busy={busy}
+      title={why || title}
+    >
+      {busy ? <span class="spinner" /> : icon && <Icon name={icon} size={small ? 14 : 15} />}
+      {children && <span>{children}</span>}
+      {hint && <kbd>{hint}</kbd>}
+    </button>
+  );
+}
+
+const STATE: Record<string, string> = {
+  running: "green",
+  creating: "blue",
+  paused: "amber",
+  stopping: "amber",
+  killed: "grey",
+  failed: "red",
+  ready: "green",
+  available: "grey",
+  building: "blue",
+  canceled: "grey",
+  cancelled: "grey",
+  exited: "grey",
+  lost: "red",
+};
+
+export function StateBadge({ state }: { state: string }) {
+  return (
+    <span class={`badge ${STATE[state] ?? "grey"}`}>
+      <i class={`dot ${state === "creating" || state === "building" ? "pulse" : ""}`} />
+      {state}
+    </span>
+  );
+}
+
+export function StateDot({ state }: { state: string }) {
+  return (
+    <i
+      class={`dot ${STATE[state] ?? "grey"} ${state === "creating" ? "pulse" : ""}`}
+      role="img"
+      aria-label={state}
+      title={state}
+    />
+  );
+}
+
+/** Name shows a sandbox's name, or its id if it has none, on one line. */
+export function Name({ of, class: cls }: { of: Pick<Sandbox, "id" | "name">; class?: string }) {
+  const text = label(of.name || of.id);
+  return (
+    <bdi class={`name ${of.name ? "" : "mono"} ${cls ?? ""}`} title={of.name ? `${text}\n${of.id}` : text}>
+      {text}
+    </bdi>
+  );
+}
+
+export function Empty({
+  icon,
+  title,
+  children,
+  action,
+}: Children & { icon: IconName; title: string; action?: ComponentChildren }) {
+  return (
+    <div class="empty">
+      <div class="empty-icon">
+        <Icon name={icon} size={20} />
+      </div>
+      <h2>{title}</h2>
+      {children && <p>{children}</p>}
+      {action && <div class="row">{action}</div>}
+    </div>
+  );
+}
+
+/** Failure shows what the server said. */
+export function Failure({ error, again }: { error: string; again?: () => void }) {
+  return (
+    <div class="failure" role="alert">
+      <Icon name="warn" />
+      <span>{label(error, 2000)}</span>
+      {again && (
+        <Button small onClick={again}>
+          Try again
+        </Button>
+      )}
+    </div>
+  );
+}
+
+export function Loading({ rows = 6 }: { rows?: number }) {
+  return (
+    <div class="loading" role="status" aria-label="Loading">
+      {Array.from({ length: rows }, (_, i) => (
+        <div key={i} class="skeleton" style={{ width: `${[62, 84, 48, 73, 91, 55][i % 6]}%` }} />
+      ))}
+    </div>
+  );
+}
+
+export function Field({ label: text, hint, children }: Children & { label: string; hint?: ComponentChildren }) {
+  return (
+    // biome-ignore lint/a11y/noLabelWithoutControl: the control is among the children
+    <label class="field">
+      <span>{text}</span>
+      {children}
+      {hint && <small>{hint}</small>}
+    </label>
+  );
+}
+
+export function Dialog({
+  title,
+  children,
+  close,
+  wide,
+  footer,
+  submit,
+}: Children & { title: string; close: () => void; wide?: boolean; footer?: ComponentChildren; submit?: () => void }) {
+  const ref = useRef<HTMLDialogElement>(null);
+  const id = useId();
+  useLayoutEffect(() => {
+    ref.current?.showModal();
+    ref.current
+      ?.querySelector<HTMLElement>("[data-autofocus], .dialog-body input, .dialog-body select, .dialog-body textarea")
+      ?.focus();
+  }, []);
+  return (
+    <dialog
+      ref={ref}
+      class={wide ? "wide" : ""}
+      aria-labelledby={id}
+      onCancel={(e) => {
+        e.preventDefault();
+        close();
+      }}
+      onClick={(e) => e.target === ref.current && close()}
+      onKeyDown={(e) => e.stopPropagation()}
+    >
+      <form
+        method="dialog"
+        onSubmit={(e) => {
+          e.preventDefault();
+          submit?.();
+        }}
+      >
+        <header>
+          <h1 id={id}>{title}</h1>
+          <Button kind="ghost" icon="close" aria-label="Close" onClick={close} />
+        </header>
+        <div class="dialog-body">{children}</div>
+        {footer && <footer>{footer}</footer>}
+      </form>
+    </dialog>
+  );
+}
+
+export const confirming = signal<{
+  title: string;
+  text: ComponentChildren;
+  action: string;
+  call?: Call;
+  run: () => Promise<unknown>;
+} | null>(null);
+
+/** confirmed asks before something that cannot be taken back. */
+export function confirmed(
+  title: string,
+  text: ComponentChildren,
+  action: string,
+  run: () => Promise<unknown>,
+  call?: Call,
+): void {
+  confirming.value = { title, text, action, run, call };
+}
+
+export function Confirm() {
+  const c = confirming.value;
+  const busy = useSignal(false);
+  if (!c) return null;
+  const go = async () => {
+    busy.value = true;
+    await c.run();
+    busy.value = false;
+    confirming.value = null;
+  };
+  const close = () => {
+    confirming.value = null;
+  };
+  return (
+    <Dialog
+      title={c.title}
+      close={close}
+      submit={go}
+      footer={
+        <>
+          {c.call && <CopyAs call={c.call} />}
+          <span class="grow" />
+          <Button onClick={close}>Cancel</Button>
+          <Button kind="danger" type="submit" busy={busy.value} data-autofocus>
+            {c.action}
+          </Button>
+        </>
+      }
+    >
+      <p>{c.text}</p>
+    </Dialog>
+  );
+}
+
+export interface MenuItem {
+  text: string;
+  icon?: IconName;
+  hint?: string;
+  danger?: boolean;
+  scope?: string;
+  disabled?: boolean;
+  run: () => void;
+}
+
+/** Menu is a button that opens a list of actions. */
+export function Menu({
+  items,
+  children,
+  icon,
+  label: name,
+  small,
+  kind,
+}: Children & { items: MenuItem[]; icon?: IconName; label: string; small?: boolean; kind?: "plain" | "ghost" }) {
+  const open = useSignal(false);
+  const root = useRef<HTMLDivElement>(null);
+  const list = useRef<HTMLDivElement>(null);
+  useEffect(() => {
+    if (!open.value) return;
+    list.current?.querySelector<HTMLElement>("button:not(:disabled)")?.focus();
+    const away = (e: Event) => {
+      if (!root.current?.contains(e.target as Node)) open.value = false;
+    };
+    document.addEventListener("pointerdown", away);
+    return () => document.removeEventListener("pointerdown", away);
+  }, [open.value]);
+  const keys = (e: KeyboardEvent) => {
+    if (!open.value) return;
+    e.stopPropagation();
+    if (e.key === "Escape") {
+      open.value = false;
+      root.current?.querySelector("button")?.focus();
+    }
+    const move = e.key === "ArrowDown" ? 1 : e.key === "ArrowUp" ? -1 : 0;
+    if (!move) return;
+    e.preventDefault();
+    const all = [...(list.current?.querySelectorAll<HTMLElement>("button:not(:disabled)") ?? [])];
+    all[(all.indexOf(document.activeElement as HTMLElement) + move + all.length) % all.length]?.focus();
+  };
+  return (
+    <div class="menu" ref={root} onKeyDown={keys}>
+      <Button
+        small={small}
+        kind={kind}
+        icon={icon}
+        aria-haspopup="menu"
+        aria-expanded={open.value}
+        aria-label={children ? undefined : name}
+        title={name}
+        onClick={() => {
+          open.value = !open.value;
+        }}
+      >
+        {children}
+      </Button>
+      {open.value && (
+        <div class="menu-list" role="menu" aria-label={name} ref={list}>
+          {items.map((item) => {
+            const why = refusal(item.scope);
+            return (
+              <button
+                type="button"
+                role="menuitem"
+                key={item.text}
+                class={item.danger ? "danger" : ""}
+                disabled={item.disabled || !!why}
+                title={why}
+                onClick={() => {
+                  open.value = false;
+                  item.run();
+                }}
+              >
+                {item.icon && <Icon name={item.icon} size={14} />}
+                <span>{item.text}</span>
+                {item.hint && <kbd>{item.hint}</kbd>}
+              </button>
+            );
+          })}
+        </div>
+      )}
+    </div>
+  );
+}
+
+export function CopyButton({ text, name = "Copy", small = true }: { text: string; name?: string; small?: boolean }) {
+  const done = useSignal(false);
+  return (
+    <Button
+      small={small}
+      kind="ghost"
+      icon={done.value ? "check" : "copy"}
+      aria-label={name}
+      title={done.value ? "Copied" : name}
+      onClick={async () => {
+        done.value = await copy(text);
+        setTimeout(() => {
+          done.value = false;
+        }, 1400);
+      }}
+    />
+  );
+}
+
+/** Snippet is a text to copy. */
+export function Snippet({ text, lang }: { text: string; lang?: string }) {
+  return (
+    <div class="snippet">
+      <pre tabIndex={0} aria-label={lang ?? "Text to copy"}>
+        {text}
+      </pre>
+      <CopyButton text={text} />
+    </div>
+  );
+}
+
+const FORMS: [CallForm, string][] = [
+  ["cli", "Command line"],
+  ["curl", "curl"],
+  ["mcp", "MCP call"],
+  ["go", "Go client"],
+];
+
+/** CopyAs shows a call in each form that can say it. */
+export function CopyAs({ call, small }: { call: Call; small?: boolean }) {
+  const shown = useSignal(false);
+  return (
+    <>
+      <Button
+        kind="ghost"
+        small={small}
+        icon="code"
+        onClick={() => {
+          shown.value = true;
+        }}
+      >
+        Copy as…
+      </Button>
+      {shown.value && (
+        <Dialog
+          title={call.title}
+          wide
+          close={() => {
+            shown.value = false;
+          }}
+        >
+          <CallForms call={call} />
+        </Dialog>
+      )}
+    </>
+  );
+}
+
+export function CallForms({ call }: { call: Call }) {
+  return (
+    <div class="forms">
+      {FORMS.map(([as, name]) => {
+        const text = form(call, as, location.origin);
+        if (text === undefined) return null;
+        return (
+          <section key={as}>
+            <h3>{name}</h3>
+            <Snippet text={text} lang={name} />
+          </section>
+        );
+      })}
+    </div>
+  );
+}
+
+export function Tabs({
+  tabs,
+  current,
+  pick,
+  name,
+}: {
+  tabs: { id: string; text: string; icon?: IconName; count?: number }[];
+  current: string;
+  pick: (id: string) => void;
+  name: string;
+}) {
+  const ref = useRef<HTMLDivElement>(null);
+  useEffect(() => {
+    const selected = ref.current?.querySelector<HTMLElement>("[aria-selected=true]");
+    if (selected && ref.current && ref.current.scrollWidth > ref.current.clientWidth)
+      selected.scrollIntoView({ inline: "center", block: "nearest" });
+  }, [current]);
+  const move = (e: KeyboardEvent) => {
+    const step = e.key === "ArrowRight" ? 1 : e.key === "ArrowLeft" ? -1 : 0;
+    if (!step) return;
+    const i = tabs.findIndex((t) => t.id === current);
+    const next = tabs[(i + step + tabs.length) % tabs.length]!;
+    pick(next.id);
+    requestAnimationFrame(() => ref.current?.querySelector<HTMLElement>(`[data-tab="${next.id}"]`)?.focus());
+  };
+  return (
+    <div class="tabs" role="tablist" aria-label={name} ref={ref} onKeyDown={move}>
+      {tabs.map((t) => (
+        <button
+          type="button"
+          role="tab"
+          key={t.id}
+          data-tab={t.id}
+          aria-selected={t.id === current}
+          tabIndex={t.id === current ? 0 : -1}
+          onClick={() => pick(t.id)}
+        >
+          {t.icon && <Icon name={t.icon} size={14} />}
+          {t.text}
+          {t.count !== undefined && <span class="count">{t.count}</span>}
+        </button>
+      ))}
+    </div>
+  );
+}
+
+/** Rows shows a long list of rows of one height: only those that are seen are made. */
+export function Rows<T>({
+  items,
+  height,
+  render,
+  class: cls,
+  at,
+  overscan = 8,
+  ...rest
+}: {
+  items: readonly T[];
+  height: number;
+  render: (item: T, index: number) => ComponentChildren;
+  class?: string;
+  /** The row to keep in view. */
+  at?: number;
+  overscan?: number;
+  role?: "rowgroup" | "list" | "listbox" | "tree";
+  "aria-label"?: string;
+}) {
+  const ref = useRef<HTMLDivElement>(null);
+  const view = useSignal({ top: 0, height: 800 });
+  useLayoutEffect(() => {
+    const el = ref.current!;
+    const seen = () => {
+      view.value = { top: el.scrollTop, height: el.clientHeight };
+    };
+    seen();
+    const watch = new ResizeObserver(seen);
+    watch.observe(el);
+    el.addEventListener("scroll", seen, { passive: true });
+    return () => {
+      watch.disconnect();
+      el.removeEventListener("scroll", seen);
+    };
+  }, []);
+  useEffect(() => {
+    const el = ref.current;
+    if (at === undefined || at < 0 || !el) return;
+    if (at * height < el.scrollTop) el.scrollTop = at * height;
+    else if ((at + 1) * height > el.scrollTop + el.clientHeight) el.scrollTop = (at + 1) * height - el.clientHeight;
+  }, [at]);
+  const first = Math.max(0, Math.floor(view.value.top / height) - overscan);
+  const last = Math.min(items.length, Math.ceil((view.value.top + view.value.height) / height) + overscan);
+  return (
+    <div ref={ref} class={`rows ${cls ?? ""}`} tabIndex={0} {...rest}>
+      <div style={{ height: items.length * height, position: "relative" }} role="presentation">
+        <div style={{ transform: `translateY(${first * height}px)` }} role="presentation">
+          {items.slice(first, last).map((item, i) => render(item, first + i))}
+        </div>
+      </div>
+    </div>
+  );
+}
+
+/** useLoad loads something, again when a key changes, and on demand. */
+export function useLoad<T>(load: (signal: AbortSignal) => Promise<T>, keys: readonly unknown[]) {
+  const data = useSignal<T | undefined>(undefined);
+  const error = useSignal("");
+  const busy = useSignal(true);
+  const running = useRef<AbortController>();
+  const again = async () => {
+    running.current?.abort();
+    const mine = new AbortController();
+    running.current = mine;
+    busy.value = true;
+    try {
+      const value = await load(mine.signal);
+      if (mine.signal.aborted) return;
+      data.value = value;
+      error.value = "";
+    } catch (err) {
+      if (!mine.signal.aborted) error.value = (err as Error).message;
+    }
+    if (!mine.signal.aborted) busy.value = false;
+  };
+  useEffect(() => {
+    data.value = undefined;
+    error.value = "";
+    void again();
+    return () => running.current?.abort();
+  }, keys);
+  return { data, error, busy, again };
+}
+
+/** useEvery calls something again and again while it is shown and the page is seen. */
+export function useEvery(ms: number, f: () => void): void {
+  const latest = useRef(f);
+  latest.current = f;
+  useEffect(() => {
+    const timer = setInterval(() => !document.hidden && latest.current(), ms);
+    return () => clearInterval(timer);
+  }, [ms]);
+}
+
+/** Copyable is an id that a click copies. */
+export function ID({ id }: { id: string }) {
+  return (
+    <span class="id mono">
+      <span class="cut" title={id}>
+        {id}
+      </span>
+      <CopyButton text={id} name={`Copy ${id}`} />
+    </span>
+  );
+}

@@ -1,0 +1,298 @@
+package console
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/input"
+	"github.com/chromedp/cdproto/page"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/cdproto/target"
+	"github.com/chromedp/chromedp"
+
+	"github.com/cove-sh/cove/client"
+	"github.com/cove-sh/cove/internal/testing/covetest"
+	"github.com/cove-sh/cove/internal/testing/needs"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// patience is how long a page may take for one thing; no test waits it out unless it
+// fails.
+const patience = 40 * time.Second
+
+// browser starts a Chromium that ends with the test.
+func browser(t *testing.T) context.Context {
+	t.Helper()
+	needs.Command(t, "chromium")
+	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.NoSandbox, chromedp.ExecPath("chromium"), chromedp.Flag("disable-dev-shm-usage", true), chromedp.WSURLReadTimeout(patience))
+	ctx, cancel := chromedp.NewExecAllocator(context.Background(), opts...)
+	t.Cleanup(cancel)
+	ctx, cancel = chromedp.NewContext(ctx, chromedp.WithErrorf(func(string, ...any) {})) // of events that are newer than the library
+	t.Cleanup(cancel)
+	if err := chromedp.Run(ctx); err != nil {
+		t.Fatal(err)
+	}
+	return ctx
+}
+
+// tab is a page of the console, in a profile of its own.
+type tab struct {
+	t   *testing.T
+	ctx context.Context
+	url string
+
+	mu       sync.Mutex
+	failures []string
+}
+
+// openTab opens a page of its own cookies, and fails the test on an exception in it.
+func openTab(t *testing.T, browser context.Context, url string) *tab {
+	t.Helper()
+	// A profile has no window to open a tab in: chromedp's own way asks for none.
+	whole := cdp.WithExecutor(browser, chromedp.FromContext(browser).Browser)
+	profile, err := target.CreateBrowserContext().WithDisposeOnDetach(true).Do(whole)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, err := target.CreateTarget("about:blank").WithBrowserContextID(profile).WithNewWindow(true).Do(whole)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := chromedp.NewContext(browser, chromedp.WithTargetID(id))
+	t.Cleanup(cancel)
+	p := &tab{t: t, ctx: ctx, url: url}
+	chromedp.ListenTarget(ctx, func(ev any) {
+		if e, ok := ev.(*runtime.EventExceptionThrown); ok {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.failures = append(p.failures, e.ExceptionDetails.Error())
+		}
+	})
+	t.Cleanup(func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		for _, f := range p.failures {
+			t.Errorf("exception in the page: %s", f)
+		}
+	})
+	// The first run's context is that of the page's connection.
+	if err := chromedp.Run(ctx, chromedp.EmulateViewport(1440, 860)); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func (p *tab) run(actions ...chromedp.Action) {
+	p.t.Helper()
+	ctx, cancel := context.WithTimeout(p.ctx, patience)
+	defer cancel()
+	if err := chromedp.Run(ctx, actions...); err != nil {
+		p.t.Fatalf("%v; the page says:\n%s", err, p.text())
+	}
+}
+
+// eval returns what a script comes to, as JSON into out.
+func (p *tab) eval(script string, out any) {
+	p.t.Helper()
+	p.run(chromedp.Evaluate(script, out, func(e *runtime.EvaluateParams) *runtime.EvaluateParams { return e.WithAwaitPromise(true) }))
+}
+
+// text is what the page shows, for messages.
+func (p *tab) text() string {
+	ctx, cancel := context.WithTimeout(p.ctx, 5*time.Second)
+	defer cancel()
+	var text string
+	_ = chromedp.Run(ctx, chromedp.Evaluate(`document.body?.innerText?.slice(0, 3000) ?? ""`, &text))
+	return text
+}
+
+// visit goes to a page of the console.
+func (p *tab) visit(path string) {
+	p.t.Helper()
+	ctx, cancel := context.WithTimeout(p.ctx, patience)
+	defer cancel()
+	// Not chromedp.Navigate: it waits for events that a busy browser may have sent before.
+	if err := chromedp.Run(ctx, chromedp.Evaluate(`window.left = true; location.assign(`+quote(p.url+"/console"+path)+`)`, nil)); err != nil {
+		p.t.Fatal(err)
+	}
+	for there := false; !there; {
+		// It fails while one page gives way to the other.
+		_ = chromedp.Run(ctx, chromedp.Evaluate(`!window.left && document.readyState === "complete"`, &there))
+		if ctx.Err() != nil {
+			p.t.Fatalf("%s does not load: %s", path, p.text())
+		}
+	}
+}
+
+// types types text into what has the focus, and enters it.
+func (p *tab) types(text string, enter bool) {
+	p.t.Helper()
+	p.run(input.InsertText(text))
+	if enter {
+		for _, kind := range []input.KeyType{input.KeyRawDown, input.KeyUp} {
+			p.run(input.DispatchKeyEvent(kind).WithKey("Enter").WithCode("Enter").WithWindowsVirtualKeyCode(13))
+		}
+	}
+}
+
+// waitFor waits until a script is true.
+func (p *tab) waitFor(script string) {
+	p.t.Helper()
+	p.run(chromedp.Poll(script, nil, chromedp.WithPollingInterval(50*time.Millisecond), chromedp.WithPollingTimeout(patience-time.Second)))
+}
+
+// sees waits until the page shows a text.
+func (p *tab) sees(text string) {
+	p.t.Helper()
+	p.waitFor(fmt.Sprintf(`document.body.innerText.includes(%s)`, quote(text)))
+}
+
+// click clicks the first control with this text or accessible name.
+func (p *tab) click(name string) {
+	p.t.Helper()
+	script := fmt.Sprintf(`(() => {
+		const scope = document.querySelector("dialog[open]") ?? document;
+		const all = [...scope.querySelectorAll("button, a, summary, [role=menuitem], [role=tab]")];
+		const named = (e) => [e.getAttribute("aria-label"), e.innerText.trim(), e.querySelector("span")?.innerText.trim()].includes(%s);
+		const found = all.find((e) => named(e) && !e.disabled && e.checkVisibility());
+		found?.click();
+		return !!found;
+	})()`, quote(name))
+	p.waitFor(script)
+}
+
+// fill puts text into the field with this label, as typing does.
+func (p *tab) fill(label, text string) {
+	p.t.Helper()
+	p.waitFor(fmt.Sprintf(`(() => {
+		const scope = document.querySelector("dialog[open]") ?? document;
+		const field = [...scope.querySelectorAll("input, textarea, select")].find((e) => e.getAttribute("aria-label") === %[1]s || [...(e.labels ?? [])].some((l) => (l.querySelector("span")?.innerText ?? l.innerText).trim() === %[1]s));
+		if (!field) return false;
+		field.value = %[2]s;
+		field.dispatchEvent(new Event("input", {bubbles: true}));
+		field.dispatchEvent(new Event("change", {bubbles: true}));
+		return true;
+	})()`, quote(label), quote(text)))
+}
+
+func quote(s string) string {
+	data, err := json.Marshal(s)
+	if err != nil {
+		panic(err) // impossible: a string is JSON
+	}
+	return string(data)
+}
+
+// signIn opens the console by a link, as "cove console" does.
+func signIn(t *testing.T, d *covetest.Daemon, browser context.Context) *tab {
+	t.Helper()
+	out, err := d.Command(t.Context(), "console", "--no-open").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	link := strings.TrimSpace(string(out))
+	p := openTab(t, browser, d.URL)
+	p.run(chromedp.Navigate(link))
+	p.waitFor(`!!document.querySelector("nav.side")`)
+	var address string
+	p.eval(`location.href`, &address)
+	if strings.Contains(address, "link=") {
+		t.Errorf("the address still has the link: %s", address)
+	}
+	return p
+}
+
+// signInWith opens the console with a key of these scopes, typed in.
+func signInWith(t *testing.T, d *covetest.Daemon, browser context.Context, scopes ...sandbox.Scope) *tab {
+	t.Helper()
+	key, err := d.Client.CreateKey(t.Context(), sandbox.CreateKeyRequest{Name: "reader", Scopes: scopes})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := openTab(t, browser, d.URL)
+	p.visit("/")
+	p.sees("Sign in to Cove")
+	p.fill("API key", key.Secret)
+	p.click("Sign in")
+	p.waitFor(`!!document.querySelector("nav.side")`)
+	return p
+}
+
+// look sets the colours and the size of the window.
+func (p *tab) look(scheme string, width, height int64) {
+	p.t.Helper()
+	p.run(chromedp.EmulateViewport(width, height), emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}, {Name: "prefers-reduced-motion", Value: "reduce"}}))
+}
+
+// picture takes a picture for docs/console.md, if those are wanted.
+func (p *tab) picture(name string) {
+	p.t.Helper()
+	if os.Getenv("COVE_CONSOLE_PICTURES") != "1" {
+		return
+	}
+	root, err := covetest.Root()
+	needs.NoError(p.t, err)
+	var png []byte
+	p.run(chromedp.ActionFunc(func(ctx context.Context) error {
+		png, err = page.CaptureScreenshot().Do(ctx)
+		return err
+	}))
+	needs.NoError(p.t, os.WriteFile(filepath.Join(root, "docs", "console-"+name+".png"), png, 0o644))
+}
+
+// axe are the rules of axe-core.
+var axe = sync.OnceValues(func() (string, error) {
+	root, err := covetest.Root()
+	if err != nil {
+		return "", err
+	}
+	data, err := os.ReadFile(filepath.Join(root, "console/node_modules/axe-core/axe.min.js"))
+	return string(data), err
+})
+
+// accessible fails the test for what axe-core finds serious in the page as it is.
+func (p *tab) accessible(what string) {
+	p.t.Helper()
+	script, err := axe()
+	if err != nil {
+		p.t.Fatalf("%v; npm ci --prefix console installs axe-core", err)
+	}
+	var found []struct {
+		ID     string   `json:"id"`
+		Impact string   `json:"impact"`
+		Nodes  []string `json:"nodes"`
+	}
+	p.eval(script+`;axe.run(document, {resultTypes: ["violations"], iframes: false}).then((r) => r.violations.map((v) => ({id: v.id, impact: v.impact, nodes: v.nodes.map((n) => n.html.slice(0, 200) + " " + n.failureSummary)})))`, &found)
+	for _, v := range found {
+		if v.Impact == "serious" || v.Impact == "critical" {
+			p.t.Errorf("%s: %s (%s): %s", what, v.ID, v.Impact, strings.Join(v.Nodes, "\n  "))
+		}
+	}
+}
+
+// sandboxNamed returns the living sandbox of a name.
+func sandboxNamed(t *testing.T, c *client.Client, match func(sandbox.Sandbox) bool) sandbox.Sandbox {
+	t.Helper()
+	all, err := sandbox.All(t.Context(), func(ctx context.Context, page sandbox.Page) (*sandbox.List[sandbox.Sandbox], error) {
+		return c.List(ctx, sandbox.ListRequest{Page: page})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range all {
+		if match(s) {
+			return s
+		}
+	}
+	t.Fatalf("no such sandbox among %d", len(all))
+	return sandbox.Sandbox{}
+}

@@ -1,0 +1,294 @@
+package console
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/chromedp"
+
+	"github.com/cove-sh/cove/internal/testing/covetest"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// hostile is a name as an attacker would write one: where it is ever taken for markup, it says so.
+const hostile = `<img src=x onerror="window.owned=1">"'${1}` + "\u202egnp.exe"
+
+// The whole way of somebody who has just installed Cove: sign in, make a sandbox by one
+// click, use it, fork it, see what differs, and merge.
+func TestConsole(t *testing.T) {
+	covetest.Own(t, func(t *testing.T, d *covetest.Daemon) {
+		chrome := browser(t)
+		p := signIn(t, d, chrome)
+
+		t.Run("first start", func(t *testing.T) {
+			p.t = t
+			p.sees("Sandboxes that fork")
+			p.accessible("first start")
+			p.picture("first")
+			p.click("Show me")
+			p.waitFor(`document.querySelectorAll(".steps .done").length === 4`)
+			p.sees("42")
+			p.sees("forks try, the parent keeps")
+		})
+		parent := sandboxNamed(t, d.Client, func(s sandbox.Sandbox) bool { return s.ForkedFrom == "" })
+		fork := sandboxNamed(t, d.Client, func(s sandbox.Sandbox) bool { return s.ForkedFrom == parent.ID })
+
+		t.Run("terminal", func(t *testing.T) { p.t = t; terminal(p, parent.ID) })
+		t.Run("files", func(t *testing.T) { p.t = t; files(p, d, parent.ID) })
+		t.Run("code", func(t *testing.T) { p.t = t; code(p, parent.ID) })
+		t.Run("network", func(t *testing.T) { p.t = t; network(p, d, parent.ID) })
+		t.Run("compare and merge", func(t *testing.T) {
+			p.t = t
+			d.Sh(t, fork.ID, "echo more >> answer.py; echo theirs > both.txt")
+			d.Sh(t, parent.ID, "echo ours > both.txt")
+			p.visit("/compare?a=" + parent.ID + "&b=" + fork.ID)
+			p.waitFor(`document.querySelectorAll(".cm-mergeViewEditor").length === 2`)
+			p.sees("both.txt")
+			p.accessible("compare")
+			p.picture("compare")
+			p.click("Merge…")
+			p.waitFor(`(() => { const r = document.querySelectorAll("dialog input[type=radio]")[1]; r?.click(); return !!r })()`)
+			p.click("Merge")
+			p.sees("Nothing was merged")
+			p.fill("Where both changed the same path", "theirs")
+			p.click("Merge")
+			p.sees("is merged into")
+			if got := strings.TrimSpace(d.Sh(t, parent.ID, "cat both.txt")); got != "theirs" {
+				t.Errorf("both.txt is %q after the merge", got)
+			}
+		})
+		t.Run("two browsers", func(t *testing.T) { twoBrowsers(t, d, chrome, parent.ID) })
+		t.Run("hostile names", func(t *testing.T) { p.t = t; hostileNames(p, d) })
+		t.Run("read-only key", func(t *testing.T) { readOnly(signInWith(t, d, chrome, sandbox.ScopeSandboxesRead), d, parent.ID) })
+		t.Run("every page", func(t *testing.T) { p.t = t; everyPage(p, parent.ID) })
+		t.Run("server restarts", func(t *testing.T) {
+			p.t = t
+			p.visit("/")
+			p.sees(parent.Name)
+			if err := d.Stop(); err != nil {
+				t.Fatal(err)
+			}
+			p.sees("Reconnecting")
+			if err := d.Run(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			p.waitFor(`!document.body.innerText.includes("Reconnecting")`)
+			p.sees(parent.Name)
+		})
+		t.Run("sign out", func(t *testing.T) {
+			p.t = t
+			p.click("Sign out")
+			p.sees("Sign in to Cove")
+			var status int
+			p.eval(`fetch("/v1/sandboxes", {headers: {"Cove-Console": "1"}}).then((r) => r.status)`, &status)
+			if status != 401 {
+				t.Errorf("the server answers %d after signing out", status)
+			}
+		})
+	}, "--listen", "127.0.0.1:0")
+}
+
+func terminal(p *tab, id string) {
+	p.visit("/s/" + id + "/terminal")
+	p.sees("Connected")
+	said := func(text string) string {
+		return fmt.Sprintf(`[...document.querySelectorAll(".xterm-rows > div")].some((r) => r.textContent.trim() === %s)`, quote(text))
+	}
+	p.types("echo $((6*7))-term", true)
+	p.waitFor(said("42-term"))
+	p.picture("terminal")
+	// The page is loaded anew, and the shell is the same.
+	p.types("mine=kept; echo s-$((1+1))", true)
+	p.waitFor(said("s-2"))
+	p.visit("/s/" + id + "/terminal")
+	p.sees("Connected")
+	p.waitFor(said("42-term"))
+	p.types("echo $mine-still", true)
+	p.waitFor(said("kept-still"))
+	p.accessible("terminal")
+}
+
+func files(p *tab, d *covetest.Daemon, id string) {
+	p.visit("/s/" + id + "/files")
+	p.waitFor(`(() => { const f = [...document.querySelectorAll(".file")].find((e) => e.innerText.includes("answer.py")); f?.click(); return !!f })()`)
+	p.waitFor(`document.querySelector(".cm-content")?.innerText.includes("print(6 * 7)")`)
+	p.run(chromedp.Focus(".files-main .cm-content"))
+	p.types("# mine\n", false)
+	p.sees("changed")
+	p.click("Save")
+	p.sees("is saved")
+	if got := d.Sh(p.t, id, "cat answer.py"); !strings.Contains(got, "# mine") {
+		p.t.Errorf("the file is %q", got)
+	}
+	p.accessible("files")
+	p.click("Changed since…")
+	p.sees("/workspace/answer.py")
+	p.waitFor(`document.querySelectorAll(".cm-mergeViewEditor").length === 2`)
+	p.accessible("changes")
+}
+
+// attack is a page that looks for the console and for the server, and says by its height
+// what it has found.
+const attack = `<p>hello</p><script>(async () => {
+  let found = "";
+  try { found += parent.document.title } catch { found += "no parent" }
+  try { found += (await fetch("URL/v1/sandboxes", {credentials: "include"})).status } catch { found += ", no server" }
+  try { found += localStorage.length } catch { found += ", no storage" }
+  document.querySelector("p").style.height = found === "no parent, no server, no storage" ? "333px" : "77px";
+})()</script>`
+
+// code runs code whose result is a page with a script: it runs in the frame, and reaches
+// neither the console nor the server.
+func code(p *tab, id string) {
+	p.visit("/s/" + id + "/code")
+	p.waitFor(`!!document.querySelector(".cell .cm-content")`)
+	p.run(chromedp.Focus(".cell .cm-content"))
+	p.types(`page = """`+strings.ReplaceAll(attack, "URL", p.url)+`"""
+type("Page", (), {"_repr_html_": lambda self: page})()`, false)
+	p.click("Run")
+	// The script says by the frame's height what it found.
+	p.waitFor(`parseInt(document.querySelector("iframe.rich-frame")?.style.height) > 300`)
+	var frame string
+	p.eval(`document.querySelector("iframe.rich-frame").getAttribute("sandbox")`, &frame)
+	if frame != "allow-scripts" {
+		p.t.Errorf("the frame may %q", frame)
+	}
+	p.accessible("code")
+}
+
+func network(p *tab, d *covetest.Daemon, id string) {
+	if _, err := d.Client.SetNetwork(p.t.Context(), id, sandbox.NetworkPolicy{Preset: sandbox.NetworkNone}); err != nil {
+		p.t.Fatal(err)
+	}
+	p.visit("/s/" + id + "/network")
+	p.sees("Live")
+	d.Sh(p.t, id, "getent hosts refused.example || true")
+	p.sees("refused.example")
+	p.accessible("network")
+	p.picture("network")
+	p.click("Allow this name")
+	p.sees("may be reached")
+	policy, err := d.Client.GetNetwork(p.t.Context(), id)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	if len(policy.Rules) != 1 || policy.Rules[0].To != "refused.example" {
+		p.t.Errorf("the policy is %+v", policy)
+	}
+}
+
+func hostileNames(p *tab, d *covetest.Daemon) {
+	s := d.Create(p.t, sandbox.CreateRequest{Name: "hostile", Metadata: map[string]string{"note": hostile}})
+	if _, err := d.Client.CreateSnapshot(p.t.Context(), s.ID, sandbox.CreateSnapshotRequest{Label: hostile, Kind: sandbox.SnapshotFiles}); err != nil {
+		p.t.Fatal(err)
+	}
+	d.Sh(p.t, s.ID, `touch '<img src=x onerror="window.owned=1">.png' "$(printf 'a\342\200\256gnp.exe')"; printf '\033]0;<img src=x onerror=window.owned=1>\007\033[2J%s' '<script>window.owned=1</script>' > out; head -c 3000000 /dev/urandom | base64 > flood`)
+	job, err := d.Client.Exec(p.t.Context(), s.ID, sandbox.ExecRequest{Shell: "cat out flood flood flood", Background: true}, nil)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.visit("/")
+	p.waitFor(`(() => { const r = [...document.querySelectorAll(".tree-row")].find((e) => e.innerText.includes("hostile")); r?.click(); return !!r })()`)
+	p.sees(`<img src=x onerror="window.owned=1">`)
+	p.visit("/s/" + s.ID + "/files")
+	p.sees(`<img src=x`)
+	p.sees(`a\u202egnp.exe`)
+	p.visit("/s/" + s.ID + "/history")
+	p.sees(`<img src=x`)
+	p.visit("/s/" + s.ID + "/jobs")
+	p.click("cat out flood flood flood")
+	p.sees("characters before this are not shown")
+	var length int
+	p.eval(`document.querySelector(".job-output pre").textContent.length`, &length)
+	if length > 250_000 {
+		p.t.Errorf("of job %s, %d characters are in the page", job.ID, length)
+	}
+	p.visit("/s/" + s.ID + "/settings")
+	p.waitFor(`[...document.querySelectorAll("input")].some((e) => e.value.includes("<img src=x"))`)
+	var owned bool
+	p.eval(`window.owned === 1 || !!document.querySelector("img[src=x]")`, &owned)
+	if owned {
+		p.t.Error("a name has run")
+	}
+}
+
+func readOnly(p *tab, d *covetest.Daemon, id string) {
+	p.visit("/")
+	p.waitFor(`!!document.querySelector(".tree-row")`)
+	var off []string
+	p.eval(`[...document.querySelectorAll(".bar .btn.primary")].filter((b) => b.disabled).map((b) => b.title)`, &off)
+	if len(off) != 1 || !strings.Contains(off[0], "sandboxes:write") {
+		p.t.Errorf("New sandbox is not refused with the reason: %q", off)
+	}
+	p.visit("/s/" + id + "/settings")
+	p.waitFor(`!!document.querySelector(".content .card")`)
+	var on []string
+	p.eval(`[...document.querySelectorAll(".page .btn")].filter((b) => !b.disabled && /Fork|Save|Kill|Attach|Snapshot|Pause/.test(b.innerText + b.ariaLabel)).map((b) => b.innerText || b.ariaLabel)`, &on)
+	if len(on) > 0 {
+		p.t.Errorf("a key that may only read is offered %q", on)
+	}
+	var status int
+	p.eval(`fetch("/v1/sandboxes/`+id+`", {method: "DELETE", headers: {"Cove-Console": "1"}}).then((r) => r.status)`, &status)
+	if status != 403 {
+		p.t.Errorf("the server answers %d", status)
+	}
+	if _, err := d.Client.Get(p.t.Context(), id); err != nil {
+		p.t.Error(err)
+	}
+}
+
+// everyPage looks at each page in light, in dark, and on a telephone.
+func everyPage(p *tab, id string) {
+	pages := []string{"/", "/compare", "/computers", "/templates", "/volumes", "/secrets", "/keys", "/audit", "/server", "/connect"}
+	for _, tab := range []string{"jobs", "network", "previews", "metrics", "history", "settings"} {
+		pages = append(pages, "/s/"+id+"/"+tab)
+	}
+	for _, path := range pages {
+		p.look("light", 1440, 860)
+		p.visit(path)
+		p.waitFor(`!!document.querySelector("main .bar") && !document.querySelector("main .loading")`)
+		p.accessible(path + ", light")
+		p.look("dark", 1440, 860)
+		p.accessible(path + ", dark")
+		p.look("light", 390, 844)
+		var wide int
+		p.eval(`document.documentElement.scrollWidth - innerWidth`, &wide)
+		if wide > 0 {
+			p.t.Errorf("%s is %d pixels wider than a telephone", path, wide)
+		}
+	}
+	p.look("dark", 1280, 720)
+	p.visit("/")
+	p.waitFor(`document.querySelectorAll(".tree-row").length > 1`)
+	p.picture("tree-dark")
+	p.look("light", 1280, 720)
+	p.picture("tree")
+	p.look("light", 1440, 860)
+}
+
+// The first page is small: what only some pages need is loaded there.
+func TestFirstPageIsSmall(t *testing.T) {
+	root, err := covetest.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	index, err := os.ReadFile(root + "/internal/doors/console/dist/index.html")
+	if err != nil {
+		t.Fatalf("%v; make build builds the console", err)
+	}
+	total := 0
+	for _, part := range strings.Split(string(index), `"`) {
+		if name, ok := strings.CutPrefix(part, "/console/assets/"); ok {
+			data, err := os.ReadFile(root + "/internal/doors/console/dist/assets/" + name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			total += compressed(t, data)
+		}
+	}
+	if total == 0 || total > 250_000 {
+		t.Errorf("the first page is %d bytes compressed", total)
+	}
+}
