@@ -12,16 +12,17 @@ GOBUILD = go build -ldflags "-s -w -X main.version=$(VERSION)"
 SOURCES = $(shell find api client cmd internal sandbox -type f | grep -v -e testdata -e _test.go -e $(AGENT) -e $(DIST)/) go.mod go.sum
 AGENT = internal/guest/agentbin/bin/agent
 
-# The console is built where its sources are and Node.js is; without it cove serves a
-# page that says so.
+# The console is built where its sources are and Node.js as it needs it; without it cove
+# serves a page that says so.
 DIST = internal/doors/console/dist
 CONSOLE_PACKAGES = console/node_modules/.package-lock.json
 ifneq ($(wildcard console/package.json),)
 CONSOLE_SOURCES = $(shell find console -type f -not -path 'console/node_modules/*') api/openapi.yaml
-ifneq ($(shell command -v npm),)
+NODE = $(shell command -v npm >/dev/null && node -p 'const [a, b] = process.versions.node.split("."); a > 20 || a == 20 && b >= 19' 2>/dev/null)
+ifeq ($(NODE),true)
 CONSOLE = $(DIST)/index.html
 else
-NO_CONSOLE = @echo "npm is missing, so bin/cove is built without the console; install Node.js 20.19 or later (Debian: apt-get install nodejs npm) and run make build again" >&2
+NO_CONSOLE = @echo "bin/cove is built without the console: that needs Node.js 20.19 or later with npm (Debian 13: apt-get install nodejs npm; else from nodejs.org). Then run make build again" >&2
 endif
 endif
 
@@ -76,12 +77,13 @@ OPENAPI_LINT = test/openapi/node_modules/.package-lock.json
 $(OPENAPI_LINT): test/openapi/package-lock.json
 	npm ci --prefix test/openapi
 
-lint: $(OPENAPI_LINT) ## vet, staticcheck, format, and the OpenAPI description
+lint: $(OPENAPI_LINT) $(if $(CONSOLE),$(CONSOLE_PACKAGES)) ## vet, staticcheck, format, the OpenAPI description, and the console
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); exit 1; }
 	go vet ./...
 	go tool -modfile=tools.mod staticcheck ./...
 	cd test/openapi && REDOCLY_TELEMETRY=off REDOCLY_SUPPRESS_UPDATE_NOTICE=true node_modules/.bin/redocly lint --config redocly.yaml ../../api/openapi.yaml
 	cd test/openapi && node_modules/.bin/spectral lint --ruleset spectral.yaml --fail-severity hint ../../api/openapi.yaml
+	$(if $(CONSOLE),npm run check --prefix console)
 
 fuzz: ## run every fuzz target for FUZZTIME each
 	./scripts/fuzz $(or $(FUZZTIME),20s)

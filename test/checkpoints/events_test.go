@@ -55,7 +55,9 @@ func TestEvents(t *testing.T) {
 			t.Errorf("the fork is told to be of %q", fork.Sandbox.ForkedFrom)
 		}
 		d.Sh(t, box.ID, "touch go")
-		ended := func(e *sandbox.Event) bool { return e.Job != nil && e.Job.ID == job.ID && e.Job.State == sandbox.JobExited }
+		ended := func(e *sandbox.Event) bool {
+			return e.Job != nil && e.Job.ID == job.ID && e.Job.State == sandbox.JobExited
+		}
 		if end := until("the end of the job", func(e *sandbox.Event) bool { return e.SandboxID == box.ID && ended(e) }); end.Job.ExitCode != 3 {
 			t.Errorf("the job is told to have ended with %d", end.Job.ExitCode)
 		}
