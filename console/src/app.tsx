@@ -158,7 +158,6 @@ function Shell() {
 const SAID = {
   connecting: ["grey", "Connecting"],
   events: ["green", "Live"],
-  polling: ["blue", "Listing every 2 s"],
   lost: ["amber", "Reconnecting"],
 } as const;
 

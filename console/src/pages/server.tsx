@@ -81,13 +81,7 @@ export function ServerPage() {
                   </>
                 )}
                 <dt>Kept up to date</dt>
-                <dd>
-                  {connection.value === "events"
-                    ? "by the event stream"
-                    : connection.value === "polling"
-                      ? "by lists, every two seconds"
-                      : "not now"}
-                </dd>
+                <dd>{connection.value === "events" ? "by the event stream" : "not now"}</dd>
               </dl>
             </div>
           </section>

@@ -1,22 +1,20 @@
-// Keeps the world up to date: by the server's event stream, or, where the
-// server has none, by listing again and again.
+// Keeps the world up to date by the server's event stream.
 import { computed, signal } from "@preact/signals";
 import { ApiError, api, lines, pages, type Sandbox, send, want } from "../api/client";
 import { SSEParser } from "./sse";
-import { apply, type CoveEvent, EMPTY, gone, isEnded, listed, type World } from "./world";
+import { apply, type CoveEvent, EMPTY, isEnded, listed, type World } from "./world";
 
 export const world = signal<World>(EMPTY);
 /** Whether the first lists are there. */
 export const loaded = signal(false);
-/** How the console is connected: by events, by polling, or not now. */
-export const connection = signal<"connecting" | "events" | "polling" | "lost">("connecting");
+/** Whether events come. */
+export const connection = signal<"connecting" | "events" | "lost">("connecting");
 export const loadError = signal("");
 
 export const sandboxes = computed(() => world.value.sandboxes);
 export const snapshots = computed(() => world.value.snapshots);
 export const living = computed(() => [...world.value.sandboxes.values()].filter((s) => !isEnded(s)));
 
-const POLL_MS = 2000;
 const LONGEST_PAUSE_MS = 15_000;
 /** A stream that is silent for so long is taken for dead: the server says something every 15 s. */
 const SILENCE_MS = 45_000;
@@ -82,10 +80,6 @@ async function follow(signal: AbortSignal): Promise<void> {
       });
     } catch (err) {
       if (signal.aborted) return;
-      if (err instanceof ApiError && err.status === 404) {
-        await poll(signal);
-        return;
-      }
       loadError.value = (err as Error).message;
       if (err instanceof ApiError && err.status === 401) return;
     }
@@ -129,41 +123,6 @@ async function events(signal: AbortSignal, last: string | undefined, opened: () 
     clearTimeout(timer);
   }
   return id;
-}
-
-async function poll(signal: AbortSignal): Promise<void> {
-  let pause = POLL_MS;
-  while (!signal.aborted) {
-    try {
-      const [alive, kept] = await Promise.all([
-        listLiving(),
-        pages((cursor) => want(api.GET("/v1/snapshots", { params: { query: { limit: 1000, cursor } } }))),
-      ]);
-      if (signal.aborted) return;
-      const ended = await Promise.all(
-        gone(world.value, alive)
-          .slice(0, 50)
-          .map((id) => want(api.GET("/v1/sandboxes/{sandbox}", { params: { path: { sandbox: id } } })).catch(() => undefined)),
-      );
-      const before = [...world.value.sandboxes.values()].filter(isEnded);
-      world.value = listed(world.value, {
-        living: alive,
-        ended: [...ended.filter((s) => s !== undefined), ...before],
-        snapshots: kept,
-      });
-      loaded.value = true;
-      connection.value = "polling";
-      loadError.value = "";
-      pause = POLL_MS;
-    } catch (err) {
-      if (signal.aborted) return;
-      connection.value = "lost";
-      loadError.value = (err as Error).message;
-      if (err instanceof ApiError && err.status === 401) return;
-      pause = Math.min(pause * 2, LONGEST_PAUSE_MS);
-    }
-    await sleep(document.hidden ? pause * 5 : pause, signal);
-  }
 }
 
 function sleep(ms: number, signal: AbortSignal): Promise<void> {

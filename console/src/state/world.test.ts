@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
-import type { Job, NetworkEvent, Sandbox, Snapshot } from "../api/client";
+import type { Job, Sandbox, Snapshot, StatsPoint } from "../api/client";
 import { SSEParser } from "./sse";
-import { apply, EMPTY, gone, KEEP, listed } from "./world";
+import { apply, EMPTY, KEEP, listed } from "./world";
 
 const box = (id: string, state = "running") => ({ id, state }) as Sandbox;
 
@@ -15,6 +15,7 @@ describe("apply", () => {
     expect(EMPTY.sandboxes.size).toBe(0);
     expect(one.sandboxes.get("a")!.state).toBe("running");
     expect(two.sandboxes.get("a")!.state).toBe("paused");
+    expect(apply(two, [{ kind: "sandbox_deleted", sandbox_id: "a" }]).sandboxes.has("a")).toBe(false);
     expect(apply(two, [{ kind: "snapshot_deleted", snapshot_id: "s" }]).snapshots.size).toBe(0);
   });
   it("keeps the maps that no event touches", () => {
@@ -22,14 +23,14 @@ describe("apply", () => {
     expect(apply(one, [{ kind: "build", build: { id: "b" } }]).sandboxes).toBe(one.sandboxes);
   });
   it("bounds what a flood brings", () => {
-    const flood = Array.from({ length: KEEP.network + 50 }, (_, i) => ({
-      kind: "network",
+    const flood = Array.from({ length: KEEP.stats + 50 }, (_, i) => ({
+      kind: "stats",
       sandbox_id: "a",
-      network: { id: i } as NetworkEvent,
+      stats: { processes: i } as StatsPoint,
     }));
-    const log = apply(EMPTY, flood).network.get("a")!;
-    expect(log).toHaveLength(KEEP.network);
-    expect(log.at(-1)!.id).toBe(KEEP.network + 49);
+    const log = apply(EMPTY, flood).stats.get("a")!;
+    expect(log).toHaveLength(KEEP.stats);
+    expect(log.at(-1)!.processes).toBe(KEEP.stats + 49);
     const jobs = Array.from({ length: KEEP.jobs + 5 }, (_, i) => ({ kind: "job", job: { id: `j${i}`, sandbox_id: "a" } as Job }));
     expect(apply(EMPTY, jobs).jobs.get("a")!.size).toBe(KEEP.jobs);
   });
@@ -44,7 +45,6 @@ describe("listed", () => {
       EMPTY,
       [box("a"), box("b"), box("c", "killed")].map((sandbox) => ({ kind: "sandbox", sandbox })),
     );
-    expect(gone(world, [box("a")])).toEqual(["b"]);
     const next = listed(world, { living: [box("a"), box("d")] });
     expect([...next.sandboxes.keys()].sort()).toEqual(["a", "c", "d"]);
   });

@@ -1,6 +1,6 @@
 // What the console knows, and how an event of the server changes it: pure, so
 // that it is tested without a browser.
-import type { Build, Job, NetworkEvent, Sandbox, Snapshot, StatsPoint } from "../api/client";
+import type { Build, Job, Sandbox, Snapshot, StatsPoint } from "../api/client";
 
 /** An event of GET /v1/events. */
 export interface CoveEvent {
@@ -14,7 +14,6 @@ export interface CoveEvent {
   snapshot_id?: string;
   job?: Job;
   build?: Build;
-  network?: NetworkEvent;
   stats?: StatsPoint;
 }
 
@@ -24,8 +23,6 @@ export interface World {
   /** The newest jobs of each sandbox that said something. */
   jobs: ReadonlyMap<string, ReadonlyMap<string, Job>>;
   builds: ReadonlyMap<string, Build>;
-  /** The newest entries of network logs, oldest first. */
-  network: ReadonlyMap<string, readonly NetworkEvent[]>;
   /** The newest samples, oldest first. */
   stats: ReadonlyMap<string, readonly StatsPoint[]>;
 }
@@ -35,12 +32,11 @@ export const EMPTY: World = {
   snapshots: new Map(),
   jobs: new Map(),
   builds: new Map(),
-  network: new Map(),
   stats: new Map(),
 };
 
 /** Bounds of what is kept, of each sandbox, and of ended sandboxes at all. */
-export const KEEP = { network: 500, stats: 720, jobs: 300, ended: 2000 };
+export const KEEP = { stats: 720, jobs: 300, ended: 2000 };
 
 export function isEnded(s: Pick<Sandbox, "state">): boolean {
   return s.state === "killed" || s.state === "failed";
@@ -59,17 +55,15 @@ export function apply(world: World, events: readonly CoveEvent[]): World {
     return next[name] as unknown as Map<string, V>;
   };
   for (const ev of events) {
-    const id = ev.sandbox_id ?? ev.sandbox?.id ?? ev.job?.sandbox_id ?? ev.network?.sandbox_id;
+    const id = ev.sandbox_id ?? ev.sandbox?.id ?? ev.job?.sandbox_id;
     if (ev.kind === "sandbox" && ev.sandbox) own<Sandbox>("sandboxes").set(ev.sandbox.id, ev.sandbox);
+    else if (ev.kind === "sandbox_deleted" && id) own<Sandbox>("sandboxes").delete(id);
     else if (ev.kind === "snapshot" && ev.snapshot) own<Snapshot>("snapshots").set(ev.snapshot.id, ev.snapshot);
     else if (ev.kind === "snapshot_deleted" && ev.snapshot_id) own<Snapshot>("snapshots").delete(ev.snapshot_id);
     else if (ev.kind === "build" && ev.build?.id) own<Build>("builds").set(ev.build.id, ev.build);
     else if (ev.kind === "job" && ev.job && id) {
       const jobs = own<ReadonlyMap<string, Job>>("jobs");
       jobs.set(id, bounded(new Map(jobs.get(id)).set(ev.job.id, ev.job), KEEP.jobs));
-    } else if (ev.kind === "network" && ev.network && id) {
-      const logs = own<readonly NetworkEvent[]>("network");
-      logs.set(id, appended(logs.get(id), ev.network, KEEP.network));
     } else if (ev.kind === "stats" && ev.stats && id) {
       const all = own<readonly StatsPoint[]>("stats");
       all.set(id, appended(all.get(id), ev.stats, KEEP.stats));
@@ -91,12 +85,6 @@ export function listed(world: World, lists: { living?: Sandbox[]; ended?: Sandbo
   }
   if (lists.snapshots) next.snapshots = new Map(lists.snapshots.map((s) => [s.id, s]));
   return next;
-}
-
-/** gone names the sandboxes that lived and are in a list of the living no more. */
-export function gone(world: World, living: readonly Sandbox[]): string[] {
-  const ids = new Set(living.map((s) => s.id));
-  return [...world.sandboxes.values()].filter((s) => !isEnded(s) && !ids.has(s.id)).map((s) => s.id);
 }
 
 function appended<T>(list: readonly T[] | undefined, item: T, most: number): readonly T[] {

@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"reflect"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
@@ -18,13 +20,19 @@ func lineError(p *Problem) *operation.LineError {
 	return &operation.LineError{Code: p.Code, Message: p.Detail, Reason: p.Reason, RetryAfterMS: p.RetryAfterMS}
 }
 
+// aliveEvery is how often a stream of server-sent events that is silent says that it
+// lives: proxies and browsers take one for dead that says nothing for a minute.
+const aliveEvery = 15 * time.Second
+
 // lines writes a stream of JSON values, one a line, each sent at once. The
 // response starts with the first, so that an error before it is a plain one.
 type lines struct {
-	w       http.ResponseWriter
-	rc      *http.ResponseController
-	buf     bytes.Buffer
-	started bool
+	w  http.ResponseWriter
+	rc *http.ResponseController
+
+	mu      sync.Mutex
+	buf     bytes.Buffer // guarded by mu
+	started bool         // guarded by mu
 	// wanted says that the client asks for lines, in place of one value.
 	wanted bool
 	// events makes each value a server-sent event.
@@ -32,6 +40,8 @@ type lines struct {
 }
 
 func (l *lines) send(v any) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if !l.started {
 		l.started = true
 		l.w.Header().Set("Content-Type", contentLines)
@@ -55,13 +65,36 @@ func (l *lines) send(v any) error {
 	if l.events {
 		l.buf.WriteByte('\n')
 	}
-	if _, err := l.w.Write(l.buf.Bytes()); err != nil {
+	return l.write(l.buf.Bytes())
+}
+
+// write sends bytes at once. The caller holds mu.
+func (l *lines) write(b []byte) error {
+	if _, err := l.w.Write(b); err != nil {
 		return gone(err)
 	}
 	if err := l.rc.Flush(); err != nil {
 		return gone(err)
 	}
 	return nil
+}
+
+// keepAlive sends comments between server-sent events until ctx is cancelled.
+func (l *lines) keepAlive(ctx context.Context) {
+	t := time.NewTicker(aliveEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+		l.mu.Lock()
+		if l.started {
+			_ = l.write([]byte(":\n\n")) // the next event tells the error
+		}
+		l.mu.Unlock()
+	}
 }
 
 // gone is the error of a client that has disconnected.
@@ -76,7 +109,7 @@ func stream[Line any, P operation.Line[Line]](h *handlers, run func(ctx context.
 		r, w := humago.Unwrap(hctx)
 		accept := r.Header.Get("Accept")
 		out := &lines{w: w, rc: http.NewResponseController(w), wanted: wantsLines(accept), events: wantsEvents(accept)}
-		err := run(r.Context(), out)
+		err := out.during(r.Context(), run)
 		if err == nil {
 			return
 		}
@@ -91,6 +124,19 @@ func stream[Line any, P operation.Line[Line]](h *handlers, run func(ctx context.
 			panic(http.ErrAbortHandler)
 		}
 	}}
+}
+
+// during is run, with a stream of server-sent events kept alive meanwhile.
+func (l *lines) during(ctx context.Context, run func(context.Context, *lines) error) error {
+	if !l.events {
+		return run(ctx, l)
+	}
+	living, stop := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() { l.keepAlive(living) })
+	defer wg.Wait()
+	defer stop()
+	return run(ctx, l)
 }
 
 // wantsLines reports whether a client asks for a stream in place of one value.
