@@ -508,3 +508,34 @@ func TestGuessingKeys(t *testing.T) {
 		want("the next", here, "later", 429)
 	})
 }
+
+// A request that lasts, such as a stream of events, ends soon after its key does.
+func TestLongRequestEndsWithItsKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		secret := NewSecret("cove_" + strings.Repeat("x", 40))
+		key := &sandbox.Key{ID: "key-x", Team: "red", Scopes: []sandbox.Scope{sandbox.ScopeAdmin}}
+		table := &keyTable{keys: map[string]*sandbox.Key{string(Hash(secret.Reveal())): key}}
+		ended := make(chan struct{})
+		handler := Middleware(Config{Authenticator: &Keys{Store: table}})(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			<-r.Context().Done()
+			close(ended)
+		}))
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/v1/events", nil)
+		r.Header.Set("Authorization", "Bearer "+secret.Reveal())
+		go handler.ServeHTTP(httptest.NewRecorder(), r)
+		time.Sleep(time.Hour)
+		select {
+		case <-ended:
+			t.Error("it ended while the key was good")
+		default:
+		}
+		table.mu.Lock()
+		key.RevokedAt = new(time.Now())
+		table.mu.Unlock()
+		began := time.Now()
+		<-ended
+		if took := time.Since(began); took > recheckTime {
+			t.Errorf("it ended %v after the key", took)
+		}
+	})
+}

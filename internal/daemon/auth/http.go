@@ -1,6 +1,7 @@
 package auth
 
 import (
+	"context"
 	"encoding/json"
 	"net"
 	"net/http"
@@ -55,10 +56,14 @@ func Middleware(cfg Config) func(http.Handler) http.Handler {
 				return
 			}
 			ctx := sandbox.WithCaller(r.Context(), c)
+			look := cfg.lookAt(c)
 			if session != nil {
 				inert(w.Header())
+				look = cfg.Sessions.look(session)
+			}
+			if look != nil {
 				var stop func()
-				ctx, stop = cfg.Sessions.watch(ctx, session)
+				ctx, stop = watch(ctx, look)
 				defer stop()
 			}
 			next.ServeHTTP(w, r.WithContext(ctx))
@@ -71,6 +76,18 @@ func challenge(r *http.Request) string {
 		return `Bearer realm="cove"`
 	}
 	return `Bearer realm="cove", error="invalid_token"`
+}
+
+// lookAt tells whether the key of a caller is still good, nil for a caller without one.
+func (cfg *Config) lookAt(c sandbox.Caller) func(context.Context) error {
+	keys, ok := cfg.Authenticator.(*Keys)
+	if !ok || c.KeyID == sandbox.LocalCaller().KeyID {
+		return nil
+	}
+	return func(ctx context.Context) error {
+		_, err := keys.goodKey(ctx, c.KeyID)
+		return err
+	}
 }
 
 // inert keeps content of sandboxes, which an answer may be, from running as a page of

@@ -23,8 +23,8 @@ const (
 	tokenBytes  = 32
 	// maxClient bounds what is kept of a browser's name of itself, in bytes.
 	maxClient = 200
-	// recheckTime is how often the session of a request that lasts is looked at
-	// again.
+	// recheckTime is how often the session or the key of a request that lasts is looked
+	// at again.
 	recheckTime = 15 * time.Second
 )
 
@@ -182,23 +182,32 @@ func (s *Sessions) touch(ctx context.Context, found *Session) {
 	}
 }
 
-// watch returns a context that ends soon after the session does, for a request that
-// lasts, such as a terminal. That it lasts is no use of the session.
-func (s *Sessions) watch(ctx context.Context, of *Session) (_ context.Context, stop func()) {
+// look tells whether a session is still good. That a request lasts is no use of the
+// session.
+func (s *Sessions) look(of *Session) func(context.Context) error {
+	return func(ctx context.Context) error {
+		_, err := s.byHash(ctx, of.hash)
+		return err
+	}
+}
+
+// watch returns a context that ends soon after what a request came by is no longer good,
+// for a request that lasts, such as a terminal. Look tells whether it is.
+func watch(ctx context.Context, look func(context.Context) error) (_ context.Context, stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
-	var look *time.Timer
+	var timer *time.Timer
 	armed := make(chan struct{})
-	look = time.AfterFunc(recheckTime, func() {
+	timer = time.AfterFunc(recheckTime, func() {
 		<-armed
-		switch _, err := s.byHash(ctx, of.hash); sandbox.CodeOf(err) {
+		switch sandbox.CodeOf(look(ctx)) {
 		case sandbox.CodeNotFound, sandbox.CodeUnauthenticated:
 			cancel()
 		default:
 			if ctx.Err() == nil {
-				look.Reset(recheckTime)
+				timer.Reset(recheckTime)
 			}
 		}
 	})
 	close(armed)
-	return ctx, func() { cancel(); look.Stop() }
+	return ctx, func() { cancel(); timer.Stop() }
 }

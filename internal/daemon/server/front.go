@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -40,6 +41,8 @@ type front struct {
 	s    *Server
 	mcp  io.Closer
 	http *http.Server
+	// endStreams ends the streams of events, which would not end by themselves.
+	endStreams func()
 	// cancel ends the requests under way.
 	cancel    context.CancelFunc
 	listeners []net.Listener
@@ -70,7 +73,7 @@ func (s *Server) newFront(p *parts) (*front, error) {
 		rest.WriteError(w, sandbox.Errorf(sandbox.CodeNotFound, "no such path %s; Cove serves /v1/, /mcp and /console/", r.URL.Path))
 	})
 	ctx, cancel := context.WithCancel(context.Background())
-	f := &front{s: s, mcp: mcp, cancel: cancel}
+	f := &front{s: s, mcp: mcp, cancel: cancel, endStreams: p.service.EndStreams}
 	bound := newPerKey(s.bounds.RequestsPerKey)
 	keys := &auth.Keys{Store: p.store, Limiter: auth.NewLoginLimiter(), Log: s.log} // for all doors
 	sessions := auth.NewSessions(p.store, keys)
@@ -82,11 +85,11 @@ func (s *Server) newFront(p *parts) (*front, error) {
 	}
 	// Clients of other products may name a sandbox in headers, whose programs have any paths.
 	fronts := splitTo(console.Claims, s.newConsole(p, keys, sessions), s.dialectFronts(p, mcp, keys, bound, api))
-	for _, d := range doors {
+	for _, d := range slices.Backward(doors) { // the first of them are asked first
 		fronts = splitTo(d.Claims, d, fronts)
 	}
 	named := splitTo(previews.Claims, previews, p.metrics.watch(s.checkHost(paced(s.uploads(p.service, fronts)))))
-	for _, d := range doors {
+	for _, d := range slices.Backward(doors) {
 		named = splitTo(d.ClaimsHost, p.metrics.watch(s.checkPages(paced(d))), named)
 	}
 	f.http = &http.Server{
@@ -286,6 +289,7 @@ func addrText(a net.Addr) string {
 // drain takes no more requests, waits for those under way, and cancels those
 // that take too long.
 func (f *front) drain(ctx context.Context) {
+	f.endStreams()
 	f.s.log.Info("stopping; sandboxes live on", "requests", f.active.Load())
 	defer f.cancel()
 	polite, cancel := context.WithTimeout(ctx, f.s.cfg.DrainTimeout)

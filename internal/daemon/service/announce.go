@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/internal/daemon/service/call"
 	"github.com/cove-sh/cove/internal/daemon/service/events"
 	"github.com/cove-sh/cove/sandbox"
@@ -12,9 +13,22 @@ import (
 // announceWait is how long one question for a job's end waits.
 const announceWait = time.Minute
 
+// maxAnnounced bounds the command of a job in an event, in bytes: thousands of events
+// are remembered.
+const maxAnnounced = 1024
+
 // announceJob tells those who follow events of a job that has begun or ended.
 func (s *Service) announceJob(in call.Realm, job *sandbox.Job) {
-	s.events.Add(events.Entry{Team: in.Team, Namespace: in.Namespace, Event: sandbox.Event{Kind: sandbox.EventJob, SandboxID: job.SandboxID, Job: job}})
+	told := *job
+	told.Command = nil
+	left := maxAnnounced
+	for _, arg := range job.Command {
+		told.Command = append(told.Command, clip.Text(arg, left))
+		if left -= len(arg); left <= 0 {
+			break
+		}
+	}
+	s.events.Add(events.Entry{Team: in.Team, Namespace: in.Namespace, Event: sandbox.Event{Kind: sandbox.EventJob, SandboxID: job.SandboxID, Job: &told}})
 }
 
 // announcing passes on the events of a job to its caller, and announces the job when it
@@ -35,7 +49,6 @@ func (s *Service) announcing(in call.Realm, pass func(sandbox.JobEvent) error) f
 func (s *Service) announceEnd(in call.Realm, sandboxID, id string) {
 	ctx := s.gate.Context()
 	for ctx.Err() == nil {
-		changed := s.events.Changed()
 		s.mu.Lock()
 		h := s.handles[sandboxID]
 		s.mu.Unlock()
@@ -44,7 +57,7 @@ func (s *Service) announceEnd(in call.Realm, sandboxID, id string) {
 			if err != nil || r.State.Final() {
 				return
 			}
-			waitUnless(ctx, sandbox.StatsInterval, changed)
+			waitUnless(ctx, sandbox.StatsInterval, nil)
 			continue
 		}
 		job, err := h.client.GetJob(ctx, id, announceWait)
@@ -54,7 +67,7 @@ func (s *Service) announceEnd(in call.Realm, sandboxID, id string) {
 			return
 		case sandbox.CodeOf(err) == sandbox.CodeNotFound:
 			return
-		case err != nil:
+		default: // it runs, or the sandbox does not answer: an agent that does at once is not asked at once
 			waitUnless(ctx, time.Second, h.gone)
 		}
 	}

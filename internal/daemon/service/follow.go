@@ -2,6 +2,7 @@ package service
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 
@@ -49,12 +50,18 @@ func (s *Service) FollowEvents(ctx context.Context, req sandbox.FollowEventsRequ
 		switch {
 		case out.err != nil:
 			return out.err
+		case errors.Is(err, events.ErrClosed):
+			return call.Unavailable(err, "the server is shutting down; follow again, after the last event, when it is back")
 		case ended && s.gate.Context().Err() == nil:
 			return nil
 		}
 		return err
 	})
 }
+
+// EndStreams ends those who follow events, which would hold up the end of the server,
+// and lets nobody follow again. Other calls go on.
+func (s *Service) EndStreams() { s.events.Close() }
 
 func checkEventsRequest(req *sandbox.FollowEventsRequest) error {
 	for _, k := range req.Kinds {

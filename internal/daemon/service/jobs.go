@@ -93,8 +93,12 @@ func (s *Service) Exec(ctx context.Context, ref string, req sandbox.ExecRequest,
 		if events.failed || c.Ctx.Err() != nil || code == sandbox.CodeTimeout || code == sandbox.CodeCancelled {
 			if last := h.kill(c.Ctx, id); last != nil {
 				job = last
+				s.announceJob(h.realm, job)
 			}
 			return job, err
+		}
+		if job != nil && job.State == sandbox.JobRunning {
+			s.gate.Go(func() { s.announceEnd(h.realm, h.id, job.ID) })
 		}
 		if err = h.explain(c.Ctx, err); job != nil && sandbox.CodeOf(err) == sandbox.CodeUnavailable {
 			err = call.Unavailable(err, "the connection to the sandbox broke while job %s ran; it may run on, get the job to see", id)

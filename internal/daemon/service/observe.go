@@ -396,6 +396,7 @@ func (s *Service) measure(ctx context.Context) {
 		})
 	}
 	_ = g.Wait() // none fails
+	s.events.KeepSamples(s.isOpen)
 	s.meter.looked()
 	s.meter.forget(time.Now().Add(-sandbox.StatsRetention))
 }

@@ -263,13 +263,29 @@ var endCauses = map[agentv1.EndCause]sandbox.EndCause{
 	agentv1.EndCause_END_CAUSE_PROCESS_LIMIT: sandbox.EndProcessLimit,
 }
 
+// The agent shortens commands to this; another program in its place may not.
+const (
+	maxArgs = 65
+	maxArg  = 2048 + len("…")
+)
+
+// command bounds a command's arguments, which stay in the daemon for as long as others
+// may ask for the job.
+func command(argv []string) []string {
+	short := make([]string, 0, min(len(argv), maxArgs))
+	for _, arg := range argv[:min(len(argv), maxArgs)] {
+		short = append(short, strings.Clone(clip.Head(arg, maxArg)))
+	}
+	return short
+}
+
 // job checks and translates a job.
 func (c *Client) job(w *agentv1.Job) (*sandbox.Job, error) {
 	if w == nil || !sandbox.ValidJobID(w.GetJobId()) {
 		return nil, errProtocol("a job with an invalid id")
 	}
 	j := &sandbox.Job{
-		ID: w.GetJobId(), SandboxID: c.sandboxID, Command: slices.Clone(w.GetArgv()), User: clean(w.GetUser(), 256),
+		ID: w.GetJobId(), SandboxID: c.sandboxID, Command: command(w.GetArgv()), User: clean(w.GetUser(), 256),
 		WorkDir: clip.Valid(w.GetWorkdir(), maxPath), PID: int(max(0, w.GetPid())), State: sandbox.JobRunning,
 		StartedAt:   time.Unix(0, w.GetStartedUnixNano()).UTC(),
 		StdoutBytes: max(0, w.GetStdoutBytes()), StderrBytes: max(0, w.GetStderrBytes()), Terminal: w.GetTerminal(),

@@ -9,6 +9,8 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"errors"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -38,6 +40,7 @@ type Log struct {
 	entries []Entry          // guarded by mu; the oldest first
 	samples map[string]Entry // guarded by mu; by sandbox
 	last    uint64           // guarded by mu; the number of the newest event
+	closed  bool             // guarded by mu
 	grown   chan struct{}    // guarded by mu; closed and replaced with each event
 }
 
@@ -71,11 +74,25 @@ func (l *Log) append(e Entry) {
 	l.entries = append(l.entries, e)
 }
 
-// Changed returns a channel that is closed with the next event.
-func (l *Log) Changed() <-chan struct{} {
+// KeepSamples forgets the samples of sandboxes that do not run: one may be added just
+// after the sandbox's end.
+func (l *Log) KeepSamples(runs func(sandboxID string) bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.grown
+	maps.DeleteFunc(l.samples, func(id string, _ Entry) bool { return !runs(id) })
+}
+
+// Close ends all who follow, and who follow later after what is remembered. Events can
+// be added still.
+func (l *Log) Close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return
+	}
+	l.closed = true
+	close(l.grown)
+	l.grown = make(chan struct{})
 }
 
 func (l *Log) id(number uint64) string { return l.run + "-" + strconv.FormatUint(number, 10) }
@@ -117,13 +134,14 @@ func (l *Log) before(kept []Entry) uint64 {
 }
 
 // since returns what came after a position, the oldest first; and a channel that is
-// closed when there is more. It is false if not all of that is remembered.
-func (l *Log) since(position uint64) (found []Entry, more <-chan struct{}, whole bool) {
+// closed when there is more. Whole is false if not all of that is remembered, and closed
+// tells that the log is.
+func (l *Log) since(position uint64) (found []Entry, more <-chan struct{}, whole, closed bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	kept := l.kept()
 	if position < l.before(kept) {
-		return nil, l.grown, false
+		return nil, l.grown, false, l.closed
 	}
 	first, _ := slices.BinarySearchFunc(kept, position+1, func(e Entry, n uint64) int { return cmp.Compare(e.number, n) })
 	found = slices.Clone(kept[first:])
@@ -133,19 +151,22 @@ func (l *Log) since(position uint64) (found []Entry, more <-chan struct{}, whole
 		}
 	}
 	slices.SortFunc(found, func(a, b Entry) int { return cmp.Compare(a.number, b.number) })
-	return found, l.grown, true
+	return found, l.grown, true, l.closed
 }
 
+// ErrClosed is the end of those who follow a log that was closed.
+var ErrClosed = errors.New("the log of events is closed")
+
 // Follow passes to sink what comes after an event, if it is wanted, until ctx is
-// cancelled, sink fails, or, with once, all is told that is remembered. The error is
-// that of ctx or of sink.
+// cancelled, sink fails, the log is closed, or, with once, all is told that is
+// remembered. The error is that of ctx or of sink, or [ErrClosed].
 func (l *Log) Follow(ctx context.Context, after string, once bool, wanted func(*Entry) bool, sink func(sandbox.Event) error) error {
 	position, known := l.position(after)
 	if err := sink(l.begun(position, !known)); err != nil {
 		return err
 	}
 	for {
-		found, more, whole := l.since(position)
+		found, more, whole, closed := l.since(position)
 		if !whole {
 			position, _ = l.position("")
 			if err := sink(l.begun(position, true)); err != nil {
@@ -162,8 +183,11 @@ func (l *Log) Follow(ctx context.Context, after string, once bool, wanted func(*
 				return err
 			}
 		}
-		if once {
+		switch {
+		case once:
 			return nil
+		case closed:
+			return ErrClosed
 		}
 		select {
 		case <-ctx.Done():

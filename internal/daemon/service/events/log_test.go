@@ -239,3 +239,39 @@ func TestConcurrently(t *testing.T) {
 		next[w]++
 	}
 }
+
+// The end of the server ends those who follow, and nobody waits afterwards.
+func TestClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := NewLog()
+		done := make(chan error, 1)
+		follow := func(after string) {
+			done <- l.Follow(t.Context(), after, false, everything, func(sandbox.Event) error { return nil })
+		}
+		go follow("")
+		synctest.Wait()
+		l.Close()
+		l.Close()
+		if err := <-done; !errors.Is(err, ErrClosed) {
+			t.Errorf("who followed ended with %v", err)
+		}
+		l.Add(sandboxEvent("a", sandbox.StateRunning))
+		go follow(sandbox.EventsOldest)
+		if err := <-done; !errors.Is(err, ErrClosed) {
+			t.Errorf("who follows later ends with %v", err)
+		}
+	})
+}
+
+func TestKeepSamples(t *testing.T) {
+	l := NewLog()
+	l.Add(statsEvent("a", 1))
+	l.Add(statsEvent("b", 1))
+	l.KeepSamples(func(id string) bool { return id == "b" })
+	if got := text(told(t, l, sandbox.EventsOldest)); !slices.Equal(got, []string{"begun ", "stats b"}) && !slices.Equal(got, []string{"begun "}) {
+		t.Errorf("%q", got)
+	}
+	if len(l.samples) != 1 {
+		t.Errorf("there are %d samples", len(l.samples))
+	}
+}

@@ -24,7 +24,7 @@ func (d *Door) ClaimsHost(r *http.Request) bool {
 // place parses the host name of a preview, PORT-ID.DOMAIN.
 func (d *Door) place(host string) (port int, id string, ok bool) {
 	name, _, _ := strings.Cut(strings.ToLower(host), ":")
-	label, ok := strings.CutSuffix(name, "."+d.domain)
+	label, ok := strings.CutSuffix(strings.TrimRight(name, "."), "."+d.domain)
 	digits, id, cut := strings.Cut(label, "-")
 	n, err := strconv.ParseUint(digits, 10, 16)
 	if !ok || !cut || err != nil || n == 0 || strconv.FormatUint(n, 10) != digits || !strings.HasPrefix(id, "sbx-") || strings.Contains(id, ".") {

@@ -11,7 +11,7 @@ export default async function commands(check) {
     assert.equal((await sbx.commands.run('echo a | tr a b; [[ 1 == 1 ]] && echo bash')).stdout, 'b\nbash\n');
   });
   await check('a command that takes too long', ['Commands.run'], async () => {
-    const r = await sbx.commands.run('echo begun; sleep 60', { timeout: 1 });
+    const r = await sbx.commands.run('echo begun; sleep 60', { timeout: 5 });
     assert.deepEqual([r.stdout, r.exit_code], ['begun\n', 124]);
     await fails(sbx.commands.run('true', { timeout: 100_000 }), 'APIError', /timeout is 100000 seconds/);
     await fails(sbx.commands.run('true', { workingDir: '/no/such' }), 'APIError', /no.such/);

@@ -136,7 +136,9 @@ func JSON(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(v) // the client may be gone
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false) // output would grow sixfold, in memory too
+	_ = enc.Encode(v)        // the client may be gone
 }
 
 // Decode reads a JSON body into v. An empty body leaves v unchanged. An unknown member is

@@ -18,7 +18,7 @@ const (
 	// endTime bounds what is done for a client that is gone.
 	endTime = 10 * time.Second
 	// maxOutput bounds the output in an answer, in bytes.
-	maxOutput = 16 << 20
+	maxOutput = 4 << 20
 	// maxSeconds bounds a time limit of a client's.
 	maxSeconds = int64(sandbox.MaxLifetime / time.Second)
 )

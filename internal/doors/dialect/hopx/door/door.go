@@ -102,10 +102,15 @@ func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		x.fail(err)
 		return
 	}
-	if caller != nil {
-		r = r.WithContext(sandbox.WithCaller(r.Context(), *caller))
-		x.r = r
+	if caller == nil {
+		// Nothing of a stranger's body is read.
+		d.cfg.Refuse(w, r)
+		x.r = r.Clone(r.Context())
+		x.r.Body, x.r.ContentLength = http.NoBody, 0
+		x.serve()
+		return
 	}
+	r = r.WithContext(sandbox.WithCaller(r.Context(), *caller))
 	d.cfg.Bound(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		x.w, x.r = w, r
 		x.serve()

@@ -180,7 +180,9 @@ func (c *connection) send(v any) error {
 		c.cancel()
 		return err
 	}
-	err = c.ping()
+	if err = c.ping(); err != nil {
+		c.cancel() // whoever waits for room in the connection need not wait for ever
+	}
 	c.last = time.Now()
 	return err
 }

@@ -70,6 +70,11 @@ func quota(err error, code string) error {
 func writeJSON(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
+	encode(w, v)
+}
+
+// encode writes a value as JSON to an answer whose status is sent or is to be 200.
+func encode(w http.ResponseWriter, v any) {
 	_ = json.NewEncoder(w).Encode(v) // the client may be gone
 }
 

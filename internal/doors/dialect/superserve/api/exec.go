@@ -144,7 +144,8 @@ func (d *Door) exec(w http.ResponseWriter, r *http.Request, _ []string) error {
 	if cut {
 		answer["truncated"] = true
 	}
-	writeJSON(w, http.StatusOK, answer)
+	w.Header().Set("Content-Type", "application/json")
+	encode(w, answer)
 	return nil
 }
 

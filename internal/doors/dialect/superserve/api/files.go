@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"mime"
 	"net/http"
@@ -23,8 +24,10 @@ import (
 const (
 	// maxZip bounds an archive, in bytes. It is made on the server's disk.
 	maxZip = 512 << 20
-	// maxZips bounds the archives that are made at once.
+	// maxZips bounds the archives that are made at once, and zipWait how long one more
+	// waits.
 	maxZips = 4
+	zipWait = 20 * time.Second
 	// drainTime is how long the rest of a refused upload is read, so that the client can
 	// read the answer.
 	drainTime = 5 * time.Second
@@ -100,11 +103,13 @@ func send(w http.ResponseWriter, content io.Reader, kind, name string, size int6
 // zip sends a directory as an archive. The sandbox's own archive has other names and
 // links, so that it is made anew on the way.
 func (d *Door) zip(w http.ResponseWriter, r *http.Request, id, dir string) error {
+	wait, stop := context.WithTimeout(r.Context(), zipWait)
+	defer stop()
 	select {
 	case d.zips <- struct{}{}:
 		defer func() { <-d.zips }()
-	case <-r.Context().Done():
-		return r.Context().Err()
+	case <-wait.Done():
+		return &sandbox.Error{Code: sandbox.CodeUnavailable, RetryAfter: zipWait, Message: fmt.Sprintf("%d archives are being sent; try again in a moment", maxZips)}
 	}
 	file, size, err := d.archive(r.Context(), id, dir)
 	if err != nil {
