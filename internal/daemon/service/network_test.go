@@ -37,6 +37,9 @@ func init() {
 		"FollowNetworkLog": {sandbox.ScopeSandboxesRead, func(ctx context.Context, s sandbox.Service, ref string) error {
 			return s.FollowNetworkLog(ctx, ref, sandbox.NetworkLogRequest{}, func(sandbox.NetworkEvent) error { return io.EOF })
 		}},
+		"FollowEvents": {sandbox.ScopeSandboxesRead, func(ctx context.Context, s sandbox.Service, ref string) error {
+			return s.FollowEvents(ctx, sandbox.FollowEventsRequest{Sandbox: ref, Once: true}, func(sandbox.Event) error { return nil })
+		}},
 		"AttachSecret": {sandbox.ScopeSandboxesWrite, func(ctx context.Context, s sandbox.Service, ref string) error {
 			_, err := s.AttachSecret(ctx, ref, "no-such-secret", "TOKEN")
 			return err
@@ -100,7 +103,7 @@ var forAnybody = map[string]bool{
 
 // stayAsleep are verbs of sandboxes that leave a paused one paused.
 var stayAsleep = []string{
-	"GetNetwork", "SetNetwork", "NetworkLog", "FollowNetworkLog", "AttachSecret", "DetachSecret",
+	"GetNetwork", "SetNetwork", "NetworkLog", "FollowNetworkLog", "FollowEvents", "AttachSecret", "DetachSecret",
 	"CreatePreview", "ListPreviews", "LinkPreview", "DeletePreview",
 	"GetEnv", "SetEnv", "StatsSeries", "ListDeliveries",
 }

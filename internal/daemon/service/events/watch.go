@@ -2,8 +2,6 @@ package events
 
 import (
 	"context"
-	"hash/maphash"
-	"slices"
 	"sync"
 
 	"github.com/cove-sh/cove/internal/daemon/store"
@@ -16,142 +14,169 @@ import (
 // Times of last use are not told, nor records that are removed long after their
 // sandbox has ended, nor ends of lifetimes that move with the machine's clock.
 func Watch(s store.Store, log *Log, view func(store.Record) *sandbox.Sandbox) store.Store {
-	return &watched{Store: s, log: log, view: view, seed: maphash.MakeSeed()}
+	return &watched{Store: s, log: log, view: view, writing: map[string]*writers{}}
 }
 
 type watched struct {
 	store.Store
 	log  *Log
 	view func(store.Record) *sandbox.Sandbox
-	// order has writes of the same record told in the order in which they are written.
-	order [64]sync.Mutex
-	seed  maphash.Seed
+
+	mu      sync.Mutex
+	writing map[string]*writers // guarded by mu; by the id of the record
 }
 
-// lock holds back other writes of the same records.
-func (w *watched) lock(ids ...string) (unlock func()) {
-	var places []int
+// writers are those who write a record now. Who was not alone does not know whether
+// their state is the last one, and reads the record again to tell of it.
+type writers struct {
+	count    int
+	together bool
+}
+
+// begin notes that records are about to be written.
+func (w *watched) begin(ids ...string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	for _, id := range ids {
-		places = append(places, int(maphash.String(w.seed, id)%uint64(len(w.order))))
-	}
-	slices.Sort(places)
-	places = slices.Compact(places)
-	for _, i := range places {
-		w.order[i].Lock()
-	}
-	return func() {
-		for _, i := range places {
-			w.order[i].Unlock()
+		one := w.writing[id]
+		if one == nil {
+			one = &writers{}
+			w.writing[id] = one
 		}
+		one.count++
+		one.together = one.together || one.count > 1
 	}
 }
 
-func (w *watched) changed(r store.Record) {
-	w.log.Add(Entry{Team: r.Team, Namespace: r.Namespace, Event: sandbox.Event{Kind: sandbox.EventSandbox, SandboxID: r.ID, Sandbox: w.view(r)}})
+// end notes that a record was written, if written is true, and tells of it. With again
+// the record has to be read for that. What is told of a record never goes back.
+func (w *watched) end(id string, written bool, tell func(again bool)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	one := w.writing[id]
+	if written {
+		tell(one.together)
+	}
+	if one.count--; one.count == 0 {
+		delete(w.writing, id)
+	}
+}
+
+// sandbox ends the writing of a sandbox.
+func (w *watched) sandbox(ctx context.Context, r store.Record, err error) {
+	w.end(r.ID, err == nil, func(again bool) {
+		if again {
+			if r, err = w.Store.Sandbox(context.WithoutCancel(ctx), r.ID); err != nil {
+				return // it was deleted, which is told too
+			}
+		}
+		w.log.Add(Entry{Team: r.Team, Namespace: r.Namespace, Event: sandbox.Event{Kind: sandbox.EventSandbox, SandboxID: r.ID, Sandbox: w.view(r)}})
+	})
 }
 
 // CreateSandbox tells of the sandbox.
 func (w *watched) CreateSandbox(ctx context.Context, r store.Record, q store.Quota) error {
-	defer w.lock(r.ID)()
+	w.begin(r.ID)
 	err := w.Store.CreateSandbox(ctx, r, q)
-	if err == nil {
-		w.changed(r)
-	}
+	w.sandbox(ctx, r, err)
 	return err
 }
 
 // CreateSandboxes tells of each sandbox.
 func (w *watched) CreateSandboxes(ctx context.Context, records []store.Record, q store.Quota) error {
-	var ids []string
 	for i := range records {
-		ids = append(ids, records[i].ID)
+		w.begin(records[i].ID)
 	}
-	defer w.lock(ids...)()
 	err := w.Store.CreateSandboxes(ctx, records, q)
-	if err == nil {
-		for i := range records {
-			w.changed(records[i])
-		}
+	for i := range records {
+		w.sandbox(ctx, records[i], err)
 	}
 	return err
 }
 
 // UpdateSandbox tells of the sandbox.
 func (w *watched) UpdateSandbox(ctx context.Context, id string, c store.Change) (store.Record, error) {
-	defer w.lock(id)()
+	w.begin(id)
 	r, err := w.Store.UpdateSandbox(ctx, id, c)
-	if err == nil {
-		w.changed(r)
-	}
+	told := r
+	told.ID = id
+	w.sandbox(ctx, told, err)
 	return r, err
 }
 
 // UpdateSandboxes tells of each sandbox, in the order of ids.
 func (w *watched) UpdateSandboxes(ctx context.Context, ids []string, apply func(map[string]*store.Record) error) (map[string]store.Record, error) {
-	defer w.lock(ids...)()
+	w.begin(ids...)
 	records, err := w.Store.UpdateSandboxes(ctx, ids, apply)
-	if err == nil {
-		for _, id := range ids {
-			if r, ok := records[id]; ok {
-				w.changed(r)
-			}
-		}
+	for _, id := range ids {
+		r := records[id]
+		r.ID = id
+		w.sandbox(ctx, r, err)
 	}
 	return records, err
 }
 
 // DeleteSandbox tells that the record is gone.
 func (w *watched) DeleteSandbox(ctx context.Context, id string) error {
-	defer w.lock(id)()
 	r, found := w.Store.Sandbox(ctx, id)
+	w.begin(id)
 	err := w.Store.DeleteSandbox(ctx, id)
-	if err == nil && found == nil {
+	w.end(id, err == nil && found == nil, func(bool) {
 		w.log.Add(Entry{Team: r.Team, Namespace: r.Namespace, Event: sandbox.Event{Kind: sandbox.EventSandboxDeleted, SandboxID: id}})
-	}
+	})
 	return err
 }
 
 // CreateSnapshot tells of the snapshot.
 func (w *watched) CreateSnapshot(ctx context.Context, r store.SnapshotRecord, q store.Quota) error {
-	defer w.lock(r.ID)()
+	w.begin(r.ID)
 	err := w.Store.CreateSnapshot(ctx, r, q)
-	if err == nil {
+	w.end(r.ID, err == nil, func(again bool) {
+		if again {
+			if _, err := w.Store.Snapshot(context.WithoutCancel(ctx), r.ID); err != nil {
+				return // it was deleted, which is told too
+			}
+		}
 		w.log.Add(Entry{Team: r.Team, Namespace: r.Namespace, Event: sandbox.Event{Kind: sandbox.EventSnapshot, SandboxID: r.SandboxID, SnapshotID: r.ID, Snapshot: &r.Snapshot}})
-	}
+	})
 	return err
 }
 
 // DeleteSnapshot tells that the snapshot is gone.
 func (w *watched) DeleteSnapshot(ctx context.Context, id string) error {
-	defer w.lock(id)()
 	r, found := w.Store.Snapshot(ctx, id)
+	w.begin(id)
 	err := w.Store.DeleteSnapshot(ctx, id)
-	if err == nil && found == nil {
+	w.end(id, err == nil && found == nil, func(bool) {
 		w.log.Add(Entry{Team: r.Team, Namespace: r.Namespace, Event: sandbox.Event{Kind: sandbox.EventSnapshotDeleted, SandboxID: r.SandboxID, SnapshotID: id}})
-	}
+	})
 	return err
 }
 
 // CreateBuild tells of the build.
 func (w *watched) CreateBuild(ctx context.Context, b store.BuildRecord) error {
-	defer w.lock(b.ID)()
+	w.begin(b.ID)
 	err := w.Store.CreateBuild(ctx, b)
-	if err == nil {
-		w.built(b)
-	}
+	w.build(ctx, b, err)
 	return err
 }
 
 // UpdateBuild tells of the build.
 func (w *watched) UpdateBuild(ctx context.Context, b store.BuildRecord) error {
-	defer w.lock(b.ID)()
+	w.begin(b.ID)
 	err := w.Store.UpdateBuild(ctx, b)
-	if err == nil {
-		w.built(b)
-	}
+	w.build(ctx, b, err)
 	return err
 }
 
-func (w *watched) built(b store.BuildRecord) {
-	w.log.Add(Entry{Event: sandbox.Event{Kind: sandbox.EventBuild, Build: &b.Build}})
+// build ends the writing of a build.
+func (w *watched) build(ctx context.Context, b store.BuildRecord, err error) {
+	w.end(b.ID, err == nil, func(again bool) {
+		if again {
+			if b, err = w.Store.Build(context.WithoutCancel(ctx), b.ID); err != nil {
+				return
+			}
+		}
+		w.log.Add(Entry{Event: sandbox.Event{Kind: sandbox.EventBuild, Build: &b.Build}})
+	})
 }
