@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import type { NetworkPolicy, Sandbox } from "../api/client";
-import { type Call, calls, form, goLiteral, goString, quote } from "./calls";
+import { type Call, calls, concealed, form, goLiteral, goString, quote } from "./calls";
 import { filter } from "./filter";
 import { bytes, span } from "./format";
 import { hunks, reverse, sides } from "./patch";
@@ -93,6 +93,30 @@ describe("calls", () => {
       name: "sandbox_exec",
       arguments: { sandbox: "work", shell: "echo 'hi'" },
     });
+  });
+  it("hides private values in every form, and sends them all the same", () => {
+    const value = 'it\'s "top" secret';
+    const call: Call = {
+      title: "Create a secret",
+      scope: "secrets:write",
+      method: "POST",
+      path: "/v1/secrets",
+      body: { name: "n", value, nested: [{ value }] },
+      cli: `cove secret create n ${quote(value)}`,
+      mcp: { tool: "secret_create", arguments: { name: "n", value } },
+      go: `c.CreateSecret(ctx, ${goString(value)})`,
+      private: ["value"],
+    };
+    for (const as of ["cli", "curl", "mcp", "go"] as const) {
+      expect(form(call, as, "http://x")).toContain("…");
+      expect(form(call, as, "http://x")).not.toContain("top");
+    }
+    expect(concealed(call).body).toEqual({ name: "n", value: "…", nested: [{ value: "…" }] });
+    expect(JSON.stringify(concealed(concealed(call)))).toBe(JSON.stringify(concealed(call)));
+    expect((call.body as { value: string }).value).toBe(value);
+    expect(concealed(calls.kill("w"))).toEqual(calls.kill("w"));
+    const login = { image: "x", registry_login: { username: "u", password: "hunter2" } };
+    expect(form(calls.startBuild(login as never), "curl", "")).not.toContain("hunter2");
   });
   it("escapes what is put into paths", () => {
     expect(calls.kill("../keys").path).toBe("/v1/sandboxes/..%2Fkeys");
