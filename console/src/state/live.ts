@@ -30,8 +30,10 @@ export function start(): void {
 
 export function stopFollowing(): void {
   stop?.abort();
+  waiting = [];
   world.value = EMPTY;
   loaded.value = false;
+  connection.value = "connecting";
 }
 
 /** note puts what an action was answered into the world, before any event tells of it. */

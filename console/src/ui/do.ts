@@ -1,7 +1,7 @@
 // Doing what a call says, telling of it, and keeping it for "Copy as".
 import { signal } from "@preact/signals";
 import { ApiError, type Sandbox, send } from "../api/client";
-import { refusal } from "../api/session";
+import { refusal, signOut } from "../api/session";
 import { type Call, concealed } from "../lib/calls";
 import { note } from "../state/live";
 
@@ -74,6 +74,17 @@ export async function attempt<T>(call: Call<T>, said?: string): Promise<T | unde
     toast("error", (err as Error).message, call);
     return undefined;
   }
+}
+
+/** leave signs out, or says why that failed. */
+export async function leave(): Promise<void> {
+  await signOut().catch((err: Error) => toast("error", `You are still signed in: ${err.message}`));
+}
+
+/** forgetAll drops what was done, which is not for whom signs in next. */
+export function forgetAll(): void {
+  recent.value = [];
+  toasts.value = [];
 }
 
 /** copy puts text on the clipboard. */
