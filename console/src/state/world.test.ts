@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 import type { Job, Sandbox, Snapshot, StatsPoint } from "../api/client";
 import { SSEParser } from "./sse";
-import { apply, EMPTY, KEEP, listed } from "./world";
+import { apply, EMPTY, KEEP, listed, together, unheard } from "./world";
 
 const box = (id: string, state = "running") => ({ id, state }) as Sandbox;
 
@@ -50,6 +50,27 @@ describe("listed", () => {
   });
   it("takes who lives for living, whatever an older list said", () => {
     expect(listed(EMPTY, { living: [box("a")], ended: [box("a", "killed")] }).sandboxes.get("a")!.state).toBe("running");
+  });
+});
+
+describe("unheard and together", () => {
+  it("forgets jobs and builds, and keeps the rest", () => {
+    const world = apply(EMPTY, [
+      { kind: "sandbox", sandbox: box("a") },
+      { kind: "job", job: { id: "j", sandbox_id: "a" } as Job },
+      { kind: "build", build: { id: "b" } },
+      { kind: "stats", sandbox_id: "a", stats: {} as StatsPoint },
+    ]);
+    const next = unheard(world);
+    expect([next.jobs.size, next.builds.size, next.sandboxes.size, next.stats.size]).toEqual([0, 0, 1, 1]);
+  });
+  it("takes what has ended for ended, whoever says so", () => {
+    const runs = { id: "x", state: "running" };
+    const ended = { id: "x", state: "exited", ended_at: "2026-01-01T00:00:00Z" };
+    expect(together([ended], [runs]).get("x")).toBe(ended);
+    expect(together([runs], [ended]).get("x")).toBe(ended);
+    expect(together([{ ...runs }], [runs]).get("x")).toBe(runs);
+    expect([...together([runs], [{ ...runs, id: "y" }]).keys()]).toEqual(["x", "y"]);
   });
 });
 

@@ -72,6 +72,21 @@ export function apply(world: World, events: readonly CoveEvent[]): World {
   return next;
 }
 
+/** unheard forgets what only events tell, after some were missed: a job that ended unheard would run for ever. */
+export function unheard(world: World): World {
+  return { ...world, jobs: EMPTY.jobs, builds: EMPTY.builds };
+}
+
+/** together puts what a page has listed and what events told together, by id: what has ended does not run again. */
+export function together<T extends { id?: string; ended_at?: string | null }>(
+  listed: readonly T[],
+  heard: Iterable<T>,
+): Map<string, T> {
+  const map = new Map(listed.map((x) => [x.id!, x]));
+  for (const x of heard) if (x.ended_at || !map.get(x.id!)?.ended_at) map.set(x.id!, x);
+  return map;
+}
+
 /** listed replaces what lists say: sandboxes that they no longer have are forgotten. */
 export function listed(world: World, lists: { living?: Sandbox[]; ended?: Sandbox[]; snapshots?: Snapshot[] }): World {
   const next = { ...world };
