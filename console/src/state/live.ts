@@ -51,6 +51,7 @@ export function queue(events: CoveEvent[]): void {
 }
 
 function flush(): void {
+  if (!waiting.length) return;
   const events = waiting;
   waiting = [];
   world.value = apply(world.value, events);

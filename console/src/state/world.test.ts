@@ -34,6 +34,39 @@ describe("apply", () => {
     const jobs = Array.from({ length: KEEP.jobs + 5 }, (_, i) => ({ kind: "job", job: { id: `j${i}`, sandbox_id: "a" } as Job }));
     expect(apply(EMPTY, jobs).jobs.get("a")!.size).toBe(KEEP.jobs);
   });
+  it.each([
+    { kind: "sandbox", sandbox: box("a", "killed") },
+    { kind: "sandbox_deleted", sandbox_id: "a" },
+  ])("drops what was in a sandbox that ended: $kind", (end) => {
+    const of = (id: string) => [
+      { kind: "sandbox", sandbox: box(id) },
+      { kind: "stats", sandbox_id: id, stats: {} as StatsPoint },
+      { kind: "job", job: { id: "j", sandbox_id: id } as Job },
+    ];
+    const before = apply(EMPTY, [...of("a"), ...of("b")]);
+    const after = apply(before, [end]);
+    expect([[...after.stats.keys()], [...after.jobs.keys()]]).toEqual([["b"], ["b"]]);
+    expect(before.stats.size).toBe(2);
+  });
+  it("does not take up again what comes late of a sandbox that ended", () => {
+    const world = apply(EMPTY, [
+      { kind: "sandbox", sandbox: box("a", "failed") },
+      { kind: "stats", sandbox_id: "a", stats: {} as StatsPoint },
+      { kind: "job", job: { id: "j", sandbox_id: "a" } as Job },
+    ]);
+    expect([world.stats.size, world.jobs.size]).toEqual([0, 0]);
+  });
+  it("keeps the sandboxes that ended last, and all that live", () => {
+    const end = (i: number) => ({ ...box(`s${i}`, "killed"), ended_at: new Date(1e12 + i * 1000).toISOString() });
+    // The newest comes first, so that the order of the events does not decide.
+    const killed = Array.from({ length: KEEP.ended + 3 }, (_, i) => end(KEEP.ended + 2 - i));
+    const world = apply(
+      EMPTY,
+      [box("lives"), ...killed].map((sandbox) => ({ kind: "sandbox", sandbox })),
+    );
+    expect(world.sandboxes.size).toBe(KEEP.ended + 1);
+    expect(["lives", "s2", "s3"].map((id) => world.sandboxes.has(id))).toEqual([true, false, true]);
+  });
   it("passes over what it does not know", () => {
     expect(apply(EMPTY, [{ kind: "of a later version" }, { kind: "sandbox" }, { kind: "stats" }])).toEqual(EMPTY);
   });
