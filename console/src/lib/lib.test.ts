@@ -4,7 +4,7 @@ import { type Call, calls, concealed, form, goLiteral, goString, quote } from ".
 import { filter } from "./filter";
 import { bytes, span } from "./format";
 import { hunks, reverse, sides } from "./patch";
-import { allowing } from "./policy";
+import { allowing, without } from "./policy";
 import { rates } from "./series";
 import { clip, commandLine, isBinary, label, stripANSI, Tail } from "./text";
 
@@ -177,6 +177,20 @@ describe("the rest", () => {
       { action: "allow", to: "x.com" },
       { action: "allow", to: "y.com" },
     ]);
+  });
+  it("takes a rule out of a policy that has changed since it was shown", () => {
+    const policy = {
+      preset: "none",
+      rules: [
+        { action: "allow", to: "new.com" },
+        { to: "old.com", action: "deny" },
+        { action: "deny", to: "old.com", ports: ["443"] },
+      ],
+    } as unknown as NetworkPolicy;
+    const next = without(policy, { action: "deny", to: "old.com" } as never);
+    expect(next.rules).toEqual([policy.rules![0], policy.rules![2]]);
+    expect(next.preset).toBe("none");
+    expect(without(next, { action: "deny", to: "old.com" } as never)).toBe(next);
   });
   it("makes rates of counters that begin anew", () =>
     expect(rates([0, 2, 4, 5], [0, 100, 10, 20])).toEqual([null, 50, null, 10]));
