@@ -57,11 +57,11 @@ describe("following events", () => {
     });
     const live = await import("./live");
     live.start();
-    await vi.waitFor(() => expect(live.listedAt.value).toBe(2), { timeout: 5000 });
+    await vi.waitFor(() => expect(live.listedAt.value).toBe(2), { timeout: 20_000 });
     // The list after the second connection failed, so that the third still asks from the second event.
     expect(since).toEqual([null, "2", "2"]);
     expect(lists).toBe(4);
     expect(live.world.value.jobs.size).toBe(0);
     live.stopFollowing();
-  });
+  }, 25_000);
 });

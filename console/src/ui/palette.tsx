@@ -198,7 +198,8 @@ const KEYS: [string, string][] = [
   ["t", "Tree or table"],
   ["1 … 9", "Tabs of a sandbox"],
   ["Esc", "Close"],
-  ["Ctrl K", "Command palette"],
+  ["Ctrl K", "Command palette, from a terminal too"],
+  ["Ctrl Shift Esc", "Leave a terminal"],
   ["?", "This list"],
 ];
 

@@ -1,7 +1,7 @@
 // Terminals are jobs of the sandbox: they outlive a lost connection and a
 // closed page, and are found again by their tag. Only the one that is shown is
 // followed, so that many of them take one connection.
-import { useSignal } from "@preact/signals";
+import { signal, useSignal } from "@preact/signals";
 import { FitAddon } from "@xterm/addon-fit";
 import { WebLinksAddon } from "@xterm/addon-web-links";
 import { Terminal } from "@xterm/xterm";
@@ -13,6 +13,7 @@ import { calls } from "../../lib/calls";
 import { label } from "../../lib/text";
 import { attempt, copy, remember, toast } from "../../ui/do";
 import { Icon } from "../../ui/icons";
+import { leaving } from "../../ui/keys";
 import { Button, CopyAs, Empty, Failure, Loading } from "../../ui/kit";
 import { color, isDark } from "../../ui/theme";
 
@@ -21,6 +22,9 @@ const TAG = "console-terminal";
 const SCROLLBACK = 5000;
 /** How much output a terminal keeps for who comes back to it, in bytes. */
 const KEEP = 1 << 20;
+
+/** Whether terminals are read out, which is slower: asked for once, it holds for all of them. */
+const reader = signal(false);
 
 interface Line {
   job?: Job;
@@ -160,7 +164,7 @@ function Screen({ of: s, job, ended }: { of: Sandbox; job: Job; ended: () => voi
       cursorBlink: true,
       // Programs choose colours without knowing the ground.
       minimumContrastRatio: 4.5,
-      screenReaderMode: false,
+      screenReaderMode: reader.value,
       allowProposedApi: false,
       disableStdin: !may("sandboxes:write"),
       theme: colors(),
@@ -177,6 +181,13 @@ function Screen({ of: s, job, ended }: { of: Sandbox; job: Job; ended: () => voi
       title.value = label(text, 120);
     });
     t.attachCustomKeyEventHandler((e) => {
+      const way = leaving(e);
+      if (way === "out" && e.type === "keydown") {
+        e.preventDefault();
+        t.blur();
+        document.querySelector<HTMLElement>("main [role=tablist] [aria-selected=true]")?.focus();
+      }
+      if (way) return false;
       if (e.type === "keydown" && e.ctrlKey && e.shiftKey && e.code === "KeyC" && t.hasSelection()) {
         void copy(t.getSelection()).then(() => t.focus());
         e.preventDefault();
@@ -254,6 +265,9 @@ function Screen({ of: s, job, ended }: { of: Sandbox; job: Job; ended: () => voi
   useEffect(() => {
     if (term.current) term.current.options.theme = colors();
   }, [dark]);
+  useEffect(() => {
+    if (term.current) term.current.options.screenReaderMode = reader.value;
+  }, [reader.value]);
   return (
     <>
       <div class="term" ref={box} data-test="terminal" />
@@ -261,7 +275,18 @@ function Screen({ of: s, job, ended }: { of: Sandbox; job: Job; ended: () => voi
         <i class={`dot ${state.value === "open" ? "green" : state.value === "lost" ? "amber" : ""}`} />
         <span>{state.value === "open" ? "Connected" : state.value === "lost" ? "Reconnecting to the same shell…" : "Ended"}</span>
         <span class="muted cut grow">{title.value}</span>
-        <span class="muted">Ctrl-click opens links · Ctrl-Shift-C copies</span>
+        <span class="muted">Ctrl Shift Esc leaves the terminal · Ctrl-click opens links · Ctrl-Shift-C copies</span>
+        <Button
+          small
+          kind="ghost"
+          aria-pressed={reader.value}
+          title="Say to a screen reader what the terminal shows. It is slower then."
+          onClick={() => {
+            reader.value = !reader.value;
+          }}
+        >
+          Screen reader
+        </Button>
         {state.value === "ended" && (
           <Button small onClick={ended}>
             Close
