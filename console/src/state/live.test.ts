@@ -35,6 +35,8 @@ describe("following events", () => {
     const since: (string | null)[] = [];
     let lists = 0;
     let failing = false;
+    const page = Object.assign(new EventTarget(), { hidden: false });
+    vi.stubGlobal("document", page);
     vi.stubGlobal("location", { origin: "http://cove.test" });
     vi.stubGlobal("fetch", async (request: Request) => {
       const url = new URL(request.url);
@@ -62,6 +64,15 @@ describe("following events", () => {
     expect(since).toEqual([null, "2", "2"]);
     expect(lists).toBe(4);
     expect(live.world.value.jobs.size).toBe(0);
+    // A hidden page has no stream, and goes on where it was when it is seen again.
+    await vi.waitFor(() => expect(live.connection.value).toBe("events"));
+    page.hidden = true;
+    page.dispatchEvent(new Event("visibilitychange"));
+    await vi.waitFor(() => expect(live.connection.value).toBe("connecting"));
+    expect(since).toHaveLength(3);
+    page.hidden = false;
+    page.dispatchEvent(new Event("visibilitychange"));
+    await vi.waitFor(() => expect(since).toEqual([null, "2", "2", "9"]));
     live.stopFollowing();
   }, 25_000);
 });

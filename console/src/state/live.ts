@@ -1,6 +1,7 @@
 // Keeps the world up to date by the server's event stream.
 import { computed, signal } from "@preact/signals";
 import { ApiError, api, lines, pages, type Sandbox, send, want } from "../api/client";
+import { whileShown } from "../lib/shown";
 import { SSEParser } from "./sse";
 import { apply, type CoveEvent, EMPTY, isEnded, listed, unheard, type World } from "./world";
 
@@ -83,10 +84,17 @@ async function follow(signal: AbortSignal): Promise<void> {
   const heard: Heard = {};
   while (!signal.aborted) {
     try {
+      // A page that is opened behind others has something to show when it is seen.
       if (!loaded.value) await listAll(signal);
-      await events(signal, heard, () => {
-        pause = 500;
-      });
+      const hidden = await whileShown(signal, (shown) =>
+        events(shown, heard, () => {
+          pause = 500;
+        }),
+      );
+      if (hidden) {
+        connection.value = "connecting";
+        continue;
+      }
     } catch (err) {
       if (signal.aborted) return;
       loadError.value = (err as Error).message;
@@ -126,6 +134,7 @@ async function events(signal: AbortSignal, heard: Heard, opened: () => void): Pr
         // What was listed before the stream had begun may have changed since. Until
         // it is listed, the next connection has to begin where this one did.
         if (event.missed || !heard.last) await listAll(signal);
+        if (signal.aborted) return;
       } else queue([event]);
       heard.last = message.id ?? event.id ?? heard.last;
     }

@@ -5,6 +5,7 @@ import { may } from "../../api/session";
 import { calls } from "../../lib/calls";
 import { bytes, clock, span } from "../../lib/format";
 import { allowing, type NetworkRule, without } from "../../lib/policy";
+import { whileShown } from "../../lib/shown";
 import { label } from "../../lib/text";
 import { note, sandboxes } from "../../state/live";
 import { isEnded } from "../../state/world";
@@ -47,7 +48,7 @@ export function NetworkTab({ of: s }: { of: Sandbox }) {
         },
       );
     /** connect follows the log until the connection ends. */
-    const connect = async (heard: () => void) => {
+    const connect = async (shown: AbortSignal, heard: () => void) => {
       // The stream says nothing, not even that it has begun, until there is an event:
       // one that is not refused for a while is taken to be open. What happened before
       // that is listed.
@@ -68,7 +69,7 @@ export function NetworkTab({ of: s }: { of: Sandbox }) {
             const e = line.event ?? line;
             if (e.id) events.value = merged([e], events.value ?? []);
           },
-          stop.signal,
+          shown,
         );
       } finally {
         clearTimeout(quiet);
@@ -78,9 +79,12 @@ export function NetworkTab({ of: s }: { of: Sandbox }) {
     const follow = async () => {
       let pause = 500;
       while (!stop.signal.aborted) {
-        await connect(() => {
-          pause = 500;
-        }).catch(() => {});
+        const hidden = await whileShown(stop.signal, (shown) =>
+          connect(shown, () => {
+            pause = 500;
+          }),
+        ).catch(() => false);
+        if (hidden) continue;
         await new Promise((done) => setTimeout(done, pause));
         pause = Math.min(pause * 2, 10_000);
       }

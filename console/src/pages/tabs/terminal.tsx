@@ -10,6 +10,7 @@ import { useEffect, useRef } from "preact/hooks";
 import { ApiError, api, decodeBase64, enc, type Job, pages, type Sandbox, send, stream, want } from "../../api/client";
 import { may } from "../../api/session";
 import { calls } from "../../lib/calls";
+import { whileShown } from "../../lib/shown";
 import { label } from "../../lib/text";
 import { attempt, copy, remember, toast } from "../../ui/do";
 import { Icon } from "../../ui/icons";
@@ -219,29 +220,32 @@ function Screen({ of: s, job, ended }: { of: Sandbox; job: Job; ended: () => voi
       let pause = 300;
       while (!stop.signal.aborted) {
         try {
-          await stream<Line>(
-            "GET",
-            `/v1/sandboxes/${enc(s.id)}/jobs/${enc(job.id)}/attach?stdout_offset=${offset}`,
-            undefined,
-            (line) => {
-              pause = 300;
-              if (state.value === "lost") state.value = "open";
-              if (line.data) {
-                const from = line.offset ?? offset;
-                if (from > offset && offset > 0) t.write("\r\n\x1b[7m output was not kept \x1b[0m\r\n");
-                const data = decodeBase64(line.data);
-                offset = from + data.length;
-                t.write(data);
-              }
-              if (line.final) {
-                state.value = "ended";
-                t.write("\r\n\x1b[2mThe shell has ended.\x1b[0m\r\n");
-                t.options.disableStdin = true;
-              }
-            },
-            stop.signal,
+          const hidden = await whileShown(stop.signal, (shown) =>
+            stream<Line>(
+              "GET",
+              `/v1/sandboxes/${enc(s.id)}/jobs/${enc(job.id)}/attach?stdout_offset=${offset}`,
+              undefined,
+              (line) => {
+                pause = 300;
+                if (state.value === "lost") state.value = "open";
+                if (line.data) {
+                  const from = line.offset ?? offset;
+                  if (from > offset && offset > 0) t.write("\r\n\x1b[7m output was not kept \x1b[0m\r\n");
+                  const data = decodeBase64(line.data);
+                  offset = from + data.length;
+                  t.write(data);
+                }
+                if (line.final) {
+                  state.value = "ended";
+                  t.write("\r\n\x1b[2mThe shell has ended.\x1b[0m\r\n");
+                  t.options.disableStdin = true;
+                }
+              },
+              shown,
+            ),
           );
           if (state.value === "ended") return;
+          if (hidden) continue;
         } catch (err) {
           if (stop.signal.aborted) return;
           if (err instanceof ApiError && [404, 409].includes(err.status)) {
