@@ -2,7 +2,7 @@ import { useComputed, useSignal, useSignalEffect } from "@preact/signals";
 import type { ComponentType, JSX } from "preact";
 import { useEffect } from "preact/hooks";
 import { Link, Route, Router, Switch, useLocation } from "wouter-preact";
-import { session, signOut } from "./api/session";
+import { session } from "./api/session";
 import { clock } from "./lib/format";
 import { label } from "./lib/text";
 import { NAV } from "./nav";
@@ -10,7 +10,7 @@ import { Dialogs } from "./pages/dialogs";
 import { HomePage } from "./pages/home";
 import { SignIn } from "./pages/signin";
 import { connection, living, loadError, start } from "./state/live";
-import { dismiss, recent, toasts } from "./ui/do";
+import { dismiss, leave, recent, toasts } from "./ui/do";
 import { Icon, Logo } from "./ui/icons";
 import { listen, useKeys } from "./ui/keys";
 import { Button, CallForms, Confirm, CopyAs, Dialog, Empty, Failure, Loading } from "./ui/kit";
@@ -228,7 +228,7 @@ function Sidebar({ path }: { path: string }) {
             theme.value = isDark() ? "light" : "dark";
           }}
         />
-        <Button kind="ghost" small icon="exit" aria-label="Sign out" title="Sign out" onClick={() => void signOut()} />
+        <Button kind="ghost" small icon="exit" aria-label="Sign out" title="Sign out" onClick={() => void leave()} />
       </div>
       {history.value && (
         <Dialog

@@ -6,6 +6,7 @@ import { onSignedOut } from "./api/client";
 import { begin, session } from "./api/session";
 import { App } from "./app";
 import { stopFollowing } from "./state/live";
+import { forgetAll } from "./ui/do";
 import { applyTheme } from "./ui/theme";
 
 applyTheme();
@@ -13,6 +14,7 @@ onSignedOut(() => {
   if (session.value) {
     session.value = null;
     stopFollowing();
+    forgetAll();
   }
 });
 void begin();

@@ -64,9 +64,15 @@ export async function signIn(by: { key: string } | { link: string }): Promise<vo
   await refresh();
 }
 
+/** signOut ends the session, or throws why it goes on. The page is loaded anew, so that nothing of what was seen is left in it. */
 export async function signOut(): Promise<void> {
-  await send("DELETE", "/console/session").catch(() => {});
-  session.value = null;
+  try {
+    await send("DELETE", "/console/session");
+  } catch (err) {
+    // Who is not signed in any more has what they asked for.
+    if (!(err instanceof ApiError && err.status === 401)) throw err;
+  }
+  location.replace("/console/");
 }
 
 /** may reports whether the session's key has a scope. */

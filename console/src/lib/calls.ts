@@ -16,6 +16,8 @@ export interface Call<T = unknown> {
   cli?: string;
   mcp?: { tool: string; arguments: Record<string, unknown> };
   go?: string;
+  /** Members of the request whose values are sent, but neither kept nor shown. */
+  private?: readonly string[];
   /** The type of the answer, which has no value. */
   answer?: T;
 }
@@ -115,10 +117,40 @@ function compact<T extends object>(o: T): T {
   return Object.fromEntries(Object.entries(o).filter(([, v]) => v !== undefined && v !== "")) as T;
 }
 
+const HIDDEN = "…";
+
+/** concealed returns a call as it may be kept and shown: without the values of its private members. */
+export function concealed<T>(call: Call<T>): Call<T> {
+  const names = call.private;
+  if (!names?.length || call.body instanceof Blob) return call;
+  const values: string[] = [];
+  const hide = (v: unknown): unknown => {
+    if (Array.isArray(v)) return v.map(hide);
+    if (!v || typeof v !== "object") return v;
+    return Object.fromEntries(
+      Object.entries(v).map(([k, x]) => {
+        if (!names.includes(k) || x === undefined || x === "" || x === HIDDEN) return [k, hide(x)];
+        values.push(String(x));
+        return [k, HIDDEN];
+      }),
+    );
+  };
+  const body = hide(call.body);
+  const mcp = call.mcp && { ...call.mcp, arguments: hide(call.mcp.arguments) as Record<string, unknown> };
+  return { ...call, body, mcp, cli: without(call.cli, values), go: without(call.go, values) };
+}
+
+/** without takes values out of a line of code, however they are quoted there. */
+function without(text: string | undefined, values: readonly string[]): string | undefined {
+  const inner = (v: string) => [quote(v).replace(/^'|'$/g, ""), goString(v).slice(1, -1), v];
+  return text && values.flatMap(inner).reduce((line, v) => line.replaceAll(v, HIDDEN), text);
+}
+
 export type CallForm = "cli" | "curl" | "mcp" | "go";
 
 /** form writes a call down, or returns undefined where that form cannot say it. */
-export function form(call: Call, as: CallForm, origin: string): string | undefined {
+export function form(made: Call, as: CallForm, origin: string): string | undefined {
+  const call = concealed(made);
   switch (as) {
     case "cli":
       return call.cli;
@@ -519,6 +551,7 @@ export const calls = {
       path: "/v1/builds",
       body: req,
       cli: `cove template build ${quote(req.name ?? "")}${flags([["--force", req.force]])}`,
+      private: ["password"],
       mcp: { tool: "template_build", arguments: compact({ name: req.name, force: req.force, ...(req.spec ?? {}) }) },
     };
   },

@@ -1,10 +1,10 @@
 import { describe, expect, it } from "vitest";
 import type { NetworkPolicy, Sandbox } from "../api/client";
-import { type Call, calls, form, goLiteral, goString, quote } from "./calls";
+import { type Call, calls, concealed, form, goLiteral, goString, quote } from "./calls";
 import { filter } from "./filter";
 import { bytes, span } from "./format";
 import { hunks, reverse, sides } from "./patch";
-import { allowing } from "./policy";
+import { allowing, without } from "./policy";
 import { rates } from "./series";
 import { clip, commandLine, isBinary, label, stripANSI, Tail } from "./text";
 
@@ -94,6 +94,30 @@ describe("calls", () => {
       arguments: { sandbox: "work", shell: "echo 'hi'" },
     });
   });
+  it("hides private values in every form, and sends them all the same", () => {
+    const value = 'it\'s "top" secret';
+    const call: Call = {
+      title: "Create a secret",
+      scope: "secrets:write",
+      method: "POST",
+      path: "/v1/secrets",
+      body: { name: "n", value, nested: [{ value }] },
+      cli: `cove secret create n ${quote(value)}`,
+      mcp: { tool: "secret_create", arguments: { name: "n", value } },
+      go: `c.CreateSecret(ctx, ${goString(value)})`,
+      private: ["value"],
+    };
+    for (const as of ["cli", "curl", "mcp", "go"] as const) {
+      expect(form(call, as, "http://x")).toContain("…");
+      expect(form(call, as, "http://x")).not.toContain("top");
+    }
+    expect(concealed(call).body).toEqual({ name: "n", value: "…", nested: [{ value: "…" }] });
+    expect(JSON.stringify(concealed(concealed(call)))).toBe(JSON.stringify(concealed(call)));
+    expect((call.body as { value: string }).value).toBe(value);
+    expect(concealed(calls.kill("w"))).toEqual(calls.kill("w"));
+    const login = { image: "x", registry_login: { username: "u", password: "hunter2" } };
+    expect(form(calls.startBuild(login as never), "curl", "")).not.toContain("hunter2");
+  });
   it("escapes what is put into paths", () => {
     expect(calls.kill("../keys").path).toBe("/v1/sandboxes/..%2Fkeys");
     expect(calls.deleteFile("w", "/a b&c=d", true).path).toBe("/v1/sandboxes/w/files?path=%2Fa%20b%26c%3Dd&recursive=true");
@@ -153,6 +177,20 @@ describe("the rest", () => {
       { action: "allow", to: "x.com" },
       { action: "allow", to: "y.com" },
     ]);
+  });
+  it("takes a rule out of a policy that has changed since it was shown", () => {
+    const policy = {
+      preset: "none",
+      rules: [
+        { action: "allow", to: "new.com" },
+        { to: "old.com", action: "deny" },
+        { action: "deny", to: "old.com", ports: ["443"] },
+      ],
+    } as unknown as NetworkPolicy;
+    const next = without(policy, { action: "deny", to: "old.com" } as never);
+    expect(next.rules).toEqual([policy.rules![0], policy.rules![2]]);
+    expect(next.preset).toBe("none");
+    expect(without(next, { action: "deny", to: "old.com" } as never)).toBe(next);
   });
   it("makes rates of counters that begin anew", () =>
     expect(rates([0, 2, 4, 5], [0, 100, 10, 20])).toEqual([null, 50, null, 10]));

@@ -236,7 +236,7 @@ export function VolumesPage() {
 }
 
 function secretCall(method: "POST" | "DELETE", path: string, title: string, body: unknown, cli: string): Call<Schemas["Secret"]> {
-  return { title, scope: "secrets:write", method, path, body, cli };
+  return { title, scope: "secrets:write", method, path, body, cli, private: ["value"] };
 }
 
 export function SecretsPage() {

@@ -6,6 +6,7 @@ import { Link, useLocation, useSearchParams } from "wouter-preact";
 import { type Diff, type MergeResult, type Sandbox, type Schemas, send, stream } from "../api/client";
 import { calls } from "../lib/calls";
 import { plural, span } from "../lib/format";
+import { pooled } from "../lib/pooled";
 import { clip, label, stripANSI } from "../lib/text";
 import { living, sandboxes, snapshots } from "../state/live";
 import { isEnded } from "../state/world";
@@ -302,6 +303,9 @@ interface Run {
   error?: string;
 }
 
+/** How many forks a command runs in at a time. */
+const AT_ONCE = 3;
+
 /** Siblings runs one command in a sandbox and its forks, and shows what each says. */
 function Siblings({ of: parent, pick }: { of?: Sandbox; pick: (id: string) => void }) {
   const line = useSignal("");
@@ -322,20 +326,19 @@ function Siblings({ of: parent, pick }: { of?: Sandbox; pick: (id: string) => vo
     e.preventDefault();
     const shell = line.value.trim();
     if (!shell) return;
-    for (const s of all) {
-      if (s.state !== "running") continue;
+    // The browser has few connections to the server, and others wait for theirs.
+    const running = all.filter((s) => s.state === "running");
+    runs.value = { ...runs.value, ...Object.fromEntries(running.map((s) => [s.id, "running" as const])) };
+    await pooled(running, AT_ONCE, async (s) => {
       const call = calls.exec(s.id, { shell, timeout_ms: 60_000 });
       remember(call);
-      runs.value = { ...runs.value, [s.id]: "running" };
       const begun = performance.now();
-      void send("POST", call.path, call.body)
+      const r: Run = await send("POST", call.path, call.body)
         .then((r) => r.json() as Promise<{ job: Schemas["Job"]; stdout: string; stderr: string }>)
         .then((r) => ({ text: r.stdout + r.stderr, exit: r.job.exit_code, took: performance.now() - begun }))
-        .catch((err: Error) => ({ text: "", error: err.message }))
-        .then((r) => {
-          runs.value = { ...runs.value, [s.id]: r };
-        });
-    }
+        .catch((err: Error) => ({ text: "", error: err.message }));
+      runs.value = { ...runs.value, [s.id]: r };
+    });
   };
   const compare = async () => {
     for (const s of all) {

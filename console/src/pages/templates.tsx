@@ -6,6 +6,7 @@ import { calls } from "../lib/calls";
 import { at, bytes, day, span } from "../lib/format";
 import { label, stripANSI, Tail } from "../lib/text";
 import { world } from "../state/live";
+import { together } from "../state/world";
 import { attempt, toast } from "../ui/do";
 import {
   Button,
@@ -20,6 +21,7 @@ import {
   StateBadge,
   useEvery,
   useLoad,
+  useMissed,
 } from "../ui/kit";
 import { creating } from "./dialogs";
 import "../styles/compare.css";
@@ -43,9 +45,12 @@ export function TemplatesPage() {
   const following = useSignal<string | undefined>(undefined);
   const chosen = useSignal<string | undefined>(undefined);
   const all = useComputed(() => {
-    const map = new Map((builds.data.value?.items ?? []).map((b) => [b.id!, b]));
-    for (const b of world.value.builds.values()) map.set(b.id!, b);
+    const map = together(builds.data.value?.items ?? [], world.value.builds.values());
     return [...map.values()].sort((a, b) => at(b.created_at) - at(a.created_at));
+  });
+  useMissed(() => {
+    void list.again();
+    void builds.again();
   });
   useEvery(3000, () => {
     if (all.value.some((b) => !b.ended_at)) void builds.again();

@@ -1,8 +1,9 @@
 // Keeps the world up to date by the server's event stream.
 import { computed, signal } from "@preact/signals";
 import { ApiError, api, lines, pages, type Sandbox, send, want } from "../api/client";
+import { whileShown } from "../lib/shown";
 import { SSEParser } from "./sse";
-import { apply, type CoveEvent, EMPTY, isEnded, listed, type World } from "./world";
+import { apply, type CoveEvent, EMPTY, isEnded, listed, unheard, type World } from "./world";
 
 export const world = signal<World>(EMPTY);
 /** Whether the first lists are there. */
@@ -10,6 +11,8 @@ export const loaded = signal(false);
 /** Whether events come. */
 export const connection = signal<"connecting" | "events" | "lost">("connecting");
 export const loadError = signal("");
+/** How often all was listed anew, because events may have been missed: what a page has listed by itself is old then too. */
+export const listedAt = signal(0);
 
 export const sandboxes = computed(() => world.value.sandboxes);
 export const snapshots = computed(() => world.value.snapshots);
@@ -30,8 +33,10 @@ export function start(): void {
 
 export function stopFollowing(): void {
   stop?.abort();
+  waiting = [];
   world.value = EMPTY;
   loaded.value = false;
+  connection.value = "connecting";
 }
 
 /** note puts what an action was answered into the world, before any event tells of it. */
@@ -47,6 +52,7 @@ export function queue(events: CoveEvent[]): void {
 }
 
 function flush(): void {
+  if (!waiting.length) return;
   const events = waiting;
   waiting = [];
   world.value = apply(world.value, events);
@@ -62,7 +68,10 @@ async function listAll(signal: AbortSignal): Promise<void> {
     pages((cursor) => want(api.GET("/v1/snapshots", { params: { query: { limit: 1000, cursor } } }))),
   ]);
   if (signal.aborted) return;
-  world.value = listed(world.value, { living: alive, snapshots: kept });
+  // What was heard before is older than the lists.
+  flush();
+  world.value = listed(unheard(world.value), { living: alive, snapshots: kept });
+  if (loaded.value) listedAt.value++;
   loaded.value = true;
   loadError.value = "";
   const ended = await want(api.GET("/v1/sandboxes", { params: { query: { limit: 1000, state: ["killed", "failed"] } } }));
@@ -71,13 +80,21 @@ async function listAll(signal: AbortSignal): Promise<void> {
 
 async function follow(signal: AbortSignal): Promise<void> {
   let pause = 500;
-  let last: string | undefined;
+  // A connection that breaks is resumed after the last event that came by it.
+  const heard: Heard = {};
   while (!signal.aborted) {
     try {
+      // A page that is opened behind others has something to show when it is seen.
       if (!loaded.value) await listAll(signal);
-      last = await events(signal, last, () => {
-        pause = 500;
-      });
+      const hidden = await whileShown(signal, (shown) =>
+        events(shown, heard, () => {
+          pause = 500;
+        }),
+      );
+      if (hidden) {
+        connection.value = "connecting";
+        continue;
+      }
     } catch (err) {
       if (signal.aborted) return;
       loadError.value = (err as Error).message;
@@ -90,13 +107,17 @@ async function follow(signal: AbortSignal): Promise<void> {
   }
 }
 
-/** events follows one connection of the stream, and returns the id of the last event. */
-async function events(signal: AbortSignal, last: string | undefined, opened: () => void): Promise<string | undefined> {
+interface Heard {
+  /** The id of the last event. */
+  last?: string;
+}
+
+/** events follows one connection of the stream, and notes the last event whatever ends it. */
+async function events(signal: AbortSignal, heard: Heard, opened: () => void): Promise<void> {
   const silent = new AbortController();
   let timer = setTimeout(() => silent.abort(), SILENCE_MS);
   const headers: Record<string, string> = { Accept: "text/event-stream" };
-  if (last) headers["Last-Event-ID"] = last;
-  let id = last;
+  if (heard.last) headers["Last-Event-ID"] = heard.last;
   try {
     const response = await send("GET", "/v1/events", undefined, { headers, signal: AbortSignal.any([signal, silent.signal]) });
     const parser = new SSEParser();
@@ -106,23 +127,22 @@ async function events(signal: AbortSignal, last: string | undefined, opened: () 
       const message = parser.line(line);
       if (!message) continue;
       const event = JSON.parse(message.data) as CoveEvent;
-      id = message.id ?? event.id ?? id;
-      if (event.kind !== "begun") {
-        queue([event]);
-        continue;
-      }
-      opened();
-      connection.value = "events";
-      loadError.value = "";
-      // What was listed before the stream had begun may have changed since.
-      if (event.missed || !last) await listAll(signal);
+      if (event.kind === "begun") {
+        opened();
+        connection.value = "events";
+        loadError.value = "";
+        // What was listed before the stream had begun may have changed since. Until
+        // it is listed, the next connection has to begin where this one did.
+        if (event.missed || !heard.last) await listAll(signal);
+        if (signal.aborted) return;
+      } else queue([event]);
+      heard.last = message.id ?? event.id ?? heard.last;
     }
   } catch (err) {
     if (!silent.signal.aborted) throw err;
   } finally {
     clearTimeout(timer);
   }
-  return id;
 }
 
 function sleep(ms: number, signal: AbortSignal): Promise<void> {

@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 import type { Job, Sandbox, Snapshot, StatsPoint } from "../api/client";
 import { SSEParser } from "./sse";
-import { apply, EMPTY, KEEP, listed } from "./world";
+import { apply, EMPTY, KEEP, listed, together, unheard } from "./world";
 
 const box = (id: string, state = "running") => ({ id, state }) as Sandbox;
 
@@ -34,6 +34,39 @@ describe("apply", () => {
     const jobs = Array.from({ length: KEEP.jobs + 5 }, (_, i) => ({ kind: "job", job: { id: `j${i}`, sandbox_id: "a" } as Job }));
     expect(apply(EMPTY, jobs).jobs.get("a")!.size).toBe(KEEP.jobs);
   });
+  it.each([
+    { kind: "sandbox", sandbox: box("a", "killed") },
+    { kind: "sandbox_deleted", sandbox_id: "a" },
+  ])("drops what was in a sandbox that ended: $kind", (end) => {
+    const of = (id: string) => [
+      { kind: "sandbox", sandbox: box(id) },
+      { kind: "stats", sandbox_id: id, stats: {} as StatsPoint },
+      { kind: "job", job: { id: "j", sandbox_id: id } as Job },
+    ];
+    const before = apply(EMPTY, [...of("a"), ...of("b")]);
+    const after = apply(before, [end]);
+    expect([[...after.stats.keys()], [...after.jobs.keys()]]).toEqual([["b"], ["b"]]);
+    expect(before.stats.size).toBe(2);
+  });
+  it("does not take up again what comes late of a sandbox that ended", () => {
+    const world = apply(EMPTY, [
+      { kind: "sandbox", sandbox: box("a", "failed") },
+      { kind: "stats", sandbox_id: "a", stats: {} as StatsPoint },
+      { kind: "job", job: { id: "j", sandbox_id: "a" } as Job },
+    ]);
+    expect([world.stats.size, world.jobs.size]).toEqual([0, 0]);
+  });
+  it("keeps the sandboxes that ended last, and all that live", () => {
+    const end = (i: number) => ({ ...box(`s${i}`, "killed"), ended_at: new Date(1e12 + i * 1000).toISOString() });
+    // The newest comes first, so that the order of the events does not decide.
+    const killed = Array.from({ length: KEEP.ended + 3 }, (_, i) => end(KEEP.ended + 2 - i));
+    const world = apply(
+      EMPTY,
+      [box("lives"), ...killed].map((sandbox) => ({ kind: "sandbox", sandbox })),
+    );
+    expect(world.sandboxes.size).toBe(KEEP.ended + 1);
+    expect(["lives", "s2", "s3"].map((id) => world.sandboxes.has(id))).toEqual([true, false, true]);
+  });
   it("passes over what it does not know", () => {
     expect(apply(EMPTY, [{ kind: "of a later version" }, { kind: "sandbox" }, { kind: "stats" }])).toEqual(EMPTY);
   });
@@ -50,6 +83,27 @@ describe("listed", () => {
   });
   it("takes who lives for living, whatever an older list said", () => {
     expect(listed(EMPTY, { living: [box("a")], ended: [box("a", "killed")] }).sandboxes.get("a")!.state).toBe("running");
+  });
+});
+
+describe("unheard and together", () => {
+  it("forgets jobs and builds, and keeps the rest", () => {
+    const world = apply(EMPTY, [
+      { kind: "sandbox", sandbox: box("a") },
+      { kind: "job", job: { id: "j", sandbox_id: "a" } as Job },
+      { kind: "build", build: { id: "b" } },
+      { kind: "stats", sandbox_id: "a", stats: {} as StatsPoint },
+    ]);
+    const next = unheard(world);
+    expect([next.jobs.size, next.builds.size, next.sandboxes.size, next.stats.size]).toEqual([0, 0, 1, 1]);
+  });
+  it("takes what has ended for ended, whoever says so", () => {
+    const runs = { id: "x", state: "running" };
+    const ended = { id: "x", state: "exited", ended_at: "2026-01-01T00:00:00Z" };
+    expect(together([ended], [runs]).get("x")).toBe(ended);
+    expect(together([runs], [ended]).get("x")).toBe(ended);
+    expect(together([{ ...runs }], [runs]).get("x")).toBe(runs);
+    expect([...together([runs], [{ ...runs, id: "y" }]).keys()]).toEqual(["x", "y"]);
   });
 });
 

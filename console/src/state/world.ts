@@ -54,22 +54,60 @@ export function apply(world: World, events: readonly CoveEvent[]): World {
     }
     return next[name] as unknown as Map<string, V>;
   };
+  // What ran in a sandbox that has ended is not shown any more.
+  const forget = (id: string) => {
+    if (next.jobs.has(id)) own("jobs").delete(id);
+    if (next.stats.has(id)) own("stats").delete(id);
+  };
+  const over = (id: string) => {
+    const s = next.sandboxes.get(id);
+    return !!s && isEnded(s);
+  };
   for (const ev of events) {
     const id = ev.sandbox_id ?? ev.sandbox?.id ?? ev.job?.sandbox_id;
-    if (ev.kind === "sandbox" && ev.sandbox) own<Sandbox>("sandboxes").set(ev.sandbox.id, ev.sandbox);
-    else if (ev.kind === "sandbox_deleted" && id) own<Sandbox>("sandboxes").delete(id);
-    else if (ev.kind === "snapshot" && ev.snapshot) own<Snapshot>("snapshots").set(ev.snapshot.id, ev.snapshot);
+    if (ev.kind === "sandbox" && ev.sandbox) {
+      own<Sandbox>("sandboxes").set(ev.sandbox.id, ev.sandbox);
+      if (isEnded(ev.sandbox)) forget(ev.sandbox.id);
+    } else if (ev.kind === "sandbox_deleted" && id) {
+      own<Sandbox>("sandboxes").delete(id);
+      forget(id);
+    } else if (ev.kind === "snapshot" && ev.snapshot) own<Snapshot>("snapshots").set(ev.snapshot.id, ev.snapshot);
     else if (ev.kind === "snapshot_deleted" && ev.snapshot_id) own<Snapshot>("snapshots").delete(ev.snapshot_id);
     else if (ev.kind === "build" && ev.build?.id) own<Build>("builds").set(ev.build.id, ev.build);
-    else if (ev.kind === "job" && ev.job && id) {
+    else if (ev.kind === "job" && ev.job && id && !over(id)) {
       const jobs = own<ReadonlyMap<string, Job>>("jobs");
       jobs.set(id, bounded(new Map(jobs.get(id)).set(ev.job.id, ev.job), KEEP.jobs));
-    } else if (ev.kind === "stats" && ev.stats && id) {
+    } else if (ev.kind === "stats" && ev.stats && id && !over(id)) {
       const all = own<readonly StatsPoint[]>("stats");
       all.set(id, appended(all.get(id), ev.stats, KEEP.stats));
     }
   }
+  if (fresh.has("sandboxes")) dropOldest(own<Sandbox>("sandboxes"));
   return next;
+}
+
+/** dropOldest leaves the sandboxes that ended last, as many as are kept. */
+function dropOldest(sandboxes: Map<string, Sandbox>): void {
+  const ended = [...sandboxes.values()].filter(isEnded);
+  if (ended.length <= KEEP.ended) return;
+  const when = (s: Sandbox) => Date.parse(s.ended_at ?? "") || 0;
+  ended.sort((a, b) => when(a) - when(b));
+  for (const s of ended.slice(0, ended.length - KEEP.ended)) sandboxes.delete(s.id);
+}
+
+/** unheard forgets what only events tell, after some were missed: a job that ended unheard would run for ever. */
+export function unheard(world: World): World {
+  return { ...world, jobs: EMPTY.jobs, builds: EMPTY.builds };
+}
+
+/** together puts what a page has listed and what events told together, by id: what has ended does not run again. */
+export function together<T extends { id?: string; ended_at?: string | null }>(
+  listed: readonly T[],
+  heard: Iterable<T>,
+): Map<string, T> {
+  const map = new Map(listed.map((x) => [x.id!, x]));
+  for (const x of heard) if (x.ended_at || !map.get(x.id!)?.ended_at) map.set(x.id!, x);
+  return map;
 }
 
 /** listed replaces what lists say: sandboxes that they no longer have are forgotten. */

@@ -1,8 +1,8 @@
 // Doing what a call says, telling of it, and keeping it for "Copy as".
 import { signal } from "@preact/signals";
 import { ApiError, type Sandbox, send } from "../api/client";
-import { refusal } from "../api/session";
-import type { Call } from "../lib/calls";
+import { refusal, signOut } from "../api/session";
+import { type Call, concealed } from "../lib/calls";
 import { note } from "../state/live";
 
 export interface Toast {
@@ -19,7 +19,7 @@ export const recent = signal<{ call: Call; at: number; failed: boolean }[]>([]);
 let ids = 0;
 export function toast(kind: Toast["kind"], text: string, call?: Call): void {
   const id = ++ids;
-  toasts.value = [...toasts.value.slice(-3), { id, kind, text, call }];
+  toasts.value = [...toasts.value.slice(-3), { id, kind, text, call: call && concealed(call) }];
   setTimeout(() => dismiss(id), kind === "error" ? 12_000 : 4500);
 }
 
@@ -29,7 +29,7 @@ export function dismiss(id: number): void {
 
 /** remember keeps a call that something else has made. */
 export function remember(call: Call, failed = false): void {
-  recent.value = [{ call, at: Date.now(), failed }, ...recent.value].slice(0, 30);
+  recent.value = [{ call: concealed(call), at: Date.now(), failed }, ...recent.value].slice(0, 30);
 }
 
 /** perform makes a call and returns its answer. What the answer says of sandboxes is known at once. */
@@ -74,6 +74,17 @@ export async function attempt<T>(call: Call<T>, said?: string): Promise<T | unde
     toast("error", (err as Error).message, call);
     return undefined;
   }
+}
+
+/** leave signs out, or says why that failed. */
+export async function leave(): Promise<void> {
+  await signOut().catch((err: Error) => toast("error", `You are still signed in: ${err.message}`));
+}
+
+/** forgetAll drops what was done, which is not for whom signs in next. */
+export function forgetAll(): void {
+  recent.value = [];
+  toasts.value = [];
 }
 
 /** copy puts text on the clipboard. */

@@ -42,3 +42,13 @@ export function useKeys(handlers: Handlers): void {
     };
   }, []);
 }
+
+/** leaving tells which keys a terminal, which takes all others, leaves to the page: without them the keyboard would be caught in it. */
+export function leaving(
+  e: Pick<KeyboardEvent, "key" | "ctrlKey" | "metaKey" | "shiftKey" | "altKey">,
+): "out" | "palette" | undefined {
+  if (e.altKey) return undefined;
+  if (e.key === "Escape" && e.ctrlKey && e.shiftKey) return "out";
+  if (e.key.toLowerCase() === "k" && (e.ctrlKey || e.metaKey) && !e.shiftKey) return "palette";
+  return undefined;
+}

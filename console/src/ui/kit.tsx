@@ -6,6 +6,7 @@ import type { Sandbox } from "../api/client";
 import { refusal } from "../api/session";
 import { type Call, type CallForm, form } from "../lib/calls";
 import { label } from "../lib/text";
+import { listedAt } from "../state/live";
 import { copy } from "./do";
 import { Icon, type IconName } from "./icons";
 
@@ -552,6 +553,16 @@ export function useEvery(ms: number, f: () => void): void {
     const timer = setInterval(() => !document.hidden && latest.current(), ms);
     return () => clearInterval(timer);
   }, [ms]);
+}
+
+/** useMissed calls something when events were missed, after all else was listed anew. */
+export function useMissed(again: () => void): void {
+  const seen = useRef(listedAt.value);
+  useEffect(() => {
+    if (seen.current === listedAt.value) return;
+    seen.current = listedAt.value;
+    again();
+  }, [listedAt.value]);
 }
 
 /** Copyable is an id that a click copies. */

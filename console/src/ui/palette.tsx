@@ -1,13 +1,13 @@
 import { signal, useComputed, useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 import { useLocation } from "wouter-preact";
-import { may, signOut } from "../api/session";
+import { may } from "../api/session";
 import { calls } from "../lib/calls";
 import { label } from "../lib/text";
 import { NAV } from "../nav";
 import { creating, forking, snapshotting } from "../pages/dialogs";
 import { living } from "../state/live";
-import { attempt } from "./do";
+import { attempt, leave } from "./do";
 import { Icon, type IconName } from "./icons";
 import { Dialog, StateDot } from "./kit";
 import { isDark, theme } from "./theme";
@@ -91,7 +91,7 @@ export function Palette() {
           theme.value = "system";
         },
       },
-      { text: "Sign out", icon: "exit", run: () => void signOut() },
+      { text: "Sign out", icon: "exit", run: () => void leave() },
     );
     const words = query.value.toLowerCase().split(/\s+/).filter(Boolean);
     const fits = (text: string) => words.every((w) => text.toLowerCase().includes(w));
@@ -198,7 +198,8 @@ const KEYS: [string, string][] = [
   ["t", "Tree or table"],
   ["1 … 9", "Tabs of a sandbox"],
   ["Esc", "Close"],
-  ["Ctrl K", "Command palette"],
+  ["Ctrl K", "Command palette, from a terminal too"],
+  ["Ctrl Shift Esc", "Leave a terminal"],
   ["?", "This list"],
 ];
 

@@ -5,8 +5,9 @@ import { calls } from "../../lib/calls";
 import { at, bytes, clock, span } from "../../lib/format";
 import { commandLine, label, stripANSI, Tail } from "../../lib/text";
 import { connection, world } from "../../state/live";
+import { together } from "../../state/world";
 import { attempt } from "../../ui/do";
-import { Button, CopyAs, confirmed, Empty, Failure, Loading, Menu, StateBadge, useEvery, useLoad } from "../../ui/kit";
+import { Button, CopyAs, confirmed, Empty, Failure, Loading, Menu, StateBadge, useEvery, useLoad, useMissed } from "../../ui/kit";
 
 const SIGNALS = ["TERM", "INT", "HUP", "KILL", "STOP", "CONT"];
 
@@ -30,13 +31,13 @@ export function JobsTab({ of: s }: { of: Sandbox }) {
   const chosen = useSignal<string | undefined>(undefined);
   const line = useSignal("");
   const busy = useSignal(false);
+  useMissed(jobs.again);
   useEvery(2500, () => {
     void processes.again();
     if (connection.value !== "events") void jobs.again();
   });
   const all = useComputed(() => {
-    const map = new Map((jobs.data.value ?? []).map((j) => [j.id, j]));
-    for (const j of world.value.jobs.get(s.id)?.values() ?? []) map.set(j.id, j);
+    const map = together(jobs.data.value ?? [], world.value.jobs.get(s.id)?.values() ?? []);
     return [...map.values()].sort((a, b) => at(b.started_at) - at(a.started_at)).slice(0, 500);
   });
   const run = async (e: Event) => {

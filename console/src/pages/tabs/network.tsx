@@ -1,22 +1,28 @@
 import { useComputed, useSignal } from "@preact/signals";
-import { useEffect } from "preact/hooks";
+import { useEffect, useRef } from "preact/hooks";
 import { api, enc, type NetworkEvent, type NetworkPolicy, type Sandbox, stream, want } from "../../api/client";
 import { may } from "../../api/session";
 import { calls } from "../../lib/calls";
 import { bytes, clock, span } from "../../lib/format";
-import { allowing } from "../../lib/policy";
+import { allowing, type NetworkRule, without } from "../../lib/policy";
+import { whileShown } from "../../lib/shown";
 import { label } from "../../lib/text";
-import { note } from "../../state/live";
+import { note, sandboxes } from "../../state/live";
 import { isEnded } from "../../state/world";
 import { attempt, toast } from "../../ui/do";
 import { Button, CopyAs, Empty, Failure, Field, Loading, Rows } from "../../ui/kit";
 
 const MOST = 1000;
+/** How soon a stream that is refused says so. */
+const QUIET_MS = 1000;
 const PRESETS: [string, string][] = [
   ["open", "the public Internet"],
   ["packages", "package registries and code hosts"],
   ["none", "nothing, names neither"],
 ];
+
+/** What is to be changed in the policy that holds. */
+type Edit = (policy: NetworkPolicy) => NetworkPolicy;
 
 export function NetworkTab({ of: s }: { of: Sandbox }) {
   const events = useSignal<NetworkEvent[] | undefined>(undefined);
@@ -30,14 +36,61 @@ export function NetworkTab({ of: s }: { of: Sandbox }) {
   useEffect(() => {
     const stop = new AbortController();
     const path = { sandbox: s.id };
-    want(api.GET("/v1/sandboxes/{sandbox}/network/log", { params: { path, query: { limit: 500 } } })).then(
-      (l) => {
-        events.value = merged(l.items ?? [], events.value ?? []);
-      },
-      (err: Error) => {
-        error.value = err.message;
-      },
-    );
+    const list = () =>
+      want(api.GET("/v1/sandboxes/{sandbox}/network/log", { params: { path, query: { limit: 500 } }, signal: stop.signal })).then(
+        (l) => {
+          events.value = merged(l.items ?? [], events.value ?? []);
+          error.value = "";
+        },
+        (err: Error) => {
+          // What is shown stays so, and is made whole by the next list.
+          if (!stop.signal.aborted && !events.value) error.value = err.message;
+        },
+      );
+    /** connect follows the log until the connection ends. */
+    const connect = async (shown: AbortSignal, heard: () => void) => {
+      // The stream says nothing, not even that it has begun, until there is an event:
+      // one that is not refused for a while is taken to be open. What happened before
+      // that is listed.
+      const open = () => {
+        live.value = true;
+        void list();
+      };
+      const quiet = setTimeout(open, QUIET_MS);
+      try {
+        await stream<{ event?: NetworkEvent } & NetworkEvent>(
+          "GET",
+          `/v1/sandboxes/${enc(s.id)}/network/log/follow`,
+          undefined,
+          (line) => {
+            clearTimeout(quiet);
+            if (!live.value) open();
+            heard();
+            const e = line.event ?? line;
+            if (e.id) events.value = merged([e], events.value ?? []);
+          },
+          shown,
+        );
+      } finally {
+        clearTimeout(quiet);
+        if (!stop.signal.aborted) live.value = false;
+      }
+    };
+    const follow = async () => {
+      let pause = 500;
+      while (!stop.signal.aborted) {
+        const hidden = await whileShown(stop.signal, (shown) =>
+          connect(shown, () => {
+            pause = 500;
+          }),
+        ).catch(() => false);
+        if (hidden) continue;
+        await new Promise((done) => setTimeout(done, pause));
+        pause = Math.min(pause * 2, 10_000);
+      }
+    };
+    live.value = false;
+    void list();
     if (!ended) {
       want(api.GET("/v1/sandboxes/{sandbox}/network", { params: { path } })).then(
         (p) => {
@@ -45,32 +98,10 @@ export function NetworkTab({ of: s }: { of: Sandbox }) {
         },
         () => {},
       );
-      void (async () => {
-        let pause = 500;
-        while (!stop.signal.aborted) {
-          try {
-            live.value = true;
-            await stream<{ event?: NetworkEvent } & NetworkEvent>(
-              "GET",
-              `/v1/sandboxes/${enc(s.id)}/network/log/follow`,
-              undefined,
-              (line) => {
-                pause = 500;
-                const e = line.event ?? line;
-                if (e.id) events.value = merged([e], events.value ?? []);
-              },
-              stop.signal,
-            );
-          } catch {
-            live.value = false;
-          }
-          await new Promise((done) => setTimeout(done, pause));
-          pause = Math.min(pause * 2, 10_000);
-        }
-      })();
+      void follow();
     }
     return () => stop.abort();
-  }, [s.id]);
+  }, [s.id, ended]);
 
   const shown = useComputed(() => {
     const q = search.value.toLowerCase();
@@ -81,15 +112,27 @@ export function NetworkTab({ of: s }: { of: Sandbox }) {
           `${e.host ?? ""} ${e.address ?? ""} ${e.question ?? ""} ${e.reason ?? ""} ${e.path ?? ""}`.toLowerCase().includes(q)),
     );
   });
-  const set = async (next: NetworkPolicy, said: string) => {
-    const got = await attempt(calls.setNetwork(s.id, next), said);
+  const change = async (edit: Edit, said: string) => {
+    // What is shown may be old by now: others set policies too.
+    const now = await want(api.GET("/v1/sandboxes/{sandbox}/network", { params: { path: { sandbox: s.id } } })).catch(
+      (err: Error) => {
+        toast("error", err.message);
+      },
+    );
+    const got = now && (await attempt(calls.setNetwork(s.id, edit(now)), said));
     if (!got) return;
     policy.value = got;
-    note({ ...s, network: got });
+    note({ ...(sandboxes.value.get(s.id) ?? s), network: got });
+  };
+  // One at a time, so that of two quick clicks the second does not undo the first.
+  const last = useRef(Promise.resolve());
+  const set = (edit: Edit, said: string): Promise<void> => {
+    last.current = last.current.then(() => change(edit, said));
+    return last.current;
   };
   const allow = (e: NetworkEvent) => {
     const name = e.host || e.address;
-    if (name && policy.value) void set(allowing(policy.value, name), `${label(name)} may be reached`);
+    if (name) void set((p) => allowing(p, name), `${label(name)} may be reached`);
   };
   return (
     <div class="network">
@@ -122,7 +165,7 @@ export function NetworkTab({ of: s }: { of: Sandbox }) {
           {!ended && (
             <span class="status small">
               <i class={`dot ${live.value ? "green" : "amber"}`} />
-              {live.value ? "Live" : "Reconnecting"}
+              {live.value ? "Live" : "Connecting"}
             </span>
           )}
         </div>
@@ -206,7 +249,7 @@ function Policy({
 }: {
   of: Sandbox;
   policy: NetworkPolicy;
-  set: (p: NetworkPolicy, said: string) => Promise<void>;
+  set: (edit: Edit, said: string) => Promise<void>;
   ended: boolean;
 }) {
   const text = useSignal<string | undefined>(undefined);
@@ -214,7 +257,8 @@ function Policy({
   const action = useSignal("allow");
   const save = async () => {
     try {
-      await set(JSON.parse(text.value!) as NetworkPolicy, "The policy holds now");
+      const whole = JSON.parse(text.value!) as NetworkPolicy;
+      await set(() => whole, "The policy holds now");
       text.value = undefined;
     } catch (err) {
       toast("error", `That is no JSON: ${(err as Error).message}`);
@@ -260,7 +304,10 @@ function Policy({
               class="select"
               disabled={off}
               value={policy.preset || "open"}
-              onChange={(e) => void set({ ...policy, preset: e.currentTarget.value }, "The policy holds now")}
+              onChange={(e) => {
+                const preset = e.currentTarget.value;
+                void set((p) => ({ ...p, preset }), "The policy holds now");
+              }}
             >
               {PRESETS.map(([p, what]) => (
                 <option key={p} value={p}>
@@ -274,7 +321,7 @@ function Policy({
               title="Allowed, whatever else is said"
               list={policy.allow_out}
               off={off}
-              remove={(n) => void set({ ...policy, allow_out: policy.allow_out!.filter((x) => x !== n) }, "The policy holds now")}
+              remove={(n) => void set((p) => ({ ...p, allow_out: p.allow_out?.filter((x) => x !== n) }), "The policy holds now")}
             />
           )}
           {!!policy.deny_out?.length && (
@@ -282,7 +329,7 @@ function Policy({
               title="Denied"
               list={policy.deny_out}
               off={off}
-              remove={(n) => void set({ ...policy, deny_out: policy.deny_out!.filter((x) => x !== n) }, "The policy holds now")}
+              remove={(n) => void set((p) => ({ ...p, deny_out: p.deny_out?.filter((x) => x !== n) }), "The policy holds now")}
             />
           )}
           <div class="stack tight-stack">
@@ -302,7 +349,7 @@ function Policy({
                   aria-label={`Remove the rule for ${label(r.to)}`}
                   scope="sandboxes:write"
                   disabled={ended}
-                  onClick={() => void set({ ...policy, rules: rules.filter((_, k) => k !== i) }, "The rule is gone")}
+                  onClick={() => void set((p) => without(p, r), "The rule is gone")}
                 />
               </div>
             ))}
@@ -312,7 +359,8 @@ function Policy({
                 e.preventDefault();
                 const to = adding.value.trim();
                 if (!to) return;
-                void set({ ...policy, rules: [{ action: action.value, to }, ...rules] } as NetworkPolicy, "The rule holds now");
+                const rule = { action: action.value, to } as NetworkRule;
+                void set((p) => ({ ...p, rules: [rule, ...(p.rules ?? [])] }), "The rule holds now");
                 adding.value = "";
               }}
             >

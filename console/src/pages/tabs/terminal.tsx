@@ -1,7 +1,7 @@
 // Terminals are jobs of the sandbox: they outlive a lost connection and a
 // closed page, and are found again by their tag. Only the one that is shown is
 // followed, so that many of them take one connection.
-import { useSignal } from "@preact/signals";
+import { signal, useSignal } from "@preact/signals";
 import { FitAddon } from "@xterm/addon-fit";
 import { WebLinksAddon } from "@xterm/addon-web-links";
 import { Terminal } from "@xterm/xterm";
@@ -10,9 +10,11 @@ import { useEffect, useRef } from "preact/hooks";
 import { ApiError, api, decodeBase64, enc, type Job, pages, type Sandbox, send, stream, want } from "../../api/client";
 import { may } from "../../api/session";
 import { calls } from "../../lib/calls";
+import { whileShown } from "../../lib/shown";
 import { label } from "../../lib/text";
 import { attempt, copy, remember, toast } from "../../ui/do";
 import { Icon } from "../../ui/icons";
+import { leaving } from "../../ui/keys";
 import { Button, CopyAs, Empty, Failure, Loading } from "../../ui/kit";
 import { color, isDark } from "../../ui/theme";
 
@@ -21,6 +23,9 @@ const TAG = "console-terminal";
 const SCROLLBACK = 5000;
 /** How much output a terminal keeps for who comes back to it, in bytes. */
 const KEEP = 1 << 20;
+
+/** Whether terminals are read out, which is slower: asked for once, it holds for all of them. */
+const reader = signal(false);
 
 interface Line {
   job?: Job;
@@ -160,7 +165,7 @@ function Screen({ of: s, job, ended }: { of: Sandbox; job: Job; ended: () => voi
       cursorBlink: true,
       // Programs choose colours without knowing the ground.
       minimumContrastRatio: 4.5,
-      screenReaderMode: false,
+      screenReaderMode: reader.value,
       allowProposedApi: false,
       disableStdin: !may("sandboxes:write"),
       theme: colors(),
@@ -177,6 +182,13 @@ function Screen({ of: s, job, ended }: { of: Sandbox; job: Job; ended: () => voi
       title.value = label(text, 120);
     });
     t.attachCustomKeyEventHandler((e) => {
+      const way = leaving(e);
+      if (way === "out" && e.type === "keydown") {
+        e.preventDefault();
+        t.blur();
+        document.querySelector<HTMLElement>("main [role=tablist] [aria-selected=true]")?.focus();
+      }
+      if (way) return false;
       if (e.type === "keydown" && e.ctrlKey && e.shiftKey && e.code === "KeyC" && t.hasSelection()) {
         void copy(t.getSelection()).then(() => t.focus());
         e.preventDefault();
@@ -208,29 +220,32 @@ function Screen({ of: s, job, ended }: { of: Sandbox; job: Job; ended: () => voi
       let pause = 300;
       while (!stop.signal.aborted) {
         try {
-          await stream<Line>(
-            "GET",
-            `/v1/sandboxes/${enc(s.id)}/jobs/${enc(job.id)}/attach?stdout_offset=${offset}`,
-            undefined,
-            (line) => {
-              pause = 300;
-              if (state.value === "lost") state.value = "open";
-              if (line.data) {
-                const from = line.offset ?? offset;
-                if (from > offset && offset > 0) t.write("\r\n\x1b[7m output was not kept \x1b[0m\r\n");
-                const data = decodeBase64(line.data);
-                offset = from + data.length;
-                t.write(data);
-              }
-              if (line.final) {
-                state.value = "ended";
-                t.write("\r\n\x1b[2mThe shell has ended.\x1b[0m\r\n");
-                t.options.disableStdin = true;
-              }
-            },
-            stop.signal,
+          const hidden = await whileShown(stop.signal, (shown) =>
+            stream<Line>(
+              "GET",
+              `/v1/sandboxes/${enc(s.id)}/jobs/${enc(job.id)}/attach?stdout_offset=${offset}`,
+              undefined,
+              (line) => {
+                pause = 300;
+                if (state.value === "lost") state.value = "open";
+                if (line.data) {
+                  const from = line.offset ?? offset;
+                  if (from > offset && offset > 0) t.write("\r\n\x1b[7m output was not kept \x1b[0m\r\n");
+                  const data = decodeBase64(line.data);
+                  offset = from + data.length;
+                  t.write(data);
+                }
+                if (line.final) {
+                  state.value = "ended";
+                  t.write("\r\n\x1b[2mThe shell has ended.\x1b[0m\r\n");
+                  t.options.disableStdin = true;
+                }
+              },
+              shown,
+            ),
           );
           if (state.value === "ended") return;
+          if (hidden) continue;
         } catch (err) {
           if (stop.signal.aborted) return;
           if (err instanceof ApiError && [404, 409].includes(err.status)) {
@@ -254,6 +269,9 @@ function Screen({ of: s, job, ended }: { of: Sandbox; job: Job; ended: () => voi
   useEffect(() => {
     if (term.current) term.current.options.theme = colors();
   }, [dark]);
+  useEffect(() => {
+    if (term.current) term.current.options.screenReaderMode = reader.value;
+  }, [reader.value]);
   return (
     <>
       <div class="term" ref={box} data-test="terminal" />
@@ -261,7 +279,18 @@ function Screen({ of: s, job, ended }: { of: Sandbox; job: Job; ended: () => voi
         <i class={`dot ${state.value === "open" ? "green" : state.value === "lost" ? "amber" : ""}`} />
         <span>{state.value === "open" ? "Connected" : state.value === "lost" ? "Reconnecting to the same shell…" : "Ended"}</span>
         <span class="muted cut grow">{title.value}</span>
-        <span class="muted">Ctrl-click opens links · Ctrl-Shift-C copies</span>
+        <span class="muted">Ctrl Shift Esc leaves the terminal · Ctrl-click opens links · Ctrl-Shift-C copies</span>
+        <Button
+          small
+          kind="ghost"
+          aria-pressed={reader.value}
+          title="Say to a screen reader what the terminal shows. It is slower then."
+          onClick={() => {
+            reader.value = !reader.value;
+          }}
+        >
+          Screen reader
+        </Button>
         {state.value === "ended" && (
           <Button small onClick={ended}>
             Close
