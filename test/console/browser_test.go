@@ -3,6 +3,7 @@ package console
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/chromedp/cdproto"
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/input"
@@ -150,10 +152,23 @@ func (p *tab) waitFor(script string) {
 	p.run(chromedp.Poll(script, nil, chromedp.WithPollingInterval(50*time.Millisecond), chromedp.WithPollingTimeout(patience-time.Second)))
 }
 
-// sees waits until the page shows a text.
+// sees waits until the page shows a text, also over a load of the page.
 func (p *tab) sees(text string) {
 	p.t.Helper()
-	p.waitFor(fmt.Sprintf(`document.body.innerText.includes(%s)`, quote(text)))
+	ctx, cancel := context.WithTimeout(p.ctx, patience)
+	defer cancel()
+	there := fmt.Sprintf(`document.body.innerText.includes(%s)`, quote(text))
+	for {
+		err := chromedp.Run(ctx, chromedp.Poll(there, nil, chromedp.WithPollingInterval(50*time.Millisecond), chromedp.WithPollingTimeout(patience-time.Second)))
+		var broken *cdproto.Error
+		switch {
+		case err == nil:
+			return
+		case errors.As(err, &broken) && ctx.Err() == nil:
+			continue // the page that was asked is gone, and the next one comes
+		}
+		p.t.Fatalf("%v; the page says:\n%s", err, p.text())
+	}
 }
 
 // click clicks the first control with this text or accessible name.
