@@ -3,15 +3,17 @@
 package sdktest
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 
 	"github.com/cove-sh/cove/internal/testing/dialecttest"
 )
@@ -26,6 +28,8 @@ const (
 type Class struct {
 	// Package is that of the SDK, Name the class as its declarations name it.
 	Package, Name string
+	// File has the declarations, below the package; "" is dist/index.d.ts.
+	File string
 	// Row names a method in the table; "" leaves it out. Nil is Name.METHOD.
 	Row func(method string, static bool) string
 }
@@ -52,7 +56,7 @@ var (
 // methods lists the public methods of a class, by the names of the table.
 func (c *Class) methods(t *testing.T) []string {
 	t.Helper()
-	data, err := os.ReadFile("node_modules/" + c.Package + "/dist/index.d.ts")
+	data, err := os.ReadFile(filepath.Join("node_modules", c.Package, cmp.Or(c.File, "dist/index.d.ts")))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -199,7 +203,7 @@ func (tab *Table) compare(t *testing.T, table string) {
 		}
 		return
 	}
-	if diff := cmp.Diff(was, table); diff != "" {
+	if diff := gocmp.Diff(was, table); diff != "" {
 		t.Errorf("%s is out of date (-want +got); run with -update:\n%s", tableFile, diff)
 	}
 }

@@ -11,7 +11,7 @@ import (
 // the framework then pauses, finds again and kills.
 func TestAgent(t *testing.T) {
 	covetest.ForUsers(t, false, func(t *testing.T, uid uint32) {
-		out := serve(t, uid, byURL).run(t, "agent.mjs", "MASTRA_TELEMETRY_DISABLED=1")
+		out := serve(t, uid, byURL).Run(t, "agent.mjs", "MASTRA_TELEMETRY_DISABLED=1")
 		if !strings.HasSuffix(strings.TrimSpace(out), "done") {
 			t.Errorf("the agent has not done its work:\n%s", out)
 		}

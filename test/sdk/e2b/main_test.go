@@ -4,15 +4,12 @@
 package e2b
 
 import (
-	"context"
 	"encoding/hex"
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/cove-sh/cove/internal/testing/covetest"
 	"github.com/cove-sh/cove/internal/testing/covetest/internet"
@@ -73,10 +70,7 @@ const (
 // server is a daemon as a client sees it.
 type server struct {
 	d *covetest.Daemon
-	// env are the client's variables.
-	env []string
-	// resolver is a file for /etc/resolv.conf, if the client needs names.
-	resolver string
+	sdktest.Client
 }
 
 // serve borrows a daemon of a user, which is reached in a way.
@@ -84,62 +78,25 @@ func serve(t *testing.T, uid uint32, w way) *server {
 	t.Helper()
 	needs.GVisor(t)
 	n := internet.Here(t)
-	s := &server{}
 	args := n.Args()
 	if w == byName {
 		args = append(args, "--preview-domain", domain, "--config", certificate(t, uid))
 	}
-	s.d = covetest.Borrow(t, covetest.Options{UID: uid, Args: args})
+	s := &server{d: covetest.Borrow(t, covetest.Options{UID: uid, Args: args})}
 	key, err := s.d.Client.CreateKey(t.Context(), sandbox.CreateKeyRequest{Name: "sdk " + t.Name(), Team: sandbox.LocalCaller().Team, Scopes: []sandbox.Scope{
 		sandbox.ScopeSandboxesRead, sandbox.ScopeSandboxesWrite, sandbox.ScopeFilesWrite, sandbox.ScopeSecretsWrite, sandbox.ScopeTemplatesWrite,
 	}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.env = []string{"E2B_API_KEY=e2b_" + hex.EncodeToString([]byte(key.Secret))}
+	s.Client = sdktest.Client{Node: 22, Without: []string{"E2B_"}, Env: []string{"E2B_API_KEY=e2b_" + hex.EncodeToString([]byte(key.Secret))}}
 	if w == byURL {
-		s.env = append(s.env, "E2B_API_URL="+s.d.URL+"/e2b", "E2B_VOLUME_API_URL="+s.d.URL+"/e2b", "E2B_SANDBOX_URL="+s.d.URL)
+		s.Env = append(s.Env, "E2B_API_URL="+s.d.URL+"/e2b", "E2B_VOLUME_API_URL="+s.d.URL+"/e2b", "E2B_SANDBOX_URL="+s.d.URL)
 		return s
 	}
 	_, port, _ := strings.Cut(strings.TrimPrefix(s.d.URL, "https://"), ":")
-	s.env = append(s.env, "E2B_DOMAIN="+domain+":"+port, "NODE_EXTRA_CA_CERTS="+n.CA)
-	s.resolver = filepath.Join(t.TempDir(), "resolv.conf")
-	if err := os.WriteFile(s.resolver, []byte("nameserver "+internet.Resolver.String()+"\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	s.Env = append(s.Env, "E2B_DOMAIN="+domain+":"+port)
+	s.UseNames(t)
 	n.SetName("*."+domain, loopback)
 	return s
-}
-
-// run runs a program of this directory as a client, and returns its output.
-func (s *server) run(t *testing.T, program string, env ...string) string {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
-	defer cancel()
-	args := []string{sdktest.Node(t), program}
-	if s.resolver != "" {
-		needs.Command(t, "unshare", "mount")
-		args = append([]string{"unshare", "--mount", "sh", "-ec", `mount --bind "$1" /etc/resolv.conf; shift; exec "$@"`, "sh", s.resolver}, args...)
-	}
-	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
-	for _, v := range os.Environ() {
-		if !strings.HasPrefix(v, "E2B_") {
-			cmd.Env = append(cmd.Env, v)
-		}
-	}
-	cmd.Env = append(append(cmd.Env, s.env...), env...)
-	cmd.WaitDelay = 10 * time.Second
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		t.Errorf("%s: %v\n%s", program, err, out)
-	}
-	return string(out)
-}
-
-// suite runs checks and reports those that fail.
-func (s *server) suite(t *testing.T, env ...string) []sdktest.Row {
-	t.Helper()
-	results := filepath.Join(t.TempDir(), "results.jsonl")
-	out := s.run(t, "suite.mjs", append(env, "COVE_RESULTS="+results, "COVE_GROUPS="+os.Getenv("COVE_GROUPS"))...)
-	return sdktest.Rows(t, results, out)
 }

@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/cove-sh/cove/internal/testing/covetest"
-	"github.com/cove-sh/cove/internal/testing/covetest/internet"
 	"github.com/cove-sh/cove/internal/testing/needs"
 	"github.com/cove-sh/cove/internal/testing/sdktest"
 )
@@ -24,25 +23,8 @@ func certificate(t *testing.T, uid uint32) (config string) {
 	if made.of[uid] != "" {
 		return made.of[uid]
 	}
-	dir, err := os.MkdirTemp("", "cove-e2b-cert-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	cert, key := internet.Here(t).Certificate(t, dir, "*."+domain)
-	config = filepath.Join(dir, "cove.yaml")
-	if err := os.WriteFile(config, []byte("tls:\n  cert: "+cert+"\n  key: "+key+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if uid != 0 {
-		for _, path := range []string{dir, cert, key, config} {
-			if err := os.Chown(path, int(uid), int(uid)); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	made.of[uid] = config
-	return config
+	made.of[uid] = sdktest.Certificate(t, uid, "*."+domain)
+	return made.of[uid]
 }
 
 // made are the configurations by user: daemons are shared if they have the same.
@@ -64,7 +46,7 @@ func TestSDK(t *testing.T) {
 			}
 			for _, w := range ways {
 				t.Run("by "+string(w), func(t *testing.T) {
-					got := serve(t, uid, w).suite(t, "COVE_E2B="+pinned)
+					got := serve(t, uid, w).Suite(t, "COVE_E2B="+pinned)
 					mu.Lock()
 					defer mu.Unlock()
 					rows = append(rows, got...)
@@ -86,7 +68,7 @@ func TestNewest(t *testing.T) {
 	}
 	needs.File(t, filepath.Join(os.Getenv(newestVar), "node_modules/e2b/package.json"))
 	covetest.ForUsers(t, false, func(t *testing.T, uid uint32) {
-		serve(t, uid, byURL).suite(t, "COVE_E2B="+filepath.Join(os.Getenv(newestVar), "node_modules/e2b/dist/index.mjs"))
+		serve(t, uid, byURL).Suite(t, "COVE_E2B="+filepath.Join(os.Getenv(newestVar), "node_modules/e2b/dist/index.mjs"))
 	})
 }
 
@@ -103,7 +85,7 @@ func TestVersions(t *testing.T) {
 				if needs.Soak() {
 					smoke = "COVE_SMOKE=0"
 				}
-				serve(t, uid, byURL).suite(t, "COVE_E2B="+v, smoke)
+				serve(t, uid, byURL).Suite(t, "COVE_E2B="+v, smoke)
 			})
 		})
 	}

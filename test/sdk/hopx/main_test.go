@@ -4,22 +4,16 @@
 package hopx
 
 import (
-	"bufio"
-	"context"
-	"encoding/json"
 	"net/netip"
 	"os"
-	"os/exec"
-	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/cove-sh/cove/internal/testing/covetest"
 	"github.com/cove-sh/cove/internal/testing/covetest/internet"
 	"github.com/cove-sh/cove/internal/testing/dialecttest"
 	"github.com/cove-sh/cove/internal/testing/needs"
+	"github.com/cove-sh/cove/internal/testing/sdktest"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -54,10 +48,7 @@ const (
 // server is a daemon as a client sees it.
 type server struct {
 	d *covetest.Daemon
-	// env are the client's variables.
-	env []string
-	// resolver is a file for /etc/resolv.conf, if the client needs names.
-	resolver string
+	sdktest.Client
 }
 
 // names are the product's, which lead to one daemon at a time.
@@ -71,7 +62,7 @@ func serve(t *testing.T, uid uint32, w way) *server {
 	t.Helper()
 	needs.GVisor(t)
 	n := internet.Here(t)
-	s := &server{}
+	s := &server{Client: sdktest.Client{Node: 20, Without: []string{"HOPX_"}}}
 	if w == byName {
 		names.Lock()
 		t.Cleanup(names.Unlock)
@@ -80,19 +71,15 @@ func serve(t *testing.T, uid uint32, w way) *server {
 			address = "127.0.0.2"
 		}
 		s.d = covetest.Borrow(t, covetest.Options{UID: uid, Args: append(n.Args(),
-			"--listen", address+":443", "--preview-domain", domain, "--allowed-hosts", apiHost, "--config", certificate(t, uid))})
+			"--listen", address+":443", "--preview-domain", domain, "--allowed-hosts", apiHost, "--config", sdktest.Certificate(t, uid, apiHost, "*."+domain))})
 		n.SetName(apiHost, netip.MustParseAddr(address))
 		n.SetName("*."+domain, netip.MustParseAddr(address))
-		s.env = append(s.env, "NODE_EXTRA_CA_CERTS="+n.CA)
-		s.resolver = filepath.Join(t.TempDir(), "resolv.conf")
-		if err := os.WriteFile(s.resolver, []byte("nameserver "+internet.Resolver.String()+"\n"), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		s.UseNames(t)
 	} else {
 		host, image := dialecttest.PushShell(t, password)
 		s.d = covetest.Borrow(t, covetest.Options{UID: uid, Args: append(n.Args(), "--insecure-registries", host, "--webhooks-allow-private")})
 		dialecttest.BuildScreen(t, s.d, "screen")
-		s.env = append(s.env, "HOPX_BASE_URL="+s.d.URL+"/hopx", "COVE_IMAGE="+image, "COVE_IMAGE_PASSWORD="+password, "COVE_SCREEN=screen", "COVE_CALLBACKS=1")
+		s.Env = append(s.Env, "HOPX_BASE_URL="+s.d.URL+"/hopx", "COVE_IMAGE="+image, "COVE_IMAGE_PASSWORD="+password, "COVE_SCREEN=screen", "COVE_CALLBACKS=1")
 	}
 	for name, team := range map[string]string{"HOPX_API_KEY": sandbox.LocalCaller().Team, "COVE_OTHER_KEY": "other"} {
 		key, err := s.d.Client.CreateKey(t.Context(), sandbox.CreateKeyRequest{Name: name + " " + t.Name(), Team: team, Scopes: []sandbox.Scope{
@@ -101,88 +88,9 @@ func serve(t *testing.T, uid uint32, w way) *server {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.env = append(s.env, name+"="+key.Secret)
+		s.Env = append(s.Env, name+"="+key.Secret)
 	}
 	return s
-}
-
-// certificate writes a configuration with a certificate for the product's names, which
-// a user can read.
-func certificate(t *testing.T, uid uint32) (config string) {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "cove-hopx-cert-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	cert, key := internet.Here(t).Certificate(t, dir, apiHost, "*."+domain)
-	config = filepath.Join(dir, "cove.yaml")
-	if err := os.WriteFile(config, []byte("tls:\n  cert: "+cert+"\n  key: "+key+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if uid != 0 {
-		for _, path := range []string{dir, cert, key, config} {
-			if err := os.Chown(path, int(uid), int(uid)); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	return config
-}
-
-// A row is what came of one check.
-type row struct {
-	Group   string   `json:"group"`
-	Check   string   `json:"check"`
-	Methods []string `json:"methods"`
-	Error   string   `json:"error"`
-	MS      int64    `json:"ms"`
-}
-
-// suite runs checks as a client, and reports those that fail.
-func (s *server) suite(t *testing.T, env ...string) []row {
-	t.Helper()
-	needs.Command(t, "node")
-	needs.File(t, "node_modules/.package-lock.json") // npm ci --prefix test/sdk/hopx
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
-	defer cancel()
-	results := filepath.Join(t.TempDir(), "results.jsonl")
-	args := []string{"node", "suite.mjs"}
-	if s.resolver != "" {
-		needs.Command(t, "unshare", "mount")
-		args = append([]string{"unshare", "--mount", "sh", "-ec", `mount --bind "$1" /etc/resolv.conf; shift; exec "$@"`, "sh", s.resolver}, args...)
-	}
-	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
-	for _, v := range os.Environ() {
-		if !strings.HasPrefix(v, "HOPX_") {
-			cmd.Env = append(cmd.Env, v)
-		}
-	}
-	cmd.Env = append(append(cmd.Env, s.env...), append(env, "COVE_RESULTS="+results)...)
-	cmd.WaitDelay = 10 * time.Second
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		t.Errorf("the suite: %v\n%s", err, out)
-	}
-	f, err := os.Open(results)
-	if err != nil {
-		t.Fatalf("no check has ended: %v\n%s", err, out)
-	}
-	defer f.Close()
-	var rows []row
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		var r row
-		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
-			t.Fatal(err)
-		}
-		rows = append(rows, r)
-		if r.Error != "" {
-			t.Errorf("%s: %s: %s", r.Group, r.Check, r.Error)
-		} else if testing.Verbose() {
-			t.Logf("%s: %s (%d ms)", r.Group, r.Check, r.MS)
-		}
-	}
-	return rows
 }
 
 // TestSDK runs all checks by URL, and those that stand for them by name, as an ordinary
@@ -190,7 +98,7 @@ func (s *server) suite(t *testing.T, env ...string) []row {
 // docs/compat.md.
 func TestSDK(t *testing.T) {
 	var mu sync.Mutex
-	var rows []row
+	var rows []sdktest.Row
 	t.Run("ways", func(t *testing.T) {
 		covetest.ForUsers(t, needs.Soak(), func(t *testing.T, uid uint32) {
 			for _, w := range []way{byURL, byName} {
@@ -199,7 +107,7 @@ func TestSDK(t *testing.T) {
 					if w == byName && !needs.Soak() {
 						smoke = "COVE_SMOKE=1"
 					}
-					got := serve(t, uid, w).suite(t, smoke, "COVE_GROUPS="+os.Getenv("COVE_GROUPS"))
+					got := serve(t, uid, w).Suite(t, smoke)
 					mu.Lock()
 					defer mu.Unlock()
 					rows = append(rows, got...)
@@ -208,6 +116,6 @@ func TestSDK(t *testing.T) {
 		})
 	})
 	if os.Getenv("COVE_GROUPS") == "" {
-		table(t, rows)
+		table.Compare(t, rows)
 	}
 }

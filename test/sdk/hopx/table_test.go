@@ -1,177 +1,25 @@
 package hopx
 
-import (
-	"flag"
-	"fmt"
-	"maps"
-	"os"
-	"regexp"
-	"slices"
-	"strings"
-	"testing"
+import "github.com/cove-sh/cove/internal/testing/sdktest"
 
-	"github.com/google/go-cmp/cmp"
-)
+// table is what the SDK offers, and of what the run makes the table of docs/compat.md.
+var table = sdktest.Table{Product: "hopx", Sections: []sdktest.Section{
+	section("sandboxes and code", "Sandbox"),
+	section("commands", "Commands"),
+	section("files", "Files"),
+	section("environment", "EnvironmentVariables"),
+	section("terminals and streams", "Terminal"),
+	section("connections", "WSClient"),
+	section("desktop", "Desktop"),
+	section("templates", "Template"),
+	section("cache", "Cache"),
+}}
 
-var update = flag.Bool("update-table", false, "rewrite the table of docs/compat.md")
-
-const (
-	tableFile  = "../../../docs/compat.md"
-	tableBegin = "<!-- The table of HOPX is made by go test ./test/sdk/hopx -update-table. -->\n"
-	tableEnd   = "<!-- The end of the table of HOPX. -->\n"
-	notesFile  = "differences.txt"
-	types      = "node_modules/@hopx-ai/sdk/dist/index.d.ts"
-)
-
-// surface is what the SDK offers: a title, and the class whose methods are listed there.
-var surface = []struct{ title, class string }{
-	{"Sandboxes and code", "Sandbox"},
-	{"Commands", "Commands"},
-	{"Files", "Files"},
-	{"Environment", "EnvironmentVariables"},
-	{"Terminals and streams", "Terminal"},
-	{"Connections", "WSClient"},
-	{"Desktop", "Desktop"},
-	{"Templates", "Template"},
-	{"Cache", "Cache"},
-}
-
-var (
-	comment   = regexp.MustCompile(`(?s)/\*\*.*?\*/`)
-	signature = regexp.MustCompile(`(?m)^    (?:static )?([a-z]\w*)\(`)
-)
-
-// methods lists the public methods of a class.
-func methods(t *testing.T, class string) []string {
-	t.Helper()
-	data, err := os.ReadFile(types)
-	if err != nil {
-		t.Fatal(err)
-	}
-	text := comment.ReplaceAllString(string(data), "")
-	body := regexp.MustCompile(`(?s)declare class ` + class + `\b[^{]*\{(.*?)\n\}`).FindStringSubmatch(text)
-	if body == nil {
-		t.Fatalf("the SDK has no class %s", class)
-	}
-	var list []string
-	for _, m := range signature.FindAllStringSubmatch(body[1], -1) {
-		if m[1] != "constructor" && (class != "WSClient" || m[1] != "messages") {
-			list = append(list, class+"."+m[1])
+func section(title, class string) sdktest.Section {
+	return sdktest.Section{Title: "HOPX: " + title, Classes: []sdktest.Class{{Package: "@hopx-ai/sdk", Name: class, Row: func(m string, _ bool) string {
+		if class == "WSClient" && m == "messages" {
+			return "" // a generator, which receive is made of
 		}
-	}
-	slices.Sort(list)
-	return slices.Compact(list)
-}
-
-// notes reads what differs: METHOD: differs|refused|not shown: text.
-func notes(t *testing.T) map[string]string {
-	t.Helper()
-	data, err := os.ReadFile(notesFile)
-	if err != nil {
-		t.Fatal(err)
-	}
-	all := map[string]string{}
-	for line := range strings.Lines(string(data)) {
-		line = strings.TrimSpace(line)
-		if line == "" || line[0] == '#' {
-			continue
-		}
-		method, note, ok := strings.Cut(line, ": ")
-		kind, _, _ := strings.Cut(note, ":")
-		if !ok || !slices.Contains([]string{"differs", "refused", "not shown"}, kind) {
-			t.Errorf("%s: %q is not METHOD: differs|refused|not shown: text", notesFile, line)
-			continue
-		}
-		all[method] = note
-	}
-	return all
-}
-
-// table compares the table of docs/compat.md with what checks have shown.
-func table(t *testing.T, rows []row) {
-	t.Helper()
-	by := map[string]map[string]bool{}
-	for _, r := range rows {
-		for _, m := range r.Methods {
-			if by[m] == nil {
-				by[m] = map[string]bool{}
-			}
-			by[m][r.Group] = true
-		}
-	}
-	said := notes(t)
-	var text strings.Builder
-	listed := map[string]bool{}
-	for _, s := range surface {
-		fmt.Fprintf(&text, "\n### HOPX: %s\n\n| Method | | Shown by |\n|---|---|---|\n", strings.ToLower(s.title[:1])+s.title[1:])
-		for _, m := range methods(t, s.class) {
-			for _, name := range append([]string{m}, options(m, by)...) {
-				listed[name] = true
-				fmt.Fprintf(&text, "| `%s` | %s | %s |\n", name, state(t, name, by[name], said[name]), strings.Join(slices.Sorted(maps.Keys(by[name])), ", "))
-			}
-		}
-	}
-	for m := range by {
-		if !listed[m] {
-			t.Errorf("a check shows %s, which the SDK does not have", m)
-		}
-	}
-	for m := range said {
-		if !listed[m] {
-			t.Errorf("%s speaks of %s, which the SDK does not have", notesFile, m)
-		}
-	}
-	compare(t, text.String()+"\n")
-}
-
-// options are what a method takes that has a row of its own.
-func options(method string, by map[string]map[string]bool) []string {
-	var list []string
-	for m := range by {
-		if strings.HasPrefix(m, method+" ") {
-			list = append(list, m)
-		}
-	}
-	slices.Sort(list)
-	return list
-}
-
-// state says what is known of a method.
-func state(t *testing.T, method string, by map[string]bool, note string) string {
-	t.Helper()
-	switch {
-	case strings.HasPrefix(note, "not shown"):
-		if len(by) > 0 {
-			t.Errorf("%s is said not to be shown, but is, by %v", method, slices.Sorted(maps.Keys(by)))
-		}
-		return note
-	case len(by) == 0:
-		t.Errorf("no check shows %s; add one, or say in %s why there is none", method, notesFile)
-		return "not shown"
-	case note != "":
-		return note
-	}
-	return "passes"
-}
-
-func compare(t *testing.T, table string) {
-	t.Helper()
-	data, err := os.ReadFile(tableFile)
-	if err != nil {
-		t.Fatal(err)
-	}
-	before, rest, ok := strings.Cut(string(data), tableBegin)
-	was, after, ok2 := strings.Cut(rest, tableEnd)
-	if !ok || !ok2 {
-		t.Fatalf("%s has no place for the table", tableFile)
-	}
-	if *update && !t.Failed() {
-		if err := os.WriteFile(tableFile, []byte(before+tableBegin+table+tableEnd+after), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	if diff := cmp.Diff(was, table); diff != "" {
-		t.Errorf("%s is out of date (-want +got); run with -update-table:\n%s", tableFile, diff)
-	}
+		return class + "." + m
+	}}}}
 }

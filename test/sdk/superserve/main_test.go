@@ -4,17 +4,14 @@
 package superserve
 
 import (
-	"context"
 	"errors"
 	"io"
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/cove-sh/cove/internal/doors/dialect/superserve/api"
 	"github.com/cove-sh/cove/internal/testing/covetest"
@@ -42,10 +39,7 @@ const (
 // server is a daemon as a client sees it.
 type server struct {
 	d *covetest.Daemon
-	// env are the client's variables.
-	env []string
-	// resolver is a file for /etc/resolv.conf, if the client needs names.
-	resolver string
+	sdktest.Client
 }
 
 // serve borrows a daemon of a user, which is reached in a way.
@@ -56,26 +50,23 @@ func serve(t *testing.T, uid uint32, w way) *server {
 	registry, image := dialecttest.PushShell(t, "")
 	args := append(n.Args(), "--insecure-registries", registry)
 	if w == byName {
-		args = append(args, "--config", certificate(t, uid))
+		args = append(args, "--config", sdktest.Certificate(t, uid, names...))
 	}
 	s := &server{d: covetest.Borrow(t, covetest.Options{UID: uid, Args: args})}
-	s.env = []string{
+	s.Client = sdktest.Client{Node: 22, Without: []string{"SUPERSERVE_", "NODE_"}, Env: []string{
 		"SUPERSERVE_API_KEY=" + s.key(t, sandbox.LocalCaller().Team), "COVE_FOREIGN_KEY=" + s.key(t, "others"), "COVE_IMAGE=" + image,
-	}
+	}}
 	if w == byURL {
 		shim := filepath.Join(t.TempDir(), "shim.mjs")
 		if err := os.WriteFile(shim, []byte(api.Shim), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		s.env = append(s.env, "SUPERSERVE_BASE_URL="+s.d.URL+api.Prefix, "NODE_OPTIONS=--import=file://"+shim, "COVE_DATA="+s.d.URL+api.Prefix)
+		s.Env = append(s.Env, "SUPERSERVE_BASE_URL="+s.d.URL+api.Prefix, "NODE_OPTIONS=--import=file://"+shim, "COVE_DATA="+s.d.URL+api.Prefix)
 		return s
 	}
-	s.env = append(s.env, "NODE_EXTRA_CA_CERTS="+n.CA, "COVE_DATA=https://sandbox.superserve.ai")
+	s.Env = append(s.Env, "COVE_DATA=https://sandbox.superserve.ai")
+	s.UseNames(t)
 	forward(t, strings.TrimPrefix(s.d.URL, "https://"))
-	s.resolver = filepath.Join(t.TempDir(), "resolv.conf")
-	if err := os.WriteFile(s.resolver, []byte("nameserver "+internet.Resolver.String()+"\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
 	for _, name := range names {
 		n.SetName(name, netip.MustParseAddr("127.0.0.1"))
 	}
@@ -135,30 +126,4 @@ func join(from net.Conn, address string) {
 	_, _ = io.Copy(from, to)
 	_ = from.Close()
 	<-ended
-}
-
-// run runs the checks as a client, and reports those that fail.
-func (s *server) run(t *testing.T, env ...string) []sdktest.Row {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
-	defer cancel()
-	args := []string{sdktest.Node(t), "suite.mjs"}
-	if s.resolver != "" {
-		needs.Command(t, "unshare", "mount")
-		args = append([]string{"unshare", "--mount", "sh", "-ec", `mount --bind "$1" /etc/resolv.conf; shift; exec "$@"`, "sh", s.resolver}, args...)
-	}
-	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
-	for _, v := range os.Environ() {
-		if !strings.HasPrefix(v, "SUPERSERVE_") && !strings.HasPrefix(v, "NODE_") {
-			cmd.Env = append(cmd.Env, v)
-		}
-	}
-	results := filepath.Join(t.TempDir(), "results.jsonl")
-	cmd.Env = append(append(append(cmd.Env, s.env...), env...), "COVE_RESULTS="+results, "COVE_GROUPS="+os.Getenv("COVE_GROUPS"))
-	cmd.WaitDelay = 10 * time.Second
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		t.Errorf("the checks: %v\n%s", err, out)
-	}
-	return sdktest.Rows(t, results, string(out))
 }

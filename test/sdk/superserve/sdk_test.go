@@ -2,39 +2,13 @@ package superserve
 
 import (
 	"os"
-	"path/filepath"
 	"sync"
 	"testing"
 
 	"github.com/cove-sh/cove/internal/testing/covetest"
-	"github.com/cove-sh/cove/internal/testing/covetest/internet"
 	"github.com/cove-sh/cove/internal/testing/needs"
 	"github.com/cove-sh/cove/internal/testing/sdktest"
 )
-
-// certificate writes a configuration with a certificate for the product's names, which
-// a user can read.
-func certificate(t *testing.T, uid uint32) (config string) {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "cove-superserve-cert-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	cert, key := internet.Here(t).Certificate(t, dir, names...)
-	config = filepath.Join(dir, "cove.yaml")
-	if err := os.WriteFile(config, []byte("tls:\n  cert: "+cert+"\n  key: "+key+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if uid != 0 {
-		for _, path := range []string{dir, cert, key, config} {
-			if err := os.Chown(path, int(uid), int(uid)); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	return config
-}
 
 // table is what the SDK offers, and of what the run makes the table of docs/compat.md.
 var table = sdktest.Table{Product: "superserve", Sections: []sdktest.Section{
@@ -68,12 +42,12 @@ func TestSDK(t *testing.T) {
 					smoke := "COVE_SMOKE=0"
 					if w == byName {
 						naming.Lock()
-						defer naming.Unlock()
+						t.Cleanup(naming.Unlock) // after the port is free
 						if !needs.Soak() {
 							smoke = "COVE_SMOKE=1"
 						}
 					}
-					got := serve(t, uid, w).run(t, smoke)
+					got := serve(t, uid, w).Suite(t, smoke)
 					mu.Lock()
 					defer mu.Unlock()
 					rows = append(rows, got...)
