@@ -79,18 +79,18 @@ func (s *Server) newFront(p *parts) (*front, error) {
 	sessions := auth.NewSessions(p.store, keys)
 	api = s.authenticate(keys, sessions, bound.handler(mux))
 	previews := preview.New(preview.Config{Previews: p.service, Views: p.service, Domain: s.cfg.Previews.Domain, Names: s.cfg.AllowedHosts, Log: s.log})
-	doors := s.sdkDoors(p, keys, bound, previews)
+	doors, memory := s.sdkDoors(p, keys, bound, previews), limits.NewMemoryBudget(sdkMemory)
 	paced := func(next http.Handler) http.Handler {
 		return auth.WithAddress(s.bounds.MinBodyRate.Handler(next, ownContent))
 	}
 	// Clients of other products may name a sandbox in headers, whose programs have any paths.
 	fronts := splitTo(console.Claims, s.newConsole(p, keys, sessions), s.dialectFronts(p, mcp, keys, bound, api))
 	for _, d := range slices.Backward(doors) { // the first of them are asked first
-		fronts = splitTo(d.Claims, d, fronts)
+		fronts = splitTo(d.Claims, memory.Share(d), fronts)
 	}
 	named := splitTo(previews.Claims, previews, p.metrics.watch(s.checkHost(paced(s.uploads(p.service, fronts)))))
 	for _, d := range slices.Backward(doors) {
-		named = splitTo(d.ClaimsHost, p.metrics.watch(s.checkPages(paced(d))), named)
+		named = splitTo(d.ClaimsHost, p.metrics.watch(s.checkPages(paced(memory.Share(d)))), named)
 	}
 	f.http = &http.Server{
 		Handler:           f.count(named),

@@ -6,10 +6,12 @@ import (
 	"crypto/sha256"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/cove-sh/cove/internal/daemon/auth"
 	"github.com/cove-sh/cove/internal/daemon/store"
 	"github.com/cove-sh/cove/internal/doors/dialect/gate"
+	"github.com/cove-sh/cove/internal/limits"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -21,6 +23,11 @@ type sdkDoor interface {
 	// ClaimsHost reports whether a request is for this door by its host name. No
 	// other handler may see it.
 	ClaimsHost(*http.Request) bool
+}
+
+// sdkMemory is what the bodies have that the doors for SDKs read as a whole.
+var sdkMemory = limits.MemoryBudgetConfig{
+	Total: 96 << 20, PerCaller: 48 << 20, MaxBody: 12 << 20, Wait: 10 * time.Second, ReadTimeout: 5 * time.Minute,
 }
 
 // sdkDoors are the doors for the SDKs of other products. "cove compat" lists the same ones.

@@ -20,6 +20,7 @@ import (
 	"github.com/cove-sh/cove/internal/doors/dialect/e2b/access"
 	"github.com/cove-sh/cove/internal/doors/dialect/e2b/answer"
 	"github.com/cove-sh/cove/internal/doors/dialect/gate"
+	"github.com/cove-sh/cove/internal/limits"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -127,6 +128,9 @@ func (s *plane) gone(ctx context.Context, box string) bool {
 // decode reads a request's body. Unknown fields are refused, since they would have no
 // effect.
 func decode(w http.ResponseWriter, r *http.Request, to any) error {
+	if err := limits.HoldBody(r); err != nil {
+		return err
+	}
 	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody))
 	d.DisallowUnknownFields()
 	err := d.Decode(to)

@@ -1,0 +1,33 @@
+package limits
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+type sharedKey struct{}
+
+// Share has the requests of next hold memory of one budget: [HoldBody] takes it.
+func (m *MemoryBudget) Share(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), sharedKey{}, m)))
+	})
+}
+
+// HoldBody is [MemoryBudget.Hold] of the budget that the request's handlers share, for
+// the caller in its context; without such a budget it does nothing. What is held is
+// given back when the request has ended. The error is that of Hold.
+func HoldBody(r *http.Request) error {
+	m, ok := r.Context().Value(sharedKey{}).(*MemoryBudget)
+	if !ok {
+		return nil
+	}
+	caller, _ := sandbox.CallerOf(r.Context())
+	release, err := m.Hold(r, caller.Team+"\x00"+caller.KeyID)
+	if err == nil {
+		context.AfterFunc(r.Context(), release)
+	}
+	return err
+}
