@@ -20,15 +20,21 @@ const maxAnnounced = 1024
 // announceJob tells those who follow events of a job that has begun or ended.
 func (s *Service) announceJob(in call.Realm, job *sandbox.Job) {
 	told := *job
-	told.Command = nil
+	told.Command = shortCommand(job.Command)
+	s.events.Add(events.Entry{Team: in.Team, Namespace: in.Namespace, Event: sandbox.Event{Kind: sandbox.EventJob, SandboxID: job.SandboxID, Job: &told}})
+}
+
+// shortCommand is the beginning of a command.
+func shortCommand(command []string) (short []string) {
 	left := maxAnnounced
-	for _, arg := range job.Command {
-		told.Command = append(told.Command, clip.Text(arg, left))
-		if left -= len(arg); left <= 0 {
+	for _, arg := range command {
+		if left <= 0 {
 			break
 		}
+		short = append(short, clip.Text(arg, left))
+		left -= len(arg)
 	}
-	s.events.Add(events.Entry{Team: in.Team, Namespace: in.Namespace, Event: sandbox.Event{Kind: sandbox.EventJob, SandboxID: job.SandboxID, Job: &told}})
+	return short
 }
 
 // announcing passes on the events of a job to its caller, and announces the job when it
@@ -67,7 +73,9 @@ func (s *Service) announceEnd(in call.Realm, sandboxID, id string) {
 			return
 		case sandbox.CodeOf(err) == sandbox.CodeNotFound:
 			return
-		default: // it runs, or the sandbox does not answer: an agent that does at once is not asked at once
+		default:
+			// The job runs on, or the sandbox does not answer. An agent that answers before
+			// the wait is over does not keep the server busy.
 			waitUnless(ctx, time.Second, h.gone)
 		}
 	}

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -139,5 +141,29 @@ func TestFollowEvents(t *testing.T) {
 	follow(asRed(t), func(sandbox.Event) error { return io.ErrShortWrite })
 	if err := <-done; err != io.ErrShortWrite {
 		t.Errorf("an error of the sink became %v", err)
+	}
+}
+
+// Thousands of events are remembered, so that none has all of a long command.
+func TestCommandsInEventsAreShort(t *testing.T) {
+	w := newHarness(t)
+	x := w.create(sandbox.CreateRequest{Name: "x"})
+	long := strings.Repeat("ü", 2000)
+	if _, err := w.Exec(asRed(t), x.ID, sandbox.ExecRequest{Command: []string{"true", long, long}}, nil); err != nil {
+		t.Fatal(err)
+	}
+	jobs := 0
+	must(t, w.FollowEvents(asRed(t), sandbox.FollowEventsRequest{Kinds: []sandbox.EventKind{sandbox.EventJob}, After: sandbox.EventsOldest, Once: true}, func(e sandbox.Event) error {
+		if e.Job == nil {
+			return nil
+		}
+		jobs++
+		if all := strings.Join(e.Job.Command, ""); len(e.Job.Command) != 2 || len(all) > maxAnnounced+len("…") || !utf8.ValidString(all) {
+			t.Errorf("the command is %d arguments of %d bytes", len(e.Job.Command), len(all))
+		}
+		return nil
+	}))
+	if jobs == 0 {
+		t.Error("no job is told")
 	}
 }

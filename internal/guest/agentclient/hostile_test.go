@@ -7,6 +7,7 @@ import (
 	"math"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -584,4 +585,12 @@ func FuzzClean(f *testing.F) {
 			t.Fatalf("clean(%q, %d) = %q", s, limit, got)
 		}
 	})
+}
+
+// A command that was not shortened takes no memory of the daemon's.
+func TestCommandIsBounded(t *testing.T) {
+	short := command(slices.Repeat([]string{strings.Repeat("x", 1<<20)}, 1000))
+	if len(short) != maxArgs || len(short[0]) != maxArg || len(command(nil)) != 0 {
+		t.Errorf("%d arguments of %d bytes stay", len(short), len(short[0]))
+	}
 }
