@@ -46,8 +46,9 @@ var EventKinds = []EventKind{EventSandbox, EventSandboxDeleted, EventSnapshot, E
 // Event is something that has happened. Of the fields after SandboxID one is set, by
 // its kind, but for deletions and [EventBegun].
 type Event struct {
-	// ID is where the stream can be taken up again: see [FollowEventsRequest].
-	ID   string    `json:"id"`
+	// ID is where the stream can be taken up again: see [FollowEventsRequest]. Events of
+	// the network have none, since they are not remembered.
+	ID   string    `json:"id,omitempty"`
 	At   time.Time `json:"at"`
 	Kind EventKind `json:"kind"`
 	// Missed is set in [EventBegun] if there were events after the asked one that are
