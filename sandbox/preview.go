@@ -1,6 +1,9 @@
 package sandbox
 
-import "time"
+import (
+	"context"
+	"time"
+)
 
 // How a visitor of a private preview shows the key or a signed link. A cookie
 // may hold either of them, or both.
@@ -48,6 +51,18 @@ type CreatePreviewRequest struct {
 	// NewKey ends the old key and all links signed so far.
 	NewKey bool `json:"new_key,omitempty"`
 }
+
+type firstKey struct{}
+
+// WithFirst says that [Previews.CreatePreview] with ctx is to make the first preview of
+// a port: where there is one, or was a private one, it is a conflict and changes
+// nothing.
+func WithFirst(ctx context.Context) context.Context {
+	return context.WithValue(ctx, firstKey{}, true)
+}
+
+// First reports whether ctx is of [WithFirst].
+func First(ctx context.Context) bool { return ctx.Value(firstKey{}) != nil }
 
 // NewPreview is a preview with its key, if one was made: it is shown this once.
 type NewPreview struct {

@@ -1,11 +1,13 @@
 package server
 
 import (
+	"context"
 	"net/http"
 
 	"github.com/cove-sh/cove/internal/daemon/auth"
 	"github.com/cove-sh/cove/internal/doors/dialect/gate"
 	superserve "github.com/cove-sh/cove/internal/doors/dialect/superserve/api"
+	"github.com/cove-sh/cove/sandbox"
 )
 
 // newSuperserve makes the door for Superserve's clients.
@@ -16,8 +18,15 @@ func (s *Server) newSuperserve(p *parts, keys *auth.Keys, bound *perKey, preview
 		Trusted:  func(r *http.Request) bool { return s.cfg.Dev || auth.ViaUnixSocket(r) },
 		Bound:    bound.handler,
 		Previews: previews,
-		Domain:   s.cfg.Previews.Domain,
-		Refuse:   hurry,
-		Log:      s.log,
+		Previewed: func(ctx context.Context, id string, port int) (bool, error) {
+			_, err := p.store.Preview(ctx, id, port)
+			if sandbox.CodeOf(err) == sandbox.CodeNotFound {
+				return false, nil
+			}
+			return err == nil, err
+		},
+		Domain: s.cfg.Previews.Domain,
+		Refuse: hurry,
+		Log:    s.log,
 	})
 }

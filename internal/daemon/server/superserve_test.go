@@ -2,7 +2,11 @@ package server_test
 
 import (
 	"encoding/json"
+	"io"
 	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -211,5 +215,50 @@ func TestSuperserveSharesSandboxes(t *testing.T) {
 	}
 	if box, err := r.client(t).Get(t.Context(), made.ID); err != nil || box.State != sandbox.StateKilled {
 		t.Errorf("then it is %+v, %v", box, err)
+	}
+}
+
+// A stranger opens a port of a sandbox that the SDK has created, but none of which its
+// owner has or had a private preview.
+func TestSuperservePorts(t *testing.T) {
+	r, clients := ssServer(t, nil, sandbox.LocalCaller().Team)
+	page := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") }))
+	defer page.Close()
+	at, err := url.Parse(page.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	port, err := strconv.Atoi(at.Port())
+	if err != nil {
+		t.Fatal(err)
+	}
+	private := func(id string) error {
+		_, err := r.client(t).CreatePreview(t.Context(), id, sandbox.CreatePreviewRequest{Port: port})
+		return err
+	}
+	for _, c := range []struct {
+		name   string
+		before func(id string) error
+		want   int
+	}{
+		{name: "new", before: func(string) error { return nil }, want: http.StatusOK},
+		{name: "private", before: private, want: http.StatusUnauthorized},
+		{name: "private and deleted", want: http.StatusNotFound, before: func(id string) error {
+			if err := private(id); err != nil {
+				return err
+			}
+			return r.client(t).DeletePreview(t.Context(), id, port)
+		}},
+	} {
+		id := clients[0].create().ID
+		if err := c.before(id); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			a := clients[0].send("GET", "/superserve/"+at.Port()+"-"+id+"/", "", "X-Superserve-Sandbox-Id", id)
+			if a.status != c.want || c.want == http.StatusOK && a.text != "hello" {
+				t.Errorf("%s: %d %s, want %d", c.name, a.status, a.text, c.want)
+			}
+		}
 	}
 }

@@ -117,6 +117,29 @@ func TestVisit(t *testing.T) {
 	wantCode(t, err, sandbox.CodeForbidden)
 }
 
+// A first preview neither changes one nor follows a private one that has ended.
+func TestFirstPreview(t *testing.T) {
+	w := newHarness(t)
+	first := sandbox.WithFirst(asRed(t))
+	w.create(sandbox.CreateRequest{Name: "x"})
+	w.preview("x", sandbox.CreatePreviewRequest{Port: 1})
+	w.preview("x", sandbox.CreatePreviewRequest{Port: 2})
+	must(t, w.DeletePreview(asRed(t), "x", 2))
+	w.preview("x", sandbox.CreatePreviewRequest{Port: 3, Access: sandbox.PreviewPublic})
+	must(t, w.DeletePreview(asRed(t), "x", 3))
+	for port, want := range map[int]sandbox.Code{1: sandbox.CodeConflict, 2: sandbox.CodeConflict, 3: "", 4: ""} {
+		_, err := w.CreatePreview(first, "x", sandbox.CreatePreviewRequest{Port: port, Access: sandbox.PreviewPublic})
+		if sandbox.CodeOf(err) != want {
+			t.Errorf("port %d: %v, want %q", port, err, want)
+		}
+	}
+	list, err := w.ListPreviews(asRed(t), "x", sandbox.Page{})
+	must(t, err)
+	if len(list.Items) != 3 || list.Items[0].Access != sandbox.PreviewPrivate {
+		t.Errorf("then there are %+v", list.Items)
+	}
+}
+
 // TestLabels visits by labels that are not in the one spelling.
 func TestLabels(t *testing.T) {
 	w := newHarness(t)

@@ -45,7 +45,8 @@ type PreviewRecord struct {
 	Team string
 	// KeyHash is the hash of its key, or nil if it has none.
 	KeyHash []byte
-	// Generation counts its keys: a link is good for one generation.
+	// Generation counts the keys of the port: a link is good for one generation. A
+	// port that never had a private preview is at 0.
 	Generation int64
 }
 
@@ -53,18 +54,21 @@ type PreviewRecord struct {
 type Previews interface {
 	// ChangePreview adds or changes the preview of a port, and returns it as it
 	// is then. Apply gets the one that is there and has not expired by now, or
-	// one without an id, to which it gives all but the sandbox and the port. If
+	// one with nothing but the generation of the last, to which it gives all but the
+	// sandbox and the port. If
 	// the sandbox has max previews, one more is quota_exceeded. Apply runs while
 	// the store is locked: it must not call the store, and its error undoes the
 	// change and is returned.
 	ChangePreview(ctx context.Context, sandboxID string, port int, now time.Time, max int, apply func(*PreviewRecord) error) (PreviewRecord, error)
-	// Preview returns the preview of a port, expired ones too.
+	// Preview returns the preview of a port, expired ones too. One that had a key is
+	// kept after its end, as expired, for as long as the sandbox: the port is not to
+	// become public without its owner.
 	Preview(ctx context.Context, sandboxID string, port int) (PreviewRecord, error)
 	// ListPreviews returns one page of the previews of a sandbox by port, or of
 	// those of all sandboxes of the namespace that are not ended, by sandbox and
 	// port, for "", and the cursor of the next. The namespace "" is all of the team.
 	// Those that have expired by now are left out.
 	ListPreviews(ctx context.Context, team, namespace, sandboxID string, now time.Time, p sandbox.Page) ([]PreviewRecord, string, error)
-	// DeletePreview removes the preview of a port, if it is there.
+	// DeletePreview ends the preview of a port, if it is there.
 	DeletePreview(ctx context.Context, sandboxID string, port int) error
 }

@@ -52,6 +52,9 @@ func (x *Exposer) CreatePreview(ctx context.Context, ref string, req sandbox.Cre
 		var key string
 		p, err := x.cfg.Store.ChangePreview(c.Ctx, r.ID, req.Port, now, sandbox.MaxPreviews, func(p *store.PreviewRecord) error {
 			key = "" // it may run again
+			if sandbox.First(c.Ctx) && (p.ID != "" || p.Generation > 0) {
+				return sandbox.Errorf(sandbox.CodeConflict, "port %d has a preview, or had a private one; create its preview yourself if it is to be another", req.Port)
+			}
 			if p.ID == "" {
 				p.ID, p.Team, p.CreatedAt = ids.New(ids.Preview), r.Team, now
 			}

@@ -12,6 +12,9 @@ import (
 
 const previewColumns = "id, sandbox_id, team, port, access, wake, key_hash, generation, created_at, expires_at"
 
+// openPreviews are those that have not expired by a time.
+const openPreviews = "(expires_at IS NULL OR expires_at > ?)"
+
 func scanPreview(scan func(...any) error) (store.PreviewRecord, error) {
 	var r store.PreviewRecord
 	err := scan(&r.ID, &r.SandboxID, &r.Team, &r.Port, &r.Access, &r.Wake, &r.KeyHash, &r.Generation, instant{&r.CreatedAt}, maybe{&r.ExpiresAt})
@@ -25,12 +28,14 @@ func scanPreview(scan func(...any) error) (store.PreviewRecord, error) {
 func (s *Store) ChangePreview(ctx context.Context, sandboxID string, port int, now time.Time, max int, apply func(*store.PreviewRecord) error) (store.PreviewRecord, error) {
 	var r store.PreviewRecord
 	err := s.lasting(ctx, func(tx *sql.Tx) error {
-		if _, err := tx.ExecContext(ctx, "DELETE FROM previews WHERE sandbox_id = ? AND expires_at <= ?", sandboxID, now.UnixNano()); err != nil {
+		if _, err := tx.ExecContext(ctx, "DELETE FROM previews WHERE sandbox_id = ? AND expires_at <= ? AND generation = 0", sandboxID, now.UnixNano()); err != nil {
 			return fmt.Errorf("remove expired previews: %w", err)
 		}
 		after, err := preview(ctx, tx, sandboxID, port)
-		if sandbox.CodeOf(err) == sandbox.CodeNotFound {
-			err = admitPreview(ctx, tx, sandboxID, max)
+		ended := err == nil && after.ExpiresAt != nil && !now.Before(*after.ExpiresAt)
+		if ended || sandbox.CodeOf(err) == sandbox.CodeNotFound {
+			after = store.PreviewRecord{Generation: after.Generation}
+			err = admitPreview(ctx, tx, sandboxID, now, max)
 		}
 		if err != nil {
 			return err
@@ -53,9 +58,10 @@ func (s *Store) ChangePreview(ctx context.Context, sandboxID string, port int, n
 }
 
 // admitPreview says whether a sandbox may have one more preview.
-func admitPreview(ctx context.Context, tx *sql.Tx, sandboxID string, max int) error {
+func admitPreview(ctx context.Context, tx *sql.Tx, sandboxID string, now time.Time, max int) error {
 	var n int
-	if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM previews WHERE sandbox_id = ?", sandboxID).Scan(&n); err != nil {
+	err := tx.QueryRowContext(ctx, "SELECT count(*) FROM previews WHERE sandbox_id = ? AND "+openPreviews, sandboxID, now.UnixNano()).Scan(&n)
+	if err != nil {
 		return fmt.Errorf("count previews: %w", err)
 	}
 	if max > 0 && n >= max {
@@ -80,7 +86,7 @@ var previewOrder = listOrder{[]string{"sandbox_id", "port"}, false, func(p store
 func (s *Store) ListPreviews(ctx context.Context, team, namespace, sandboxID string, now time.Time, p sandbox.Page) ([]store.PreviewRecord, string, error) {
 	l := listQuery{
 		columns: previewColumns, table: "previews", page: p, order: previewOrder,
-		where: []string{"team = ?", "(expires_at IS NULL OR expires_at > ?)"}, args: []any{team, now.UnixNano()},
+		where: []string{"team = ?", openPreviews}, args: []any{team, now.UnixNano()},
 	}
 	if sandboxID != "" {
 		l.where, l.args = append(l.where, "sandbox_id = ?"), append(l.args, sandboxID)
@@ -95,8 +101,13 @@ func (s *Store) ListPreviews(ctx context.Context, team, namespace, sandboxID str
 
 // DeletePreview implements [store.Previews].
 func (s *Store) DeletePreview(ctx context.Context, sandboxID string, port int) error {
-	if _, err := s.remove(ctx, "DELETE FROM previews WHERE sandbox_id = ? AND port = ?", sandboxID, port); err != nil {
-		return fmt.Errorf("delete a preview of sandbox %s: %w", sandboxID, err)
+	for _, query := range []string{
+		"DELETE FROM previews WHERE sandbox_id = ? AND port = ? AND generation = 0",
+		"UPDATE previews SET expires_at = 0, key_hash = NULL WHERE sandbox_id = ? AND port = ?", // one that had a key
+	} {
+		if _, err := s.remove(ctx, query, sandboxID, port); err != nil {
+			return fmt.Errorf("delete a preview of sandbox %s: %w", sandboxID, err)
+		}
 	}
 	return s.sync()
 }

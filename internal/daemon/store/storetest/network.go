@@ -284,6 +284,48 @@ func testPreviewsExpire(t *testing.T, open Opener) {
 	wantSame(t, r.ID, "prv-new")
 }
 
+// testPreviewsHadKeys ends previews. The store knows of those that had a key until their
+// sandbox is gone, and they take no room of others.
+func testPreviewsHadKeys(t *testing.T, open Opener) {
+	s := open(t)
+	add(t, s, plain("a", "red", 0))
+	private := func(port int, expires *time.Time) func(*store.PreviewRecord) error {
+		return func(r *store.PreviewRecord) error {
+			r.ID, r.Team, r.Access, r.CreatedAt, r.ExpiresAt = fmt.Sprintf("prv-%d-%d", port, r.Generation), "red", sandbox.PreviewPrivate, epoch, expires
+			r.KeyHash, r.Generation = []byte{1}, r.Generation+1
+			return nil
+		}
+	}
+	later := epoch.Add(time.Hour)
+	for port, expires := range map[int]*time.Time{1: at(time.Minute), 2: nil} {
+		_, err := s.ChangePreview(t.Context(), "a", port, epoch, 2, private(port, expires))
+		must(t, err)
+	}
+	must(t, s.DeletePreview(t.Context(), "a", 2))
+	putPreview(t, s, "a", 3, at(time.Minute))
+	putPreview(t, s, "a", 4, nil)
+	must(t, s.DeletePreview(t.Context(), "a", 4))
+	for _, port := range []int{5, 6} { // no more than two are open
+		_, err := s.ChangePreview(t.Context(), "a", port, later, 2, private(port, nil))
+		must(t, err)
+	}
+	wantSame(t, previewPorts(t, s, "red", "a", later), []int{5, 6})
+	for port, want := range map[int]sandbox.Code{1: "", 2: "", 3: sandbox.CodeNotFound, 4: sandbox.CodeNotFound} {
+		r, err := s.Preview(t.Context(), "a", port)
+		if sandbox.CodeOf(err) != want || err == nil && (r.Generation != 1 || r.ExpiresAt == nil || r.ExpiresAt.After(later)) {
+			t.Errorf("the preview of port %d is %+v, %v", port, r, err)
+		}
+	}
+	must(t, s.DeletePreview(t.Context(), "a", 5))
+	got, err := s.ChangePreview(t.Context(), "a", 2, later, 2, private(2, nil))
+	must(t, err)
+	wantSame(t, got.ID, "prv-2-1")
+	wantSame(t, got.Generation, int64(2))
+	must(t, s.DeleteSandbox(t.Context(), "a"))
+	_, err = s.Preview(t.Context(), "a", 1)
+	wantCode(t, err, sandbox.CodeNotFound)
+}
+
 func testPreviewQuota(t *testing.T, open Opener) {
 	s := open(t)
 	putPreview(t, s, "b", 1, nil)

@@ -61,6 +61,7 @@ func Run(t *testing.T, fresh func(t *testing.T) Opener) {
 		{"Previews", testPreviews},
 		{"PreviewPages", testPreviewPages},
 		{"PreviewsExpire", testPreviewsExpire},
+		{"PreviewsHadKeys", testPreviewsHadKeys},
 		{"PreviewQuota", testPreviewQuota},
 		{"Deliveries", testDeliveries},
 		{"DeliveryQuota", testDeliveryQuota},

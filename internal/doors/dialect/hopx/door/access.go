@@ -29,7 +29,7 @@ func (d *Door) token(c sandbox.Caller, id string) string {
 func parseToken(token string) (id, rest string, ok bool) {
 	body, ok := strings.CutPrefix(token, tokenPrefix)
 	id, rest, found := strings.Cut(body, ".")
-	if !ok || !found || len(token) > maxToken || !validID(id) {
+	if !ok || !found || len(token) > maxToken || !gate.ValidID(id) {
 		return "", "", false
 	}
 	return id, rest, true

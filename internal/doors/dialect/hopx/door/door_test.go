@@ -1,7 +1,6 @@
 package door
 
 import (
-	"context"
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
@@ -127,8 +126,7 @@ func TestOutput(t *testing.T) {
 			return
 		}
 		defer conn.CloseNow()
-		c := &connection{exchange: &exchange{w: w, r: r}, conn: conn, received: make(chan []byte)}
-		c.ctx, c.cancel = context.WithCancel(r.Context())
+		c := (&exchange{w: w, r: r}).connection(conn)
 		defer c.workers.Wait()
 		defer c.cancel()
 		c.workers.Go(c.read)

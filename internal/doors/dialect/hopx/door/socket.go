@@ -12,6 +12,7 @@ import (
 
 	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/internal/doors/dialect/hopx"
+	"github.com/cove-sh/cove/internal/doors/stdin"
 	"github.com/cove-sh/cove/internal/limits"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -48,6 +49,9 @@ type connection struct {
 	// received are messages after the first.
 	received chan []byte
 	workers  sync.WaitGroup
+	// job is the shell of a terminal, and input what is typed for it.
+	job   string
+	input *stdin.Queue
 
 	mu   sync.Mutex // held while a frame is sent
 	last time.Time  // when the last frame was sent; guarded by mu
@@ -69,9 +73,8 @@ func socket(serve func(*connection) error) func(*exchange) {
 		if err != nil {
 			return // Accept has answered
 		}
-		c := &connection{exchange: x, conn: conn, received: make(chan []byte)}
 		conn.SetReadLimit(maxMessage)
-		c.ctx, c.cancel = context.WithCancel(x.r.Context())
+		c := x.connection(conn)
 		defer c.workers.Wait()
 		defer conn.CloseNow()
 		defer c.cancel()
@@ -82,6 +85,15 @@ func socket(serve func(*connection) error) func(*exchange) {
 		}
 		_ = conn.Close(websocket.StatusNormalClosure, "")
 	}
+}
+
+func (x *exchange) connection(conn *websocket.Conn) *connection {
+	c := &connection{exchange: x, conn: conn, received: make(chan []byte)}
+	c.ctx, c.cancel = context.WithCancel(x.r.Context())
+	c.input = stdin.New(func(ctx context.Context, data []byte, end bool) error {
+		return x.d.cfg.Service.WriteInput(ctx, x.at.sandbox, c.job, data, end)
+	})
+	return c
 }
 
 // read passes on the client's messages until it is gone.
@@ -123,9 +135,10 @@ func (c *connection) ask() {
 }
 
 func (c *connection) ping() error {
+	began := time.Now()
 	ctx, cancel := context.WithTimeout(c.ctx, answerTime)
 	defer cancel()
-	return c.conn.Ping(ctx)
+	return c.input.Answer(began, c.conn.Ping(ctx))
 }
 
 // only returns the one message of a client that then listens. What it sends after

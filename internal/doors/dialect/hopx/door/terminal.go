@@ -45,8 +45,9 @@ func (c *connection) terminal() error {
 	if err != nil {
 		return err
 	}
-	defer c.kill(job.ID)
-	c.workers.Go(func() { c.typing(job.ID) })
+	c.job = job.ID
+	defer c.kill()
+	c.workers.Go(c.typing)
 	write, done := c.output(func(_ sandbox.Stream, text string) any { return map[string]any{"type": "output", "data": text} })
 	job, err = c.d.cfg.Service.Attach(c.ctx, c.at.sandbox, job.ID, sandbox.AttachRequest{}, func(e sandbox.JobEvent) error {
 		if len(e.Data) == 0 {
@@ -65,31 +66,51 @@ func (c *connection) terminal() error {
 }
 
 // kill ends a shell that still runs.
-func (c *connection) kill(job string) {
+func (c *connection) kill() {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), killTime)
 	defer cancel()
-	if _, err := c.d.cfg.Service.SignalJob(ctx, c.at.sandbox, job, "KILL", 0); err != nil && sandbox.CodeOf(err) != sandbox.CodeConflict {
-		c.d.cfg.Log.DebugContext(ctx, "kill a shell whose client is gone", "sandbox", c.at.sandbox, "job", job, "error", err)
+	if _, err := c.d.cfg.Service.SignalJob(ctx, c.at.sandbox, c.job, "KILL", 0); err != nil && sandbox.CodeOf(err) != sandbox.CodeConflict {
+		c.d.cfg.Log.DebugContext(ctx, "kill a shell whose client is gone", "sandbox", c.at.sandbox, "job", c.job, "error", err)
 	}
 }
 
-// typing passes on what the client types. What a shell does not take is lost, as it is
-// for one that has ended.
-func (c *connection) typing(job string) {
+// typing passes on what the client types, and tells what is wrong with it. Neither may
+// keep the next message waiting: an answer of the client may be behind it.
+func (c *connection) typing() {
+	wrong := make(chan error, backlog)
+	c.workers.Go(func() { c.input.Run(c.ctx) })
+	c.workers.Go(func() { c.complain(wrong) })
 	for {
 		select {
 		case <-c.ctx.Done():
 			return
 		case data := <-c.received:
-			if err := c.typed(c.ctx, job, data); err != nil {
-				_ = c.send(hopx.StreamFailed(err, c.id)[0])
+			err := c.typed(data)
+			if err == nil {
+				continue
+			}
+			select {
+			case wrong <- err:
+			default: // it is told of many already
 			}
 		}
 	}
 }
 
+// complain tells the client what is wrong with its messages.
+func (c *connection) complain(wrong <-chan error) {
+	for {
+		select {
+		case <-c.ctx.Done():
+			return
+		case err := <-wrong:
+			_ = c.send(hopx.StreamFailed(err, c.id)[0]) // whoever does not hear it is gone
+		}
+	}
+}
+
 // typed does what a message says. Only one that is wrong is an error.
-func (c *connection) typed(ctx context.Context, job string, data []byte) error {
+func (c *connection) typed(data []byte) error {
 	message, err := checked(data)
 	if err != nil {
 		return err
@@ -100,12 +121,12 @@ func (c *connection) typed(ctx context.Context, job string, data []byte) error {
 	}
 	switch k.Type {
 	case "input":
-		_ = c.d.cfg.Service.WriteInput(ctx, c.at.sandbox, job, []byte(k.Data), false)
+		c.input.Put(c.ctx, []byte(k.Data))
 	case "resize":
 		if k.Cols == 0 || k.Rows == 0 {
 			return invalid("cols and rows are needed; give the terminal's size")
 		}
-		_ = c.d.cfg.Service.ResizeTerminal(ctx, c.at.sandbox, job, sandbox.TerminalSize{Cols: k.Cols, Rows: k.Rows})
+		_ = c.d.cfg.Service.ResizeTerminal(c.ctx, c.at.sandbox, c.job, sandbox.TerminalSize{Cols: k.Cols, Rows: k.Rows})
 	default:
 		return invalid("type is not known; send input or resize")
 	}

@@ -13,6 +13,7 @@
 package api
 
 import (
+	"context"
 	"log/slog"
 	"net/http"
 
@@ -52,6 +53,8 @@ type Config struct {
 	// Previews serves ports of sandboxes by host names below Domain.
 	Previews http.Handler
 	Domain   string
+	// Previewed reports whether a port has a preview, or had a private one.
+	Previewed func(ctx context.Context, id string, port int) (bool, error)
 	// Refuse is called before a request is refused whose body nobody has read.
 	Refuse func(http.ResponseWriter, *http.Request)
 	Log    *slog.Logger

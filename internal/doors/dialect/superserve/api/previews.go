@@ -12,7 +12,8 @@ import (
 
 // servePort passes a request for a port of a sandbox to the previews. A port of a
 // sandbox that this product's clients created gets its preview with the first request,
-// if something listens. A paused sandbox stays paused.
+// if something listens. One that is or was private is its owner's matter. A paused
+// sandbox stays paused.
 func (d *Door) servePort(w http.ResponseWriter, r *http.Request, at target) {
 	if err := d.publish(r.Context(), at); err != nil {
 		d.refuse(w, r, err)
@@ -29,28 +30,26 @@ func (d *Door) servePort(w http.ResponseWriter, r *http.Request, at target) {
 // up the previews.
 func (d *Door) publish(ctx context.Context, at target) error {
 	s, err := d.cfg.Gate.Look(ctx, at.sandbox)
-	if err != nil || s.Metadata[terms.PortsTag] == "" || s.State != sandbox.StateRunning {
+	// A fork has its parent's metadata, but another door made it.
+	if err != nil || s.Metadata[terms.PortsTag] == "" || s.ForkedFrom != "" || s.State != sandbox.StateRunning {
 		return nil // the previews answer
 	}
 	owner, err := d.cfg.Gate.Holder(ctx, strings.TrimPrefix(s.Metadata[terms.PortsTag], "key-"))
 	if err != nil || owner.Team != s.Team {
 		return nil
 	}
-	ctx = sandbox.WithCaller(ctx, owner)
-	there, err := sandbox.All(ctx, sandbox.Of(s.ID, d.cfg.Service.ListPreviews))
-	if err != nil {
+	if known, err := d.cfg.Previewed(ctx, s.ID, at.port); known || err != nil {
 		return err
 	}
-	for _, p := range there {
-		if p.Port == at.port {
-			return nil
-		}
-	}
+	ctx = sandbox.WithFirst(sandbox.WithCaller(ctx, owner))
 	conn, err := d.cfg.Service.DialPort(ctx, s.ID, at.port)
 	if err != nil {
 		return sandbox.Errorf(sandbox.CodeUnavailable, "nothing listens on port %d", at.port)
 	}
 	_ = conn.Close() // only to find out whether something listens
 	_, err = d.cfg.Service.CreatePreview(ctx, s.ID, sandbox.CreatePreviewRequest{Port: at.port, Access: sandbox.PreviewPublic})
+	if sandbox.CodeOf(err) == sandbox.CodeConflict {
+		return nil // it was made meanwhile
+	}
 	return err
 }

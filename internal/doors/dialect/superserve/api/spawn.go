@@ -11,6 +11,7 @@ import (
 	"github.com/coder/websocket"
 
 	"github.com/cove-sh/cove/internal/doors/dialect/gate"
+	"github.com/cove-sh/cove/internal/doors/stdin"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -38,6 +39,7 @@ type session struct {
 	conn    *websocket.Conn
 	sandbox string
 	job     string
+	input   *stdin.Queue
 	frame   []byte
 	workers sync.WaitGroup
 }
@@ -50,7 +52,7 @@ func (d *Door) spawn(w http.ResponseWriter, r *http.Request, _ []string) error {
 	if err != nil {
 		return nil // Accept has answered
 	}
-	s := &session{d: d, conn: conn, sandbox: box.ID}
+	s := d.session(conn, box.ID)
 	defer s.workers.Wait()
 	defer conn.CloseNow()
 	if conn.Subprotocol() != protoExec {
@@ -65,6 +67,14 @@ func (d *Door) spawn(w http.ResponseWriter, r *http.Request, _ []string) error {
 		_ = conn.Close(websocket.StatusNormalClosure, "")
 	}
 	return nil
+}
+
+func (d *Door) session(conn *websocket.Conn, id string) *session {
+	s := &session{d: d, conn: conn, sandbox: id}
+	s.input = stdin.New(func(ctx context.Context, data []byte, end bool) error {
+		return d.cfg.Service.WriteInput(ctx, id, s.job, data, end)
+	})
+	return s
 }
 
 // run runs the command that the first message describes, in the background, where
@@ -82,6 +92,7 @@ func (s *session) run(parent context.Context) (*sandbox.Job, error) {
 	}
 	s.job = started.ID
 	s.workers.Go(func() { s.ping(ctx, cancel) })
+	s.workers.Go(func() { s.input.Run(ctx) })
 	s.workers.Go(func() { s.readInput(ctx, cancel) })
 	var offsets [2]int64
 	job, err := s.d.cfg.Service.Attach(ctx, s.sandbox, s.job, sandbox.AttachRequest{}, func(e sandbox.JobEvent) error {
@@ -140,8 +151,9 @@ func (s *session) ping(ctx context.Context, cancel context.CancelFunc) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
+			began := time.Now()
 			within, done := context.WithTimeout(ctx, pingEvery)
-			err := s.conn.Ping(within)
+			err := s.input.Answer(began, s.conn.Ping(within))
 			done()
 			if err != nil {
 				cancel()
@@ -164,9 +176,7 @@ func (s *session) readInput(ctx context.Context, cancel context.CancelFunc) {
 		}
 		if kind == websocket.MessageBinary {
 			if len(data) > 1 && data[0] == channelStdin {
-				// A command need not read its input: what it does not take is lost, as in a
-				// pipe.
-				_ = s.d.cfg.Service.WriteInput(ctx, s.sandbox, s.job, data[1:], false)
+				s.input.Put(ctx, data[1:])
 			}
 			continue
 		}
@@ -186,7 +196,7 @@ func (s *session) control(ctx context.Context, data []byte) {
 	}
 	switch c.Type {
 	case "stdin_close":
-		_ = s.d.cfg.Service.WriteInput(ctx, s.sandbox, s.job, nil, true)
+		s.input.End()
 	case "signal":
 		_, _ = s.d.cfg.Service.SignalJob(ctx, s.sandbox, s.job, strings.TrimPrefix(c.Name, "SIG"), 0)
 	}

@@ -18,7 +18,8 @@ import (
 const NameTag = ownPrefix + ".name"
 
 // PortsTag is the tag of a sandbox whose ports are public, as the product has it;
-// it holds the id of the key that created the sandbox. Clients do not see it.
+// it holds the id of the key that created the sandbox. It means nothing in a fork,
+// which has it from its parent. Clients do not see it.
 const PortsTag = ownPrefix + ".ports"
 
 // ownPrefix is that of tags that clients neither set nor see.

@@ -1,0 +1,121 @@
+// Package stdin passes what clients type on to programs, which may take it late or
+// never, while the connection of the client goes on being read.
+package stdin
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+)
+
+// Room is how much input waits for a program, in bytes. A client that sends more waits
+// too, so that a slow program loses nothing.
+const Room = 1 << 20
+
+// Write gives input to a program, and waits until the program has taken it. End closes
+// the program's input after that.
+type Write func(ctx context.Context, data []byte, end bool) error
+
+// Queue is the input of one program. One goroutine runs it; one other, which reads the
+// client's connection, puts into it.
+type Queue struct {
+	write Write
+	// filled and emptied hold a value when there may be input to write, and room.
+	filled, emptied chan struct{}
+
+	mu     sync.Mutex
+	data   []byte    // guarded by mu
+	ended  bool      // whether End was called; guarded by mu
+	closed bool      // whether the input of the program was closed; guarded by mu
+	held   bool      // whether the client waits for room; guarded by mu
+	freed  time.Time // when the client last stopped waiting for room; guarded by mu
+}
+
+// New returns an empty queue.
+func New(write Write) *Queue {
+	return &Queue{write: write, filled: make(chan struct{}, 1), emptied: make(chan struct{}, 1)}
+}
+
+// Run writes the input until ctx ends. What a program does not take, because it has
+// ended or has closed its input, is lost, as in a pipe.
+func (q *Queue) Run(ctx context.Context) {
+	for {
+		if data, end := q.take(); len(data) > 0 || end {
+			_ = q.write(ctx, data, end)
+		}
+		select {
+		case <-q.filled:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (q *Queue) take() (data []byte, end bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	data, end = q.data, q.ended && !q.closed
+	q.data, q.closed = nil, q.ended
+	notify(q.emptied)
+	return data, end
+}
+
+// Put adds input, which it copies. It waits while there is no room, or until ctx ends.
+func (q *Queue) Put(ctx context.Context, data []byte) {
+	for {
+		data = data[q.add(data):]
+		if len(data) == 0 {
+			return
+		}
+		select {
+		case <-q.emptied:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// add takes as much as there is room for, and says how much.
+func (q *Queue) add(data []byte) int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.ended {
+		return len(data) // lost, as it is after the end of a pipe
+	}
+	n := min(len(data), Room-len(q.data))
+	q.data = append(q.data, data[:n]...)
+	held := n < len(data)
+	if q.held && !held {
+		q.freed = time.Now()
+	}
+	q.held = held
+	notify(q.filled)
+	return n
+}
+
+// End closes the input of the program after what waits for it.
+func (q *Queue) End() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.ended = true
+	notify(q.filled)
+}
+
+// Answer is the error of a ping of the client that began at a time: none if it was not
+// answered in time, but the client has waited for room since, when nobody reads answers.
+func (q *Queue) Answer(began time.Time, err error) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if errors.Is(err, context.DeadlineExceeded) && (q.held || q.freed.After(began)) {
+		return nil
+	}
+	return err
+}
+
+func notify(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
