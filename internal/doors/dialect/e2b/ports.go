@@ -58,8 +58,11 @@ func (d *Door) publish(ctx context.Context, at target) error {
 		return sandbox.Errorf(sandbox.CodeNotRunning, "nothing listens on port %d", at.port)
 	}
 	_ = conn.Close() // only to find out whether something listens
-	_, err = d.cfg.Service.CreatePreview(ctx, box.ID, sandbox.CreatePreviewRequest{
+	_, err = d.cfg.Service.CreatePreview(sandbox.WithFirst(ctx), box.ID, sandbox.CreatePreviewRequest{
 		Port: at.port, Access: sandbox.PreviewPublic, Wake: box.Metadata[access.TagAutoResume] != "",
 	})
+	if sandbox.CodeOf(err) == sandbox.CodeConflict {
+		return nil // there is one, or was a private one: the previews answer
+	}
 	return err
 }
