@@ -10,10 +10,11 @@ import { Dialogs } from "./pages/dialogs";
 import { HomePage } from "./pages/home";
 import { SignIn } from "./pages/signin";
 import { connection, living, loadError, start } from "./state/live";
+import { CallForms, Confirm, CopyAs, Dialog } from "./ui/dialog";
 import { dismiss, leave, recent, toasts } from "./ui/do";
 import { Icon, Logo } from "./ui/icons";
 import { listen, useKeys } from "./ui/keys";
-import { Button, CallForms, Confirm, CopyAs, Dialog, Empty, Failure, Loading } from "./ui/kit";
+import { Button, Empty, Failure, Loading } from "./ui/kit";
 import { Help, Palette, paletteOpen } from "./ui/palette";
 import { isDark, theme } from "./ui/theme";
 

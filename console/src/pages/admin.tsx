@@ -8,9 +8,12 @@ import { type Call, calls } from "../lib/calls";
 import { at, bytes, day } from "../lib/format";
 import { label } from "../lib/text";
 import { sandboxes } from "../state/live";
+import { CopyAs, confirmed, Dialog } from "../ui/dialog";
 import { attempt } from "../ui/do";
+import { Field } from "../ui/fields";
 import type { IconName } from "../ui/icons";
-import { Button, CopyAs, confirmed, Dialog, Empty, Failure, Field, Loading, Snippet, useLoad } from "../ui/kit";
+import { Button, Empty, Failure, Loading, Snippet } from "../ui/kit";
+import { useLoad } from "../ui/load";
 
 interface Listed {
   error: { value: string };

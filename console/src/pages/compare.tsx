@@ -11,8 +11,10 @@ import { clip, label, stripANSI } from "../lib/text";
 import { living, sandboxes, snapshots } from "../state/live";
 import { isEnded } from "../state/world";
 import { Changes } from "../ui/changes";
+import { CopyAs, Dialog } from "../ui/dialog";
 import { attempt, perform, remember, toast } from "../ui/do";
-import { Button, CopyAs, Dialog, Empty, Failure, Field, Loading, Name, StateBadge, Tabs } from "../ui/kit";
+import { Field } from "../ui/fields";
+import { Button, Empty, Failure, Loading, Name, StateBadge, Tabs } from "../ui/kit";
 import "../styles/sandbox.css";
 import "../styles/compare.css";
 

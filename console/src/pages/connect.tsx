@@ -1,7 +1,8 @@
 import { useSignal } from "@preact/signals";
 import { useLocation } from "wouter-preact";
 import { session } from "../api/session";
-import { Button, Field, Snippet, Tabs } from "../ui/kit";
+import { Field } from "../ui/fields";
+import { Button, Snippet, Tabs } from "../ui/kit";
 
 interface Client {
   id: string;

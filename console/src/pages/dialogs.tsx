@@ -6,8 +6,11 @@ import { calls } from "../lib/calls";
 import { plural } from "../lib/format";
 import { label } from "../lib/text";
 import { snapshots } from "../state/live";
+import { CopyAs, confirmed, Dialog } from "../ui/dialog";
 import { attempt, toast } from "../ui/do";
-import { Button, CopyAs, confirmed, Dialog, Field, useLoad } from "../ui/kit";
+import { Field } from "../ui/fields";
+import { Button } from "../ui/kit";
+import { useLoad } from "../ui/load";
 
 export const creating = signal<{ template?: string; snapshot?: string } | null>(null);
 export const forking = signal<Sandbox | null>(null);

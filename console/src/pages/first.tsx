@@ -7,9 +7,10 @@ import { decodeBase64, stream } from "../api/client";
 import type { Call } from "../lib/calls";
 import { calls } from "../lib/calls";
 import { label, stripANSI } from "../lib/text";
+import { CopyAs } from "../ui/dialog";
 import { perform, remember } from "../ui/do";
 import { Icon } from "../ui/icons";
-import { Button, CopyAs, Failure } from "../ui/kit";
+import { Button, Failure } from "../ui/kit";
 import { creating, useTemplates } from "./dialogs";
 
 interface Step {

@@ -6,8 +6,9 @@ import { at, bytes, clock, day, span } from "../lib/format";
 import { label } from "../lib/text";
 import { sandboxes, snapshots } from "../state/live";
 import { isEnded } from "../state/world";
+import { CopyAs, confirmed } from "../ui/dialog";
 import { attempt } from "../ui/do";
-import { Button, CopyAs, confirmed, Empty, ID, Menu, Name, StateBadge } from "../ui/kit";
+import { Button, Empty, ID, Menu, Name, StateBadge } from "../ui/kit";
 import { askKill, askRestore, creating, forking, snapshotting, togglePause } from "./dialogs";
 
 /** Panel tells of the sandbox, or the snapshot, that is selected in a list. */

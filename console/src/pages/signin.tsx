@@ -1,8 +1,9 @@
 import { useSignal } from "@preact/signals";
 import { signIn, signInError } from "../api/session";
 import { label } from "../lib/text";
+import { Field } from "../ui/fields";
 import { Logo } from "../ui/icons";
-import { Button, Failure, Field, Snippet } from "../ui/kit";
+import { Button, Failure, Snippet } from "../ui/kit";
 
 export function SignIn() {
   const key = useSignal("");

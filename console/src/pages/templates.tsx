@@ -7,22 +7,11 @@ import { at, bytes, day, span } from "../lib/format";
 import { label, stripANSI, Tail } from "../lib/text";
 import { world } from "../state/live";
 import { together } from "../state/world";
+import { CopyAs, confirmed, Dialog } from "../ui/dialog";
 import { attempt, toast } from "../ui/do";
-import {
-  Button,
-  CopyAs,
-  confirmed,
-  Dialog,
-  Empty,
-  Failure,
-  Field,
-  Loading,
-  Menu,
-  StateBadge,
-  useEvery,
-  useLoad,
-  useMissed,
-} from "../ui/kit";
+import { Field } from "../ui/fields";
+import { Button, Empty, Failure, Loading, Menu, StateBadge } from "../ui/kit";
+import { useEvery, useLoad, useMissed } from "../ui/load";
 import { creating } from "./dialogs";
 import "../styles/compare.css";
 

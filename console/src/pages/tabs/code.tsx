@@ -6,9 +6,10 @@ import { may } from "../../api/session";
 import { calls } from "../../lib/calls";
 import { plural, span } from "../../lib/format";
 import { label, stripANSI, Tail } from "../../lib/text";
+import { CopyAs } from "../../ui/dialog";
 import { attempt, remember, toast } from "../../ui/do";
 import type { EditorProps } from "../../ui/editor";
-import { Button, CopyAs, Failure, Loading, Menu } from "../../ui/kit";
+import { Button, Failure, Loading, Menu } from "../../ui/kit";
 import { Rich } from "../../ui/rich";
 
 type Output = Schemas["CodeOutput"];

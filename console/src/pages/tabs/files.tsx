@@ -8,10 +8,12 @@ import { bytes, day, plural } from "../../lib/format";
 import { isBinary, label } from "../../lib/text";
 import { sandboxes, snapshots } from "../../state/live";
 import { Changes } from "../../ui/changes";
+import { CopyAs, confirmed, Dialog } from "../../ui/dialog";
 import { attempt, perform, remember, toast } from "../../ui/do";
 import type { EditorProps } from "../../ui/editor";
+import { Field } from "../../ui/fields";
 import { Icon } from "../../ui/icons";
-import { Button, CopyAs, confirmed, Dialog, Empty, Failure, Field, Loading, Menu, Rows } from "../../ui/kit";
+import { Button, Empty, Failure, Loading, Menu, Rows } from "../../ui/kit";
 
 /** The largest file that is opened in the editor, and the largest picture that is shown, in bytes. */
 const MAX_TEXT = 2 << 20;

@@ -6,8 +6,10 @@ import { at, bytes, clock, span } from "../../lib/format";
 import { commandLine, label, stripANSI, Tail } from "../../lib/text";
 import { connection, world } from "../../state/live";
 import { together } from "../../state/world";
+import { CopyAs, confirmed } from "../../ui/dialog";
 import { attempt } from "../../ui/do";
-import { Button, CopyAs, confirmed, Empty, Failure, Loading, Menu, StateBadge, useEvery, useLoad, useMissed } from "../../ui/kit";
+import { Button, Empty, Failure, Loading, Menu, StateBadge } from "../../ui/kit";
+import { useEvery, useLoad, useMissed } from "../../ui/load";
 
 const SIGNALS = ["TERM", "INT", "HUP", "KILL", "STOP", "CONT"];
 

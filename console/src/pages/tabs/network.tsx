@@ -9,8 +9,10 @@ import { whileShown } from "../../lib/shown";
 import { label } from "../../lib/text";
 import { note, sandboxes } from "../../state/live";
 import { isEnded } from "../../state/world";
+import { CopyAs } from "../../ui/dialog";
 import { attempt, toast } from "../../ui/do";
-import { Button, CopyAs, Empty, Failure, Field, Loading, Rows } from "../../ui/kit";
+import { Field } from "../../ui/fields";
+import { Button, Empty, Failure, Loading, Rows } from "../../ui/kit";
 
 const MOST = 1000;
 /** How soon a stream that is refused says so. */

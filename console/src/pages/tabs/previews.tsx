@@ -4,8 +4,11 @@ import { calls } from "../../lib/calls";
 import { day } from "../../lib/format";
 import { label } from "../../lib/text";
 import { isEnded } from "../../state/world";
+import { CopyAs, confirmed, Dialog } from "../../ui/dialog";
 import { attempt, copy, toast } from "../../ui/do";
-import { Button, CopyAs, confirmed, Dialog, Empty, Failure, Field, Loading, Snippet, useLoad } from "../../ui/kit";
+import { Field } from "../../ui/fields";
+import { Button, Empty, Failure, Loading, Snippet } from "../../ui/kit";
+import { useLoad } from "../../ui/load";
 
 export function PreviewsTab({ of: s }: { of: Sandbox }) {
   const list = useLoad(

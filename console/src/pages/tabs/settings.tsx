@@ -5,8 +5,11 @@ import { calls } from "../../lib/calls";
 import { day } from "../../lib/format";
 import { label } from "../../lib/text";
 import { isEnded } from "../../state/world";
+import { CopyAs } from "../../ui/dialog";
 import { attempt } from "../../ui/do";
-import { Button, CopyAs, Failure, Field, ID, Loading, useLoad } from "../../ui/kit";
+import { Field } from "../../ui/fields";
+import { Button, Failure, ID, Loading } from "../../ui/kit";
+import { useLoad } from "../../ui/load";
 import { askKill } from "../dialogs";
 
 type Update = Schemas["UpdateRequest"];
