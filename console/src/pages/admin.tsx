@@ -10,7 +10,7 @@ import { label } from "../lib/text";
 import { sandboxes } from "../state/live";
 import { CopyAs, confirmed, Dialog } from "../ui/dialog";
 import { attempt } from "../ui/do";
-import { Field } from "../ui/fields";
+import { Field, Input, NumberInput } from "../ui/fields";
 import type { IconName } from "../ui/icons";
 import { Button, Empty, Failure, Loading, Snippet } from "../ui/kit";
 import { useLoad } from "../ui/load";
@@ -210,27 +210,10 @@ export function VolumesPage() {
           }}
         >
           <Field label="Name">
-            <input
-              class="input"
-              required
-              maxLength={63}
-              placeholder="data"
-              value={name.value}
-              onInput={(e) => {
-                name.value = e.currentTarget.value;
-              }}
-            />
+            <Input required maxLength={63} placeholder="data" value={name} />
           </Field>
           <Field label="Size, MiB">
-            <input
-              class="input"
-              type="number"
-              min="1"
-              value={size.value}
-              onInput={(e) => {
-                size.value = Number(e.currentTarget.value);
-              }}
-            />
+            <NumberInput min="1" value={size} />
           </Field>
         </Form>
       )}
@@ -350,15 +333,7 @@ export function SecretsPage() {
           }}
         >
           <Field label="Name">
-            <input
-              class="input"
-              required
-              placeholder="anthropic"
-              value={name.value}
-              onInput={(e) => {
-                name.value = e.currentTarget.value;
-              }}
-            />
+            <Input required placeholder="anthropic" value={name} />
           </Field>
           <Field
             label="Provider"
@@ -382,28 +357,11 @@ export function SecretsPage() {
           </Field>
           {!provider.value && (
             <Field label="Hosts" hint="Where the value may go, with commas.">
-              <input
-                class="input mono"
-                required
-                placeholder="api.example.com"
-                value={hosts.value}
-                onInput={(e) => {
-                  hosts.value = e.currentTarget.value;
-                }}
-              />
+              <Input class="mono" required placeholder="api.example.com" value={hosts} />
             </Field>
           )}
           <Field label="Value">
-            <input
-              class="input mono"
-              type="password"
-              autocomplete="off"
-              required
-              value={value.value}
-              onInput={(e) => {
-                value.value = e.currentTarget.value;
-              }}
-            />
+            <Input class="mono" type="password" autocomplete="off" required value={value} />
           </Field>
         </Form>
       )}
@@ -433,16 +391,7 @@ export function SecretsPage() {
           }}
         >
           <Field label="New value">
-            <input
-              class="input mono"
-              type="password"
-              autocomplete="off"
-              required
-              value={value.value}
-              onInput={(e) => {
-                value.value = e.currentTarget.value;
-              }}
-            />
+            <Input class="mono" type="password" autocomplete="off" required value={value} />
           </Field>
         </Form>
       )}
@@ -640,15 +589,7 @@ function Keys() {
           }}
         >
           <Field label="Name">
-            <input
-              class="input"
-              required
-              placeholder="laptop"
-              value={name.value}
-              onInput={(e) => {
-                name.value = e.currentTarget.value;
-              }}
-            />
+            <Input required placeholder="laptop" value={name} />
           </Field>
           <fieldset>
             <legend>What it may do</legend>
@@ -668,15 +609,7 @@ function Keys() {
             ))}
           </fieldset>
           <Field label="Valid for, days" hint="Empty is for ever.">
-            <input
-              class="input"
-              type="number"
-              min="1"
-              value={days.value}
-              onInput={(e) => {
-                days.value = e.currentTarget.value;
-              }}
-            />
+            <Input type="number" min="1" value={days} />
           </Field>
         </Form>
       )}
@@ -738,16 +671,7 @@ function Audit() {
       title="Audit"
       action={
         <>
-          <input
-            class="input audit-search"
-            type="search"
-            aria-label="Search what is listed"
-            placeholder="Search"
-            value={search.value}
-            onInput={(e) => {
-              search.value = e.currentTarget.value;
-            }}
-          />
+          <Input class="audit-search" type="search" aria-label="Search what is listed" placeholder="Search" value={search} />
           {cursor.value && <Button onClick={() => void next()}>Older</Button>}
           <Button icon="back" aria-label="List again" title="List again" onClick={() => void list.again()} />
         </>

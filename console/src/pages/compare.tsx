@@ -13,7 +13,7 @@ import { isEnded } from "../state/world";
 import { Changes } from "../ui/changes";
 import { CopyAs, Dialog } from "../ui/dialog";
 import { attempt, perform, remember, toast } from "../ui/do";
-import { Field } from "../ui/fields";
+import { Check, Field, Input, NumberInput, Select, TextArea } from "../ui/fields";
 import { Button, Empty, Failure, Loading, Name, StateBadge, Tabs } from "../ui/kit";
 import "../styles/sandbox.css";
 import "../styles/compare.css";
@@ -268,28 +268,13 @@ function Merge({ parent, winner }: { parent: Sandbox; winner: Sandbox }) {
           {kind.value === "files" && (
             <>
               <Field label="Where both changed the same path">
-                <select
-                  class="select"
-                  value={policy.value}
-                  onChange={(e) => {
-                    policy.value = e.currentTarget.value;
-                  }}
-                >
+                <Select value={policy}>
                   <option value="">change nothing, and list the conflicts</option>
                   <option value="ours">keep the version of {label(parent.name || "the parent", 30)}</option>
                   <option value="theirs">take the version of {label(winner.name || "the winner", 30)}</option>
-                </select>
+                </Select>
               </Field>
-              <label class="check">
-                <input
-                  type="checkbox"
-                  checked={kill.value}
-                  onChange={(e) => {
-                    kill.value = e.currentTarget.checked;
-                  }}
-                />
-                End {label(winner.name || winner.id, 40)} afterwards
-              </label>
+              <Check value={kill}>End {label(winner.name || winner.id, 40)} afterwards</Check>
             </>
           )}
         </Dialog>
@@ -353,15 +338,12 @@ function Siblings({ of: parent, pick }: { of?: Sandbox; pick: (id: string) => vo
     <>
       <form class="run-line" onSubmit={run}>
         <span class="mono accent">$</span>
-        <input
-          class="input mono"
+        <Input
+          class="mono"
           aria-label="Command for all"
           placeholder="Run a command in each of them"
           spellcheck={false}
-          value={line.value}
-          onInput={(e) => {
-            line.value = e.currentTarget.value;
-          }}
+          value={line}
         />
         <Button kind="primary" type="submit" scope="sandboxes:write">
           Run in {all.length}
@@ -497,56 +479,31 @@ function Try({ of: s }: { of?: Sandbox }) {
             label={`Commands to try in forks of ${label(s.name || s.id)}, one a line`}
             hint="One line runs in each fork; several lines run in a fork each. COVE_FORK_INDEX tells the forks apart."
           >
-            <textarea
-              class="input"
+            <TextArea
               rows={3}
               spellcheck={false}
               placeholder={"pip install a && pytest -q\npip install b && pytest -q"}
-              value={lines.value}
-              onInput={(e) => {
-                lines.value = e.currentTarget.value;
-              }}
+              value={lines}
             />
           </Field>
           <div class="grid2">
             {commands.length < 2 && (
               <Field label="Forks">
-                <input
-                  class="input"
-                  type="number"
-                  min="1"
-                  max="32"
-                  value={count.value}
-                  onInput={(e) => {
-                    count.value = Number(e.currentTarget.value) || 1;
-                  }}
-                />
+                <NumberInput min="1" max="32" value={count} read={(text) => Number(text) || 1} />
               </Field>
             )}
             <Field label="Merge back">
-              <select
-                class="select"
-                value={pick.value}
-                onChange={(e) => {
-                  pick.value = e.currentTarget.value;
-                }}
-              >
+              <Select value={pick}>
                 <option value="none">none: decide afterwards</option>
                 <option value="first_success">the first that ends with exit code 0</option>
-              </select>
+              </Select>
             </Field>
             <Field label="Of the others, keep">
-              <select
-                class="select"
-                value={keep.value}
-                onChange={(e) => {
-                  keep.value = e.currentTarget.value;
-                }}
-              >
+              <Select value={keep}>
                 <option value="all">all</option>
                 <option value="winners">those with exit code 0</option>
                 <option value="none">none</option>
-              </select>
+              </Select>
             </Field>
           </div>
           <div class="row">

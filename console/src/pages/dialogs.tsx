@@ -8,7 +8,7 @@ import { label } from "../lib/text";
 import { snapshots } from "../state/live";
 import { CopyAs, confirmed, Dialog } from "../ui/dialog";
 import { attempt, toast } from "../ui/do";
-import { Field } from "../ui/fields";
+import { Field, Input, NumberInput, Select } from "../ui/fields";
 import { Button } from "../ui/kit";
 import { useLoad } from "../ui/load";
 
@@ -85,25 +85,10 @@ function Create({ from }: { from: { template?: string; snapshot?: string } }) {
       }
     >
       <Field label="Name" hint="Lower-case letters, digits, “.”, “_” and “-”. It may stay empty.">
-        <input
-          class="input"
-          value={name.value}
-          maxLength={63}
-          placeholder="work"
-          onInput={(e) => {
-            name.value = e.currentTarget.value;
-          }}
-          data-autofocus
-        />
+        <Input value={name} maxLength={63} placeholder="work" data-autofocus />
       </Field>
       <Field label="Begin with">
-        <select
-          class="select"
-          value={origin.value}
-          onChange={(e) => {
-            origin.value = e.currentTarget.value;
-          }}
-        >
+        <Select value={origin}>
           <option value="">The server's default template</option>
           <optgroup label="Templates">
             {(templates.data.value ?? []).map((t) => (
@@ -125,73 +110,30 @@ function Create({ from }: { from: { template?: string; snapshot?: string } }) {
               ))}
             </optgroup>
           )}
-        </select>
+        </Select>
       </Field>
       <Field label="Network">
-        <select
-          class="select"
-          value={preset.value}
-          onChange={(e) => {
-            preset.value = e.currentTarget.value;
-          }}
-        >
+        <Select value={preset}>
           <option value="">The server's default</option>
           <option value="open">open: the public Internet</option>
           <option value="packages">packages: package registries and code hosts</option>
           <option value="none">none: nothing at all</option>
-        </select>
+        </Select>
       </Field>
       <details>
         <summary>Limits and history</summary>
         <div class="grid2">
           <Field label="Memory, MiB">
-            <input
-              class="input"
-              type="number"
-              min="64"
-              placeholder="default"
-              value={memory.value}
-              onInput={(e) => {
-                memory.value = e.currentTarget.value;
-              }}
-            />
+            <Input type="number" min="64" placeholder="default" value={memory} />
           </Field>
           <Field label="vCPUs">
-            <input
-              class="input"
-              type="number"
-              min="1"
-              placeholder="default"
-              value={vcpus.value}
-              onInput={(e) => {
-                vcpus.value = e.currentTarget.value;
-              }}
-            />
+            <Input type="number" min="1" placeholder="default" value={vcpus} />
           </Field>
           <Field label="Lifetime, seconds" hint="0 is no bound.">
-            <input
-              class="input"
-              type="number"
-              min="0"
-              placeholder="default"
-              value={lifetime.value}
-              onInput={(e) => {
-                lifetime.value = e.currentTarget.value;
-              }}
-            />
+            <Input type="number" min="0" placeholder="default" value={lifetime} />
           </Field>
           <Field label="History, steps" hint="One before each command.">
-            <input
-              class="input"
-              type="number"
-              min="0"
-              max="50"
-              placeholder="0"
-              value={history.value}
-              onInput={(e) => {
-                history.value = e.currentTarget.value;
-              }}
-            />
+            <Input type="number" min="0" max="50" placeholder="0" value={history} />
           </Field>
         </div>
       </details>
@@ -234,15 +176,11 @@ function Fork({ of }: { of: Sandbox }) {
       <p class="soft">Children go on from this instant, with memory, processes and files. The parent runs on.</p>
       <div class="grid2">
         <Field label="How many" hint="1 to 32.">
-          <input
-            class="input"
-            type="number"
+          <NumberInput
             min="1"
             max="32"
-            value={count.value}
-            onInput={(e) => {
-              count.value = Math.min(32, Math.max(1, Number(e.currentTarget.value) || 1));
-            }}
+            value={count}
+            read={(text) => Math.min(32, Math.max(1, Number(text) || 1))}
             data-autofocus
           />
         </Field>
@@ -254,15 +192,7 @@ function Fork({ of }: { of: Sandbox }) {
               : "It may stay empty."
           }
         >
-          <input
-            class="input"
-            value={name.value}
-            maxLength={60}
-            placeholder="idea"
-            onInput={(e) => {
-              name.value = e.currentTarget.value;
-            }}
-          />
+          <Input value={name} maxLength={60} placeholder="idea" />
         </Field>
       </div>
     </Dialog>
@@ -307,39 +237,16 @@ function TakeSnapshot({ of }: { of: Sandbox }) {
       }
     >
       <Field label="Name" hint="Unique among your snapshots. It may stay empty.">
-        <input
-          class="input"
-          value={name.value}
-          maxLength={63}
-          placeholder="ready"
-          onInput={(e) => {
-            name.value = e.currentTarget.value;
-          }}
-          data-autofocus
-        />
+        <Input value={name} maxLength={63} placeholder="ready" data-autofocus />
       </Field>
       <Field label="Label">
-        <input
-          class="input"
-          value={text.value}
-          maxLength={200}
-          placeholder="any text to tell it by"
-          onInput={(e) => {
-            text.value = e.currentTarget.value;
-          }}
-        />
+        <Input value={text} maxLength={200} placeholder="any text to tell it by" />
       </Field>
       <Field label="What is kept">
-        <select
-          class="select"
-          value={kind.value}
-          onChange={(e) => {
-            kind.value = e.currentTarget.value;
-          }}
-        >
+        <Select value={kind}>
           <option value="memory">Memory, processes and files</option>
           <option value="files">Changed files only</option>
-        </select>
+        </Select>
       </Field>
     </Dialog>
   );

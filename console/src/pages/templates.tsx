@@ -9,7 +9,7 @@ import { world } from "../state/live";
 import { together } from "../state/world";
 import { CopyAs, confirmed, Dialog } from "../ui/dialog";
 import { attempt, toast } from "../ui/do";
-import { Field } from "../ui/fields";
+import { Field, Input, TextArea } from "../ui/fields";
 import { Button, Empty, Failure, Loading, Menu, StateBadge } from "../ui/kit";
 import { useEvery, useLoad, useMissed } from "../ui/load";
 import { creating } from "./dialogs";
@@ -377,30 +377,13 @@ function Write({ close, build }: { close: () => void; build: (req: Schemas["Buil
       }
     >
       <Field label="Name">
-        <input
-          class="input"
-          required
-          maxLength={63}
-          placeholder="app"
-          value={name.value}
-          onInput={(e) => {
-            name.value = e.currentTarget.value;
-          }}
-        />
+        <Input required maxLength={63} placeholder="app" value={name} />
       </Field>
       <Field
         label="Definition, in JSON"
         hint="from: debian, image, template, snapshot or archive. Then apt, pip, npm, files, run, env, start, ports."
       >
-        <textarea
-          class="input"
-          rows={14}
-          spellcheck={false}
-          value={text.value}
-          onInput={(e) => {
-            text.value = e.currentTarget.value;
-          }}
-        />
+        <TextArea rows={14} spellcheck={false} value={text} />
       </Field>
       <label class="row">
         <span class="muted small">or from a file:</span>

@@ -11,7 +11,7 @@ import { Changes } from "../../ui/changes";
 import { CopyAs, confirmed, Dialog } from "../../ui/dialog";
 import { attempt, perform, remember, toast } from "../../ui/do";
 import type { EditorProps } from "../../ui/editor";
-import { Field } from "../../ui/fields";
+import { Field, Input } from "../../ui/fields";
 import { Icon } from "../../ui/icons";
 import { Button, Empty, Failure, Loading, Menu, Rows } from "../../ui/kit";
 
@@ -197,15 +197,7 @@ export function FilesTab({ of: s }: { of: Sandbox }) {
               go(typed.value.replace(/(.)\/+$/, "$1") || "/");
             }}
           >
-            <input
-              class="input mono"
-              aria-label="Directory"
-              spellcheck={false}
-              value={typed.value}
-              onInput={(e) => {
-                typed.value = e.currentTarget.value;
-              }}
-            />
+            <Input class="mono" aria-label="Directory" spellcheck={false} value={typed} />
           </form>
           <Button kind="ghost" small icon="back" aria-label="List again" title="List again" onClick={() => go(root.value)} />
         </div>
@@ -399,14 +391,7 @@ function Naming({
       }
     >
       <Field label="Path">
-        <input
-          class="input mono"
-          value={path.value}
-          spellcheck={false}
-          onInput={(e) => {
-            path.value = e.currentTarget.value;
-          }}
-        />
+        <Input class="mono" value={path} spellcheck={false} />
       </Field>
     </Dialog>
   );

@@ -6,7 +6,7 @@ import { label } from "../../lib/text";
 import { isEnded } from "../../state/world";
 import { CopyAs, confirmed, Dialog } from "../../ui/dialog";
 import { attempt, copy, toast } from "../../ui/do";
-import { Field } from "../../ui/fields";
+import { Check, Field, NumberInput } from "../../ui/fields";
 import { Button, Empty, Failure, Loading, Snippet } from "../../ui/kit";
 import { useLoad } from "../../ui/load";
 
@@ -198,38 +198,10 @@ function New({ of: s, close, done }: { of: Sandbox; close: () => void; done: (p:
       }
     >
       <Field label="Port">
-        <input
-          class="input"
-          type="number"
-          min="1"
-          max="65535"
-          required
-          value={port.value}
-          onInput={(e) => {
-            port.value = Number(e.currentTarget.value);
-          }}
-        />
+        <NumberInput min="1" max="65535" required value={port} />
       </Field>
-      <label class="check">
-        <input
-          type="checkbox"
-          checked={open.value}
-          onChange={(e) => {
-            open.value = e.currentTarget.checked;
-          }}
-        />{" "}
-        Open to everybody who can reach the server
-      </label>
-      <label class="check">
-        <input
-          type="checkbox"
-          checked={wake.value}
-          onChange={(e) => {
-            wake.value = e.currentTarget.checked;
-          }}
-        />{" "}
-        Resume the sandbox when somebody opens it
-      </label>
+      <Check value={open}>Open to everybody who can reach the server</Check>
+      <Check value={wake}>Resume the sandbox when somebody opens it</Check>
     </Dialog>
   );
 }
