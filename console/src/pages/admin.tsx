@@ -4,11 +4,11 @@ import type { ComponentChildren } from "preact";
 import { Link } from "wouter-preact";
 import { api, enc, pages, type Schemas, want } from "../api/client";
 import { may, refusal, session } from "../api/session";
-import { type Call, calls } from "../lib/calls";
+import { type Call, calls, quote } from "../lib/calls";
 import { at, bytes, day } from "../lib/format";
 import { label } from "../lib/text";
 import { sandboxes } from "../state/live";
-import { CopyAs, confirmed, Dialog } from "../ui/dialog";
+import { CallDialog, confirmed, Dialog } from "../ui/dialog";
 import { attempt } from "../ui/do";
 import { Field, Input, NumberInput } from "../ui/fields";
 import type { IconName } from "../ui/icons";
@@ -81,60 +81,19 @@ function Page<T>({
   );
 }
 
-/** Form is a dialog that makes a call. */
-function Form<T>({
-  title,
-  action,
-  call,
-  close,
-  done,
-  children,
-  said,
-  secret,
-}: {
-  title: string;
-  action: string;
-  call: () => Call<T>;
-  close: () => void;
-  done: (made: T) => void;
-  children: ComponentChildren;
-  said?: string;
-  /** What it sends is not to be copied. */
-  secret?: boolean;
-}) {
-  const busy = useSignal(false);
-  const go = async () => {
-    busy.value = true;
-    const made = await attempt(call(), said);
-    busy.value = false;
-    if (made !== undefined) done(made);
-  };
-  return (
-    <Dialog
-      title={title}
-      close={close}
-      submit={go}
-      footer={
-        <>
-          {!secret && <CopyAs call={call()} />}
-          <span class="grow" />
-          <Button onClick={close}>Cancel</Button>
-          <Button kind="primary" type="submit" scope={call().scope} busy={busy.value}>
-            {action}
-          </Button>
-        </>
-      }
-    >
-      {children}
-    </Dialog>
-  );
-}
-
 export function VolumesPage() {
   const list = useLoad(() => pages((cursor) => want(api.GET("/v1/volumes", { params: { query: { cursor } } }))), []);
   const adding = useSignal(false);
-  const name = useSignal("");
-  const size = useSignal(1024);
+  const remove = (v: Schemas["Volume"]) => {
+    const call = calls.deleteVolume(v.id);
+    confirmed(
+      `Delete the volume ${label(v.name)}?`,
+      "Its files are gone then.",
+      "Delete",
+      () => attempt(call, "Deleted").then(list.again),
+      call,
+    );
+  };
   const action = (
     <Button
       kind="primary"
@@ -180,44 +139,46 @@ export function VolumesPage() {
                 icon="trash"
                 aria-label={`Delete ${label(v.name)}`}
                 scope="sandboxes:write"
-                onClick={() =>
-                  confirmed(
-                    `Delete the volume ${label(v.name)}?`,
-                    "Its files are gone then.",
-                    "Delete",
-                    () => attempt(calls.deleteVolume(v.id), "Deleted").then(list.again),
-                    calls.deleteVolume(v.id),
-                  )
-                }
+                onClick={() => remove(v)}
               />
             </td>
           </tr>
         )}
       />
       {adding.value && (
-        <Form
-          title="New volume"
-          action="Create"
-          said="The volume is there"
-          call={() => calls.createVolume({ name: name.value.trim(), size_mib: size.value })}
+        <NewVolume
           close={() => {
             adding.value = false;
           }}
           done={() => {
             adding.value = false;
-            name.value = "";
             void list.again();
           }}
-        >
-          <Field label="Name">
-            <Input required maxLength={63} placeholder="data" value={name} />
-          </Field>
-          <Field label="Size, MiB">
-            <NumberInput min="1" value={size} />
-          </Field>
-        </Form>
+        />
       )}
     </>
+  );
+}
+
+function NewVolume({ close, done }: { close: () => void; done: () => void }) {
+  const name = useSignal("");
+  const size = useSignal(1024);
+  return (
+    <CallDialog
+      title="New volume"
+      action="Create"
+      said="The volume is there"
+      call={calls.createVolume({ name: name.value.trim(), size_mib: size.value })}
+      close={close}
+      done={done}
+    >
+      <Field label="Name">
+        <Input required maxLength={63} placeholder="data" value={name} />
+      </Field>
+      <Field label="Size, MiB">
+        <NumberInput min="1" value={size} />
+      </Field>
+    </CallDialog>
   );
 }
 
@@ -227,27 +188,44 @@ function secretCall(method: "POST" | "DELETE", path: string, title: string, body
 
 export function SecretsPage() {
   const list = useLoad(() => pages((cursor) => want(api.GET("/v1/secrets", { params: { query: { cursor } } }))), []);
-  const providers = useLoad(() => want(api.GET("/v1/providers")), []);
   const adding = useSignal(false);
   const rotating = useSignal<string | undefined>(undefined);
-  const name = useSignal("");
-  const value = useSignal("");
-  const provider = useSignal("");
-  const hosts = useSignal("");
-  const open = (secret?: string) => {
-    name.value = "";
-    value.value = "";
-    hosts.value = "";
-    provider.value = "";
-    if (secret) rotating.value = secret;
-    else adding.value = true;
+  const close = () => {
+    adding.value = false;
+    rotating.value = undefined;
+  };
+  const done = () => {
+    close();
+    void list.again();
+  };
+  const remove = (x: Schemas["Secret"]) => {
+    const call = secretCall(
+      "DELETE",
+      `/v1/secrets/${enc(x.id)}`,
+      "Delete a secret",
+      undefined,
+      `cove secret rm ${quote(x.name)}`,
+    );
+    confirmed(
+      `Delete the secret ${label(x.name)}?`,
+      "Its use ends everywhere at once.",
+      "Delete",
+      () => attempt(call, "Deleted").then(list.again),
+      call,
+    );
   };
   const action = (
-    <Button kind="primary" icon="plus" scope="secrets:write" onClick={() => open()}>
+    <Button
+      kind="primary"
+      icon="plus"
+      scope="secrets:write"
+      onClick={() => {
+        adding.value = true;
+      }}
+    >
       New secret
     </Button>
   );
-  const chosen = (providers.data.value?.items ?? []).find((p) => p.name === provider.value);
   return (
     <>
       <Page
@@ -273,7 +251,14 @@ export function SecretsPage() {
             <td class="muted">{day(x.created_at)}</td>
             <td class="actions">
               <div class="row">
-                <Button small icon="back" scope="secrets:write" onClick={() => open(x.name)}>
+                <Button
+                  small
+                  icon="back"
+                  scope="secrets:write"
+                  onClick={() => {
+                    rotating.value = x.name;
+                  }}
+                >
                   Rotate
                 </Button>
                 <Button
@@ -282,120 +267,105 @@ export function SecretsPage() {
                   icon="trash"
                   aria-label={`Delete ${label(x.name)}`}
                   scope="secrets:write"
-                  onClick={() =>
-                    confirmed(`Delete the secret ${label(x.name)}?`, "Its use ends everywhere at once.", "Delete", () =>
-                      attempt(
-                        secretCall(
-                          "DELETE",
-                          `/v1/secrets/${enc(x.id)}`,
-                          "Delete a secret",
-                          undefined,
-                          `cove secret rm ${x.name}`,
-                        ),
-                        "Deleted",
-                      ).then(list.again),
-                    )
-                  }
+                  onClick={() => remove(x)}
                 />
               </div>
             </td>
           </tr>
         )}
       />
-      {adding.value && (
-        <Form
-          secret
-          title="New secret"
-          action="Store"
-          said="The secret is stored. Nobody can read it again."
-          call={() =>
-            secretCall(
-              "POST",
-              "/v1/secrets",
-              "Create a secret",
-              {
-                name: name.value.trim(),
-                value: value.value,
-                provider: provider.value || undefined,
-                hosts: provider.value ? undefined : hosts.value.split(/[\s,]+/).filter(Boolean),
-              },
-              `cove secret create ${name.value}`,
-            )
-          }
-          close={() => {
-            adding.value = false;
-            value.value = "";
-          }}
-          done={() => {
-            adding.value = false;
-            value.value = "";
-            void list.again();
-          }}
-        >
-          <Field label="Name">
-            <Input required placeholder="anthropic" value={name} />
-          </Field>
-          <Field
-            label="Provider"
-            hint={chosen ? `For ${(chosen.hosts ?? []).join(", ")}` : "A preset knows the hosts, and how the value is sent."}
-          >
-            <select
-              class="select"
-              value={provider.value}
-              onChange={(e) => {
-                provider.value = e.currentTarget.value;
-                if (!name.value) name.value = e.currentTarget.value;
-              }}
-            >
-              <option value="">none: name the hosts</option>
-              {(providers.data.value?.items ?? []).map((p) => (
-                <option key={p.name} value={p.name}>
-                  {label(p.title)}
-                </option>
-              ))}
-            </select>
-          </Field>
-          {!provider.value && (
-            <Field label="Hosts" hint="Where the value may go, with commas.">
-              <Input class="mono" required placeholder="api.example.com" value={hosts} />
-            </Field>
-          )}
-          <Field label="Value">
-            <Input class="mono" type="password" autocomplete="off" required value={value} />
-          </Field>
-        </Form>
-      )}
-      {rotating.value && (
-        <Form
-          secret
-          title={`Rotate ${label(rotating.value)}`}
-          action="Replace the value"
-          said="The new value holds, in running sandboxes too"
-          call={() =>
-            secretCall(
-              "POST",
-              `/v1/secrets/${enc(rotating.value!)}/rotate`,
-              "Rotate a secret",
-              { value: value.value },
-              `cove secret rotate ${rotating.value}`,
-            )
-          }
-          close={() => {
-            rotating.value = undefined;
-            value.value = "";
-          }}
-          done={() => {
-            rotating.value = undefined;
-            value.value = "";
-            void list.again();
-          }}
-        >
-          <Field label="New value">
-            <Input class="mono" type="password" autocomplete="off" required value={value} />
-          </Field>
-        </Form>
-      )}
+      {adding.value && <NewSecret close={close} done={done} />}
+      {rotating.value && <RotateSecret name={rotating.value} close={close} done={done} />}
     </>
+  );
+}
+
+function NewSecret({ close, done }: { close: () => void; done: () => void }) {
+  const providers = useLoad(() => want(api.GET("/v1/providers")), []);
+  const name = useSignal("");
+  const value = useSignal("");
+  const provider = useSignal("");
+  const hosts = useSignal("");
+  const known = providers.data.value?.items ?? [];
+  const chosen = known.find((p) => p.name === provider.value);
+  return (
+    <CallDialog
+      secret
+      title="New secret"
+      action="Store"
+      said="The secret is stored. Nobody can read it again."
+      call={secretCall(
+        "POST",
+        "/v1/secrets",
+        "Create a secret",
+        {
+          name: name.value.trim(),
+          value: value.value,
+          provider: provider.value || undefined,
+          hosts: provider.value ? undefined : hosts.value.split(/[\s,]+/).filter(Boolean),
+        },
+        `cove secret create ${quote(name.value.trim())}`,
+      )}
+      close={close}
+      done={done}
+    >
+      <Field label="Name">
+        <Input required placeholder="anthropic" value={name} />
+      </Field>
+      <Field
+        label="Provider"
+        hint={chosen ? `For ${(chosen.hosts ?? []).join(", ")}` : "A preset knows the hosts, and how the value is sent."}
+      >
+        <select
+          class="select"
+          value={provider.value}
+          onChange={(e) => {
+            provider.value = e.currentTarget.value;
+            if (!name.value) name.value = e.currentTarget.value;
+          }}
+        >
+          <option value="">none: name the hosts</option>
+          {known.map((p) => (
+            <option key={p.name} value={p.name}>
+              {label(p.title)}
+            </option>
+          ))}
+        </select>
+      </Field>
+      {!provider.value && (
+        <Field label="Hosts" hint="Where the value may go, with commas.">
+          <Input class="mono" required placeholder="api.example.com" value={hosts} />
+        </Field>
+      )}
+      <Field label="Value">
+        <Input class="mono" type="password" autocomplete="off" required value={value} />
+      </Field>
+    </CallDialog>
+  );
+}
+
+function RotateSecret({ name, close, done }: { name: string; close: () => void; done: () => void }) {
+  const value = useSignal("");
+  return (
+    <CallDialog
+      secret
+      title={`Rotate ${label(name)}`}
+      action="Replace the value"
+      said="The new value holds, in running sandboxes too"
+      call={secretCall(
+        "POST",
+        `/v1/secrets/${enc(name)}/rotate`,
+        "Rotate a secret",
+        { value: value.value },
+        `cove secret rotate ${quote(name)}`,
+      )}
+      close={close}
+      done={done}
+    >
+      <Field label="New value">
+        <Input class="mono" type="password" autocomplete="off" required value={value} />
+      </Field>
+    </CallDialog>
   );
 }
 
@@ -445,28 +415,28 @@ function Keys() {
   }, []);
   const adding = useSignal(false);
   const made = useSignal<Schemas["NewKey"] | undefined>(undefined);
-  const name = useSignal("");
-  const scopes = useSignal<string[]>(SCOPES.map(([s]) => s).filter((s) => s !== "admin"));
-  const days = useSignal("");
   const sorted = useComputed(() =>
     [...(list.data.value ?? [])].sort(
       (a, b) => Number(!!a.revoked_at) - Number(!!b.revoked_at) || at(b.created_at) - at(a.created_at),
     ),
   );
-  const call = (): Call<Schemas["NewKey"]> => {
-    const body = {
-      name: name.value.trim(),
-      scopes: scopes.value,
-      expires_in_seconds: days.value ? Number(days.value) * 86_400 : undefined,
-    };
-    return {
-      title: "Create a key",
+  const revoke = (k: Schemas["Key"]) => {
+    const call: Call = {
+      title: "Revoke a key",
       scope: "admin",
-      method: "POST",
-      path: "/v1/keys",
-      body,
-      cli: `cove key create ${body.name}${days.value ? ` --expires ${Number(days.value) * 24}h` : ""} --scope ${scopes.value.join(",")}`,
+      method: "DELETE",
+      path: `/v1/keys/${enc(k.id)}`,
+      cli: `cove key revoke ${k.id}`,
     };
+    confirmed(
+      `Revoke the key ${label(k.name)}?`,
+      k.id === session.value?.key_id
+        ? "You are signed in with this key: you will be signed out."
+        : "Whoever has it can do nothing with it any more.",
+      "Revoke",
+      () => attempt(call, "Revoked").then(list.again),
+      call,
+    );
   };
   const action = (
     <Button
@@ -505,28 +475,7 @@ function Keys() {
             </td>
             <td class="actions">
               {!k.revoked_at && (
-                <Button
-                  small
-                  scope="admin"
-                  onClick={() => {
-                    const c: Call = {
-                      title: "Revoke a key",
-                      scope: "admin",
-                      method: "DELETE",
-                      path: `/v1/keys/${enc(k.id)}`,
-                      cli: `cove key revoke ${k.id}`,
-                    };
-                    confirmed(
-                      `Revoke the key ${label(k.name)}?`,
-                      k.id === session.value?.key_id
-                        ? "You are signed in with this key: you will be signed out."
-                        : "Whoever has it can do nothing with it any more.",
-                      "Revoke",
-                      () => attempt(c, "Revoked").then(list.again),
-                      c,
-                    );
-                  }}
-                >
+                <Button small scope="admin" onClick={() => revoke(k)}>
                   Revoke
                 </Button>
               )}
@@ -574,44 +523,16 @@ function Keys() {
         </section>
       )}
       {adding.value && (
-        <Form
-          title="New key"
-          action="Create"
-          call={call}
+        <NewKey
           close={() => {
             adding.value = false;
           }}
           done={(k) => {
             adding.value = false;
             made.value = k;
-            name.value = "";
             void list.again();
           }}
-        >
-          <Field label="Name">
-            <Input required placeholder="laptop" value={name} />
-          </Field>
-          <fieldset>
-            <legend>What it may do</legend>
-            {SCOPES.map(([s, what]) => (
-              <label class="check" key={s}>
-                <input
-                  type="checkbox"
-                  checked={scopes.value.includes(s)}
-                  onChange={(e) => {
-                    scopes.value = e.currentTarget.checked ? [...scopes.value, s] : scopes.value.filter((x) => x !== s);
-                  }}
-                />
-                <span>
-                  <code>{s}</code> <span class="muted">{what}</span>
-                </span>
-              </label>
-            ))}
-          </fieldset>
-          <Field label="Valid for, days" hint="Empty is for ever.">
-            <Input type="number" min="1" value={days} />
-          </Field>
-        </Form>
+        />
       )}
       {made.value && (
         <Dialog
@@ -635,6 +556,52 @@ function Keys() {
         </Dialog>
       )}
     </>
+  );
+}
+
+function NewKey({ close, done }: { close: () => void; done: (made: Schemas["NewKey"]) => void }) {
+  const name = useSignal("");
+  const scopes = useSignal<string[]>(SCOPES.map(([s]) => s).filter((s) => s !== "admin"));
+  const days = useSignal("");
+  const body = {
+    name: name.value.trim(),
+    scopes: scopes.value,
+    expires_in_seconds: days.value ? Number(days.value) * 86_400 : undefined,
+  };
+  const call: Call<Schemas["NewKey"]> = {
+    title: "Create a key",
+    scope: "admin",
+    method: "POST",
+    path: "/v1/keys",
+    body,
+    cli: `cove key create ${quote(body.name)}${days.value ? ` --expires ${Number(days.value) * 24}h` : ""} --scope ${scopes.value.join(",")}`,
+  };
+  return (
+    <CallDialog title="New key" action="Create" call={call} close={close} done={done}>
+      <Field label="Name">
+        <Input required placeholder="laptop" value={name} />
+      </Field>
+      <fieldset>
+        <legend>What it may do</legend>
+        {SCOPES.map(([s, what]) => (
+          <label class="check" key={s}>
+            <input
+              type="checkbox"
+              checked={scopes.value.includes(s)}
+              onChange={(e) => {
+                scopes.value = e.currentTarget.checked ? [...scopes.value, s] : scopes.value.filter((x) => x !== s);
+              }}
+            />
+            <span>
+              <code>{s}</code> <span class="muted">{what}</span>
+            </span>
+          </label>
+        ))}
+      </fieldset>
+      <Field label="Valid for, days" hint="Empty is for ever.">
+        <Input type="number" min="1" value={days} />
+      </Field>
+    </CallDialog>
   );
 }
 

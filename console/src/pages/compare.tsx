@@ -11,8 +11,8 @@ import { clip, label, stripANSI } from "../lib/text";
 import { living, sandboxes, snapshots } from "../state/live";
 import { isEnded } from "../state/world";
 import { Changes } from "../ui/changes";
-import { CopyAs, Dialog } from "../ui/dialog";
-import { attempt, perform, remember, toast } from "../ui/do";
+import { CallDialog, CopyAs } from "../ui/dialog";
+import { perform, remember, toast } from "../ui/do";
 import { Check, Field, Input, NumberInput, Select, TextArea } from "../ui/fields";
 import { Button, Empty, Failure, Loading, Name, StateBadge, Tabs } from "../ui/kit";
 import "../styles/sandbox.css";
@@ -156,26 +156,20 @@ function Merge({ parent, winner }: { parent: Sandbox; winner: Sandbox }) {
   const kind = useSignal(winner.forked_from === parent.id ? "whole" : "files");
   const policy = useSignal("");
   const kill = useSignal(false);
-  const busy = useSignal(false);
   const result = useSignal<MergeResult | undefined>(undefined);
-  const call = () =>
-    calls.merge(parent.id, {
-      winner: winner.id,
-      kind: kind.value,
-      ...(kind.value === "files" ? { policy: policy.value || undefined, kill_winner: kill.value || undefined } : {}),
-    });
+  const call = calls.merge(parent.id, {
+    winner: winner.id,
+    kind: kind.value,
+    ...(kind.value === "files" ? { policy: policy.value || undefined, kill_winner: kill.value || undefined } : {}),
+  });
   const close = () => {
     open.value = false;
     result.value = undefined;
   };
-  const run = async () => {
-    busy.value = true;
-    const got = await attempt(call());
-    busy.value = false;
-    if (!got) return;
+  const done = (got: MergeResult) => {
     result.value = got;
     if (!got.merged) return;
-    toast("ok", `${label(winner.name || winner.id)} is merged into ${label(parent.name || parent.id)}`, call());
+    toast("ok", `${label(winner.name || winner.id)} is merged into ${label(parent.name || parent.id)}`, call);
     close();
     go(`/s/${parent.id}`);
   };
@@ -193,21 +187,14 @@ function Merge({ parent, winner }: { parent: Sandbox; winner: Sandbox }) {
         Merge…
       </Button>
       {open.value && (
-        <Dialog
+        <CallDialog
           title={`Merge ${label(winner.name || winner.id, 40)} into ${label(parent.name || parent.id, 40)}`}
+          action="Merge"
+          icon="merge"
           wide={conflicts.length > 0}
+          call={call}
           close={close}
-          submit={run}
-          footer={
-            <>
-              <CopyAs call={call()} />
-              <span class="grow" />
-              <Button onClick={close}>Cancel</Button>
-              <Button kind="primary" type="submit" icon="merge" scope="sandboxes:write" busy={busy.value}>
-                Merge
-              </Button>
-            </>
-          }
+          done={done}
         >
           {conflicts.length > 0 && (
             <div class="stack">
@@ -277,7 +264,7 @@ function Merge({ parent, winner }: { parent: Sandbox; winner: Sandbox }) {
               <Check value={kill}>End {label(winner.name || winner.id, 40)} afterwards</Check>
             </>
           )}
-        </Dialog>
+        </CallDialog>
       )}
     </>
   );

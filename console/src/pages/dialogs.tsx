@@ -6,10 +6,9 @@ import { calls } from "../lib/calls";
 import { plural } from "../lib/format";
 import { label } from "../lib/text";
 import { snapshots } from "../state/live";
-import { CopyAs, confirmed, Dialog } from "../ui/dialog";
+import { CallDialog, confirmed } from "../ui/dialog";
 import { attempt, toast } from "../ui/do";
 import { Field, Input, NumberInput, Select } from "../ui/fields";
-import { Button } from "../ui/kit";
 import { useLoad } from "../ui/load";
 
 export const creating = signal<{ template?: string; snapshot?: string } | null>(null);
@@ -41,7 +40,6 @@ function Create({ from }: { from: { template?: string; snapshot?: string } }) {
   const vcpus = useSignal("");
   const lifetime = useSignal("");
   const history = useSignal("");
-  const busy = useSignal(false);
   const close = () => {
     creating.value = null;
   };
@@ -59,30 +57,18 @@ function Create({ from }: { from: { template?: string; snapshot?: string } }) {
       history: history.value === "" ? undefined : Number(history.value),
     } as Schemas["CreateRequest"];
   });
-  const make = async () => {
-    busy.value = true;
-    const made = await attempt(calls.create(request.value), "The sandbox runs");
-    busy.value = false;
-    if (!made) return;
-    close();
-    go(`/s/${made.id}`);
-  };
   const kept = [...snapshots.value.values()].filter((s) => !s.automatic).slice(0, 200);
   return (
-    <Dialog
+    <CallDialog
       title="New sandbox"
+      action="Create"
+      call={calls.create(request.value)}
+      said="The sandbox runs"
       close={close}
-      submit={make}
-      footer={
-        <>
-          <CopyAs call={calls.create(request.value)} />
-          <span class="grow" />
-          <Button onClick={close}>Cancel</Button>
-          <Button kind="primary" type="submit" scope="sandboxes:write" busy={busy.value}>
-            Create
-          </Button>
-        </>
-      }
+      done={(made) => {
+        close();
+        go(`/s/${made.id}`);
+      }}
     >
       <Field label="Name" hint="Lower-case letters, digits, “.”, “_” and “-”. It may stay empty.">
         <Input value={name} maxLength={63} placeholder="work" data-autofocus />
@@ -137,41 +123,28 @@ function Create({ from }: { from: { template?: string; snapshot?: string } }) {
           </Field>
         </div>
       </details>
-    </Dialog>
+    </CallDialog>
   );
 }
 
 function Fork({ of }: { of: Sandbox }) {
   const count = useSignal(1);
   const name = useSignal("");
-  const busy = useSignal(false);
   const close = () => {
     forking.value = null;
   };
   const call = useComputed(() => calls.fork(of.id, { count: count.value, name: name.value.trim() || undefined }));
-  const make = async () => {
-    busy.value = true;
-    const made = await attempt(call.value);
-    busy.value = false;
-    if (!made) return;
-    toast("ok", `${plural(made.items?.length ?? 0, "fork")} of ${label(of.name || of.id)}`, call.value);
-    close();
-  };
   return (
-    <Dialog
+    <CallDialog
       title={`Fork ${label(of.name || of.id)}`}
+      action="Fork"
+      icon="fork"
+      call={call.value}
       close={close}
-      submit={make}
-      footer={
-        <>
-          <CopyAs call={call.value} />
-          <span class="grow" />
-          <Button onClick={close}>Cancel</Button>
-          <Button kind="primary" type="submit" icon="fork" scope="sandboxes:write" busy={busy.value}>
-            Fork
-          </Button>
-        </>
-      }
+      done={(made) => {
+        toast("ok", `${plural(made.items?.length ?? 0, "fork")} of ${label(of.name || of.id)}`, call.value);
+        close();
+      }}
     >
       <p class="soft">Children go on from this instant, with memory, processes and files. The parent runs on.</p>
       <div class="grid2">
@@ -195,7 +168,7 @@ function Fork({ of }: { of: Sandbox }) {
           <Input value={name} maxLength={60} placeholder="idea" />
         </Field>
       </div>
-    </Dialog>
+    </CallDialog>
   );
 }
 
@@ -203,7 +176,6 @@ function TakeSnapshot({ of }: { of: Sandbox }) {
   const name = useSignal("");
   const text = useSignal("");
   const kind = useSignal("memory");
-  const busy = useSignal(false);
   const close = () => {
     snapshotting.value = null;
   };
@@ -214,27 +186,15 @@ function TakeSnapshot({ of }: { of: Sandbox }) {
       kind: kind.value === "memory" ? undefined : kind.value,
     }),
   );
-  const make = async () => {
-    busy.value = true;
-    const made = await attempt(call.value, "The snapshot is kept");
-    busy.value = false;
-    if (made) close();
-  };
   return (
-    <Dialog
+    <CallDialog
       title={`Snapshot of ${label(of.name || of.id)}`}
+      action="Keep"
+      icon="camera"
+      call={call.value}
+      said="The snapshot is kept"
       close={close}
-      submit={make}
-      footer={
-        <>
-          <CopyAs call={call.value} />
-          <span class="grow" />
-          <Button onClick={close}>Cancel</Button>
-          <Button kind="primary" type="submit" icon="camera" scope="sandboxes:write" busy={busy.value}>
-            Keep
-          </Button>
-        </>
-      }
+      done={close}
     >
       <Field label="Name" hint="Unique among your snapshots. It may stay empty.">
         <Input value={name} maxLength={63} placeholder="ready" data-autofocus />
@@ -248,7 +208,7 @@ function TakeSnapshot({ of }: { of: Sandbox }) {
           <option value="files">Changed files only</option>
         </Select>
       </Field>
-    </Dialog>
+    </CallDialog>
   );
 }
 

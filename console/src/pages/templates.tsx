@@ -7,7 +7,7 @@ import { at, bytes, day, span } from "../lib/format";
 import { label, stripANSI, Tail } from "../lib/text";
 import { world } from "../state/live";
 import { together } from "../state/world";
-import { CopyAs, confirmed, Dialog } from "../ui/dialog";
+import { ActionDialog, CopyAs, confirmed, Dialog } from "../ui/dialog";
 import { attempt, toast } from "../ui/do";
 import { Field, Input, TextArea } from "../ui/fields";
 import { Button, Empty, Failure, Loading, Menu, StateBadge } from "../ui/kit";
@@ -344,8 +344,7 @@ function Details({ of: t, close, use }: { of: Template; close: () => void; use: 
 function Write({ close, build }: { close: () => void; build: (req: Schemas["BuildTemplateRequest"]) => Promise<void> }) {
   const name = useSignal("");
   const text = useSignal(EXAMPLE);
-  const busy = useSignal(false);
-  const go = async () => {
+  const run = async () => {
     let spec: Schemas["TemplateSpec"];
     try {
       spec = JSON.parse(text.value) as Schemas["TemplateSpec"];
@@ -356,26 +355,10 @@ function Write({ close, build }: { close: () => void; build: (req: Schemas["Buil
       );
       return;
     }
-    busy.value = true;
     await build({ name: name.value.trim(), spec });
-    busy.value = false;
   };
   return (
-    <Dialog
-      title="Build a template"
-      wide
-      close={close}
-      submit={go}
-      footer={
-        <>
-          <span class="grow" />
-          <Button onClick={close}>Cancel</Button>
-          <Button kind="primary" type="submit" icon="bolt" scope="templates:write" busy={busy.value}>
-            Build
-          </Button>
-        </>
-      }
-    >
+    <ActionDialog title="Build a template" action="Build" icon="bolt" scope="templates:write" wide close={close} run={run}>
       <Field label="Name">
         <Input required maxLength={63} placeholder="app" value={name} />
       </Field>
@@ -397,7 +380,7 @@ function Write({ close, build }: { close: () => void; build: (req: Schemas["Buil
           }
         />
       </label>
-    </Dialog>
+    </ActionDialog>
   );
 }
 

@@ -3,6 +3,8 @@ import { signal, useSignal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
 import { useId, useLayoutEffect, useRef } from "preact/hooks";
 import { type Call, type CallForm, form } from "../lib/calls";
+import { attempt } from "./do";
+import type { IconName } from "./icons";
 import { Button, type Children, Snippet } from "./kit";
 
 export function Dialog({
@@ -51,6 +53,98 @@ export function Dialog({
   );
 }
 
+/** ActionDialog is a dialog that does something: below it are the call to copy, a way out, and the button that does it. */
+export function ActionDialog({
+  title,
+  action,
+  icon,
+  kind = "primary",
+  scope,
+  wide,
+  call,
+  close,
+  run,
+  children,
+}: Children & {
+  title: string;
+  /** The text of the button. */
+  action: string;
+  icon?: IconName;
+  kind?: "primary" | "danger";
+  scope?: string;
+  wide?: boolean;
+  /** What can be copied, if anything. */
+  call?: Call;
+  close: () => void;
+  /** Does it. It says by itself when it fails. */
+  run: () => Promise<unknown>;
+}) {
+  const busy = useSignal(false);
+  const go = async () => {
+    busy.value = true;
+    try {
+      await run();
+    } finally {
+      busy.value = false;
+    }
+  };
+  return (
+    <Dialog
+      title={title}
+      wide={wide}
+      close={close}
+      submit={go}
+      footer={
+        <>
+          {call && <CopyAs call={call} />}
+          <span class="grow" />
+          <Button onClick={close}>Cancel</Button>
+          <Button
+            kind={kind}
+            type="submit"
+            icon={icon}
+            scope={scope}
+            busy={busy.value}
+            data-autofocus={kind === "danger" || undefined}
+          >
+            {action}
+          </Button>
+        </>
+      }
+    >
+      {children}
+    </Dialog>
+  );
+}
+
+/** CallDialog is a form that makes a call. It stays open until the call succeeds. */
+export function CallDialog<T>({
+  call,
+  said,
+  secret,
+  done,
+  ...rest
+}: Children & {
+  title: string;
+  action: string;
+  icon?: IconName;
+  wide?: boolean;
+  call: Call<T>;
+  /** What is said when the call has succeeded. */
+  said?: string;
+  /** What the call sends is not to be copied. */
+  secret?: boolean;
+  close: () => void;
+  /** Gets the answer; it closes the dialog. */
+  done: (made: T) => void;
+}) {
+  const run = async () => {
+    const made = await attempt(call, said);
+    if (made !== undefined) done(made);
+  };
+  return <ActionDialog {...rest} scope={call.scope} call={secret ? undefined : call} run={run} />;
+}
+
 export const confirming = signal<{
   title: string;
   text: ComponentChildren;
@@ -72,35 +166,14 @@ export function confirmed(
 
 export function Confirm() {
   const c = confirming.value;
-  const busy = useSignal(false);
   if (!c) return null;
-  const go = async () => {
-    busy.value = true;
-    await c.run();
-    busy.value = false;
-    confirming.value = null;
-  };
   const close = () => {
     confirming.value = null;
   };
   return (
-    <Dialog
-      title={c.title}
-      close={close}
-      submit={go}
-      footer={
-        <>
-          {c.call && <CopyAs call={c.call} />}
-          <span class="grow" />
-          <Button onClick={close}>Cancel</Button>
-          <Button kind="danger" type="submit" busy={busy.value} data-autofocus>
-            {c.action}
-          </Button>
-        </>
-      }
-    >
+    <ActionDialog title={c.title} action={c.action} kind="danger" call={c.call} close={close} run={() => c.run().then(close)}>
       <p>{c.text}</p>
-    </Dialog>
+    </ActionDialog>
   );
 }
 

@@ -3,12 +3,12 @@ import type { ComponentType } from "preact";
 import { useEffect, useRef } from "preact/hooks";
 import { api, type Diff, enc, type FileInfo, pages, type Sandbox, send, want } from "../../api/client";
 import { may } from "../../api/session";
-import { calls } from "../../lib/calls";
+import { type Call, calls } from "../../lib/calls";
 import { bytes, day, plural } from "../../lib/format";
 import { isBinary, label } from "../../lib/text";
 import { sandboxes, snapshots } from "../../state/live";
 import { Changes } from "../../ui/changes";
-import { CopyAs, confirmed, Dialog } from "../../ui/dialog";
+import { CallDialog, CopyAs, confirmed } from "../../ui/dialog";
 import { attempt, perform, remember, toast } from "../../ui/do";
 import type { EditorProps } from "../../ui/editor";
 import { Field, Input } from "../../ui/fields";
@@ -358,42 +358,28 @@ function Naming({
   done: (path: string) => void;
 }) {
   const path = useSignal(what.path);
-  const busy = useSignal(false);
-  const call = () =>
+  const call: Call<unknown> =
     what.kind === "file"
       ? calls.writeFile(s.id, path.value, new Blob([]), "")
       : what.kind === "folder"
         ? calls.makeDir(s.id, path.value)
         : calls.moveFile(s.id, what.path, path.value);
-  const go = async () => {
-    busy.value = true;
-    const ok = await attempt<unknown>(call());
-    busy.value = false;
-    if (!ok) return;
-    done(path.value);
-    close();
-  };
   const title = { file: "New file", folder: "New folder", rename: "Rename" }[what.kind];
   return (
-    <Dialog
+    <CallDialog
       title={title}
+      action={title}
+      call={call}
       close={close}
-      submit={go}
-      footer={
-        <>
-          <CopyAs call={call()} />
-          <span class="grow" />
-          <Button onClick={close}>Cancel</Button>
-          <Button kind="primary" type="submit" busy={busy.value}>
-            {title}
-          </Button>
-        </>
-      }
+      done={() => {
+        done(path.value);
+        close();
+      }}
     >
       <Field label="Path">
         <Input class="mono" value={path} spellcheck={false} />
       </Field>
-    </Dialog>
+    </CallDialog>
   );
 }
 

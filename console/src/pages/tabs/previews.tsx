@@ -4,7 +4,7 @@ import { calls } from "../../lib/calls";
 import { day } from "../../lib/format";
 import { label } from "../../lib/text";
 import { isEnded } from "../../state/world";
-import { CopyAs, confirmed, Dialog } from "../../ui/dialog";
+import { CallDialog, confirmed, Dialog } from "../../ui/dialog";
 import { attempt, copy, toast } from "../../ui/do";
 import { Check, Field, NumberInput } from "../../ui/fields";
 import { Button, Empty, Failure, Loading, Snippet } from "../../ui/kit";
@@ -172,36 +172,18 @@ function New({ of: s, close, done }: { of: Sandbox; close: () => void; done: (p:
   const port = useSignal(3000);
   const open = useSignal(false);
   const wake = useSignal(false);
-  const busy = useSignal(false);
-  const call = () =>
-    calls.createPreview(s.id, { port: port.value, access: open.value ? "public" : "private", wake: wake.value || undefined });
-  const go = async () => {
-    busy.value = true;
-    const made = await attempt(call());
-    busy.value = false;
-    if (made) done(made);
-  };
+  const call = calls.createPreview(s.id, {
+    port: port.value,
+    access: open.value ? "public" : "private",
+    wake: wake.value || undefined,
+  });
   return (
-    <Dialog
-      title="New preview"
-      close={close}
-      submit={go}
-      footer={
-        <>
-          <CopyAs call={call()} />
-          <span class="grow" />
-          <Button onClick={close}>Cancel</Button>
-          <Button kind="primary" type="submit" scope="sandboxes:write" busy={busy.value}>
-            Create
-          </Button>
-        </>
-      }
-    >
+    <CallDialog title="New preview" action="Create" call={call} close={close} done={done}>
       <Field label="Port">
         <NumberInput min="1" max="65535" required value={port} />
       </Field>
       <Check value={open}>Open to everybody who can reach the server</Check>
       <Check value={wake}>Resume the sandbox when somebody opens it</Check>
-    </Dialog>
+    </CallDialog>
   );
 }
