@@ -46,10 +46,10 @@ const SandboxPage = lazy(() => import("./pages/sandbox").then((m) => m.SandboxPa
 const ComparePage = lazy(() => import("./pages/compare").then((m) => m.ComparePage));
 const ComputersPage = lazy(() => import("./pages/computers").then((m) => m.ComputersPage));
 const TemplatesPage = lazy(() => import("./pages/templates").then((m) => m.TemplatesPage));
-const VolumesPage = lazy(() => import("./pages/admin").then((m) => m.VolumesPage));
-const SecretsPage = lazy(() => import("./pages/admin").then((m) => m.SecretsPage));
-const KeysPage = lazy(() => import("./pages/admin").then((m) => m.KeysPage));
-const AuditPage = lazy(() => import("./pages/admin").then((m) => m.AuditPage));
+const VolumesPage = lazy(() => import("./pages/volumes").then((m) => m.VolumesPage));
+const SecretsPage = lazy(() => import("./pages/secrets").then((m) => m.SecretsPage));
+const KeysPage = lazy(() => import("./pages/keys").then((m) => m.KeysPage));
+const AuditPage = lazy(() => import("./pages/audit").then((m) => m.AuditPage));
 const ServerPage = lazy(() => import("./pages/server").then((m) => m.ServerPage));
 const ConnectPage = lazy(() => import("./pages/connect").then((m) => m.ConnectPage));
 
