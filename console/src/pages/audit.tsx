@@ -6,6 +6,7 @@ import { may } from "../api/session";
 import { day } from "../lib/format";
 import { label } from "../lib/text";
 import { sandboxes } from "../state/live";
+import { toast } from "../ui/do";
 import { Input } from "../ui/fields";
 import { Button } from "../ui/kit";
 import { useLoad } from "../ui/load";
@@ -26,9 +27,16 @@ function Audit() {
     return got.items ?? [];
   }, []);
   const next = async () => {
-    const got = await want(api.GET("/v1/audit", { params: { query: { limit: 200, cursor: cursor.value } } }));
-    more.value = [...more.value, ...(got.items ?? [])].slice(0, 5000);
-    cursor.value = got.next_cursor;
+    const after = cursor.value;
+    try {
+      const got = await want(api.GET("/v1/audit", { params: { query: { limit: 200, cursor: after } } }));
+      // A second click, or listing again, has been there first.
+      if (cursor.value !== after) return;
+      more.value = [...more.value, ...(got.items ?? [])].slice(0, 5000);
+      cursor.value = got.next_cursor;
+    } catch (err) {
+      toast("error", (err as Error).message);
+    }
   };
   const items = useComputed(() => {
     const q = search.value.toLowerCase();

@@ -1,6 +1,6 @@
 // Keys, and the browsers that are signed in.
 import { useComputed, useSignal } from "@preact/signals";
-import { api, enc, pages, type Schemas, want } from "../api/client";
+import { api, enc, pages, type Schemas, send, want } from "../api/client";
 import { may, session } from "../api/session";
 import { type Call, quote } from "../lib/calls";
 import { at, day } from "../lib/format";
@@ -8,7 +8,7 @@ import { label } from "../lib/text";
 import { CallDialog, confirmed, Dialog } from "../ui/dialog";
 import { attempt } from "../ui/do";
 import { Field, Input } from "../ui/fields";
-import { Button, Snippet } from "../ui/kit";
+import { Button, Failure, Snippet } from "../ui/kit";
 import { useLoad } from "../ui/load";
 import { ListPage, NotAllowed } from "./list";
 
@@ -37,12 +37,14 @@ export function KeysPage() {
 
 function Keys() {
   const list = useLoad(() => pages((cursor) => want(api.GET("/v1/keys", { params: { query: { cursor } } }))), []);
-  const browsers = useLoad(async () => {
-    const response = await fetch("/console/sessions", { headers: { "Cove-Console": "1" } });
-    if (!response.ok) return [];
-    const got = (await response.json()) as BrowserSession[] | { items?: BrowserSession[] };
-    return Array.isArray(got) ? got : (got.items ?? []);
-  }, []);
+  const browsers = useLoad(
+    () =>
+      pages<BrowserSession>(async (cursor) => {
+        const response = await send("GET", `/console/sessions${cursor ? `?cursor=${enc(cursor)}` : ""}`);
+        return response.json();
+      }),
+    [],
+  );
   const adding = useSignal(false);
   const made = useSignal<Schemas["NewKey"] | undefined>(undefined);
   const sorted = useComputed(() =>
@@ -113,6 +115,7 @@ function Keys() {
           </tr>
         )}
       />
+      {browsers.error.value && <Failure error={browsers.error.value} again={browsers.again} />}
       {!!browsers.data.value?.length && (
         <section class="browsers">
           <h2 class="section">Browsers that are signed in</h2>
