@@ -1,7 +1,6 @@
 // Two or more forks beside each other: try commands, see what each changed,
 // merge the one that works.
 import { useComputed, useSignal } from "@preact/signals";
-import { useEffect } from "preact/hooks";
 import { Link, useLocation, useSearchParams } from "wouter-preact";
 import { type Diff, type MergeResult, type Sandbox, type Schemas, send, stream } from "../api/client";
 import { calls } from "../lib/calls";
@@ -10,11 +9,11 @@ import { pooled } from "../lib/pooled";
 import { clip, label, stripANSI } from "../lib/text";
 import { living, sandboxes, snapshots } from "../state/live";
 import { isEnded } from "../state/world";
-import { Changes } from "../ui/changes";
+import { Comparison, Counts, useDiff } from "../ui/changes";
 import { CallDialog, CopyAs } from "../ui/dialog";
 import { perform, remember, toast } from "../ui/do";
 import { Check, Field, Input, NumberInput, Select, TextArea } from "../ui/fields";
-import { Button, Empty, Failure, Loading, Name, StateBadge, Tabs } from "../ui/kit";
+import { Button, Empty, Failure, Name, StateBadge, Tabs } from "../ui/kit";
 import "../styles/sandbox.css";
 import "../styles/compare.css";
 
@@ -63,8 +62,12 @@ export function ComparePage() {
           <Siblings of={one} pick={(v) => set({ b: v, tab: "diff" })} />
         ) : tab === "try" ? (
           <Try of={one} key={a} />
+        ) : a ? (
+          <Files a={a} b={b} />
         ) : (
-          <Files a={a} b={b} key={`${a} ${b}`} />
+          <Empty icon="diff" title="Choose what to compare">
+            Two sandboxes, or a sandbox and a snapshot. With one alone you see what it has changed since its template.
+          </Empty>
         )}
       </div>
     </div>
@@ -103,44 +106,18 @@ function Pick({ name, value, set, none }: { name: string; value: string; set: (v
 
 /** Files shows what leads from a to b: with no b, what a has changed since its template. */
 function Files({ a, b }: { a: string; b: string }) {
-  const diff = useSignal<Diff | undefined>(undefined);
-  const error = useSignal("");
   const subject = b || a;
-  const call = calls.diff(subject, { against: b ? a : undefined, patch: true });
-  const load = async () => {
-    if (!subject) return;
-    diff.value = undefined;
-    error.value = "";
-    try {
-      diff.value = await perform(call);
-    } catch (err) {
-      error.value = (err as Error).message;
-    }
-  };
-  useEffect(() => void load(), []);
-  if (!a) {
-    return (
-      <Empty icon="diff" title="Choose what to compare">
-        Two sandboxes, or a sandbox and a snapshot. With one alone you see what it has changed since its template.
-      </Empty>
-    );
-  }
+  const { call, load } = useDiff(subject, b ? a : "");
   return (
     <>
       <div class="files-tools">
         <span class="muted small grow cut">
           {b ? `What leads from ${named(a)} to ${named(b)}` : `What ${named(a)} has changed since its template`}
         </span>
-        <Button small kind="ghost" icon="back" aria-label="Compare again" title="Compare again" onClick={load} />
+        <Button small kind="ghost" icon="back" aria-label="Compare again" title="Compare again" onClick={load.again} />
         <CopyAs call={call} small />
       </div>
-      {error.value ? (
-        <Failure error={error.value} again={load} />
-      ) : diff.value ? (
-        <Changes diff={diff.value} readable={sandboxes.value.get(subject)?.state === "running" ? subject : undefined} />
-      ) : (
-        <Loading />
-      )}
+      <Comparison load={load} readable={sandboxes.value.get(subject)?.state === "running" ? subject : undefined} />
     </>
   );
 }
@@ -291,10 +268,8 @@ function Siblings({ of: parent, pick }: { of?: Sandbox; pick: (id: string) => vo
         Its forks are shown side by side, with what each has changed.
       </Empty>
     );
-  const root =
-    parent.forked_from && sandboxes.value.get(parent.forked_from) && !isEnded(sandboxes.value.get(parent.forked_from)!)
-      ? parent.forked_from
-      : parent.id;
+  const above = sandboxes.value.get(parent.forked_from ?? "");
+  const root = above && !isEnded(above) ? above.id : parent.id;
   const all = living.value.filter((s) => s.id === root || s.forked_from === root).slice(0, 33);
   const run = async (e: Event) => {
     e.preventDefault();
@@ -367,8 +342,7 @@ function Siblings({ of: parent, pick }: { of?: Sandbox; pick: (id: string) => vo
                       <span class="red-text">{label(d)}</span>
                     ) : (
                       <>
-                        <span class="green-text">+{d.added}</span> <span class="amber-text">~{d.modified}</span>{" "}
-                        <span class="red-text">−{d.removed}</span>{" "}
+                        <Counts of={d} />{" "}
                         <span class="muted">
                           {(d.changes ?? [])
                             .slice(0, 4)
@@ -510,41 +484,43 @@ function Try({ of: s }: { of?: Sandbox }) {
       </form>
       {error.value && <Failure error={error.value} />}
       <div class="siblings flush">
-        {attempts.value.map((x) => (
-          <section class="card" key={x.index}>
-            <header>
-              <h2 class="grow">
-                Attempt {x.index} {x.kept && sandboxes.value.get(x.sandbox_id) && <Link href={`/s/${x.sandbox_id}`}>open</Link>}
-              </h2>
-              {result.value?.picked === x.index && <span class="badge violet">merged</span>}
-              <span class={`badge ${x.exit_code ? "red" : "green"}`}>exit {x.exit_code}</span>
-              <span class="muted small">{span(x.duration_ms)}</span>
-            </header>
-            <div class="body stack">
-              {x.error && <Failure error={x.error} />}
-              {x.changes && (
-                <p class="small">
-                  <span class="green-text">+{x.changes.added}</span> <span class="amber-text">~{x.changes.modified}</span>{" "}
-                  <span class="red-text">−{x.changes.removed}</span>{" "}
-                  <span class="muted">
-                    {(x.changes.changes ?? [])
-                      .slice(0, 6)
-                      .map((c) => label(c.path, 60))
-                      .join(", ")}
-                  </span>
-                </p>
-              )}
-              <pre class="out" tabIndex={0}>
-                {clip(stripANSI(x.stdout + x.stderr), 20_000).text || "It wrote nothing."}
-              </pre>
-              {x.kept && sandboxes.value.get(x.sandbox_id) && !isEnded(sandboxes.value.get(x.sandbox_id)!) && (
-                <div>
-                  <Merge parent={s} winner={sandboxes.value.get(x.sandbox_id)!} />
-                </div>
-              )}
-            </div>
-          </section>
-        ))}
+        {attempts.value.map((x) => {
+          const fork = x.kept ? sandboxes.value.get(x.sandbox_id) : undefined;
+          return (
+            <section class="card" key={x.index}>
+              <header>
+                <h2 class="grow">
+                  Attempt {x.index} {fork && <Link href={`/s/${fork.id}`}>open</Link>}
+                </h2>
+                {result.value?.picked === x.index && <span class="badge violet">merged</span>}
+                <span class={`badge ${x.exit_code ? "red" : "green"}`}>exit {x.exit_code}</span>
+                <span class="muted small">{span(x.duration_ms)}</span>
+              </header>
+              <div class="body stack">
+                {x.error && <Failure error={x.error} />}
+                {x.changes && (
+                  <p class="small">
+                    <Counts of={x.changes} />{" "}
+                    <span class="muted">
+                      {(x.changes.changes ?? [])
+                        .slice(0, 6)
+                        .map((c) => label(c.path, 60))
+                        .join(", ")}
+                    </span>
+                  </p>
+                )}
+                <pre class="out" tabIndex={0}>
+                  {clip(stripANSI(x.stdout + x.stderr), 20_000).text || "It wrote nothing."}
+                </pre>
+                {fork && !isEnded(fork) && (
+                  <div>
+                    <Merge parent={s} winner={fork} />
+                  </div>
+                )}
+              </div>
+            </section>
+          );
+        })}
       </div>
     </div>
   );

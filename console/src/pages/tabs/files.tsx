@@ -1,13 +1,13 @@
 import { useComputed, useSignal } from "@preact/signals";
 import type { ComponentType } from "preact";
 import { useEffect, useRef } from "preact/hooks";
-import { api, type Diff, enc, type FileInfo, pages, type Sandbox, send, want } from "../../api/client";
+import { api, enc, type FileInfo, pages, type Sandbox, send, want } from "../../api/client";
 import { may } from "../../api/session";
 import { type Call, calls } from "../../lib/calls";
 import { bytes, day, plural } from "../../lib/format";
 import { isBinary, label } from "../../lib/text";
 import { sandboxes, snapshots } from "../../state/live";
-import { Changes } from "../../ui/changes";
+import { Comparison, useDiff } from "../../ui/changes";
 import { CallDialog, CopyAs, confirmed } from "../../ui/dialog";
 import { attempt, perform, remember, toast } from "../../ui/do";
 import type { EditorProps } from "../../ui/editor";
@@ -578,19 +578,7 @@ async function walk(entries: FileSystemEntry[]): Promise<{ path: string; file: F
 
 /** Since shows what changed since the template, the parent, or a snapshot. */
 function Since({ of: s, against, pick, close }: { of: Sandbox; against: string; pick: (x: string) => void; close: () => void }) {
-  const diff = useSignal<Diff | undefined>(undefined);
-  const error = useSignal("");
-  const call = calls.diff(s.id, { against: against || undefined, patch: true });
-  const load = async () => {
-    diff.value = undefined;
-    error.value = "";
-    try {
-      diff.value = await perform(call);
-    } catch (err) {
-      error.value = (err as Error).message;
-    }
-  };
-  useEffect(() => void load(), [s.id, against]);
+  const { call, load } = useDiff(s.id, against);
   const kept = [...snapshots.value.values()].filter(
     (x) => !x.automatic && (x.sandbox_id === s.id || x.sandbox_id === s.forked_from),
   );
@@ -613,17 +601,11 @@ function Since({ of: s, against, pick, close }: { of: Sandbox; against: string; 
             ))}
           </select>
         </label>
-        <Button kind="ghost" small icon="back" aria-label="Compare again" title="Compare again" onClick={load} />
+        <Button kind="ghost" small icon="back" aria-label="Compare again" title="Compare again" onClick={load.again} />
         <span class="grow" />
         <CopyAs call={call} small />
       </div>
-      {error.value ? (
-        <Failure error={error.value} again={load} />
-      ) : diff.value ? (
-        <Changes diff={diff.value} readable={s.id} />
-      ) : (
-        <Loading />
-      )}
+      <Comparison load={load} readable={s.id} />
     </div>
   );
 }
