@@ -4,7 +4,7 @@ import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import { Link, useLocation } from "wouter-preact";
 import { decodeBase64, stream } from "../api/client";
-import type { Call } from "../lib/calls";
+import type { Call } from "../lib/call";
 import { calls } from "../lib/calls";
 import { label, stripANSI } from "../lib/text";
 import { CopyAs } from "../ui/dialog";

@@ -2,7 +2,7 @@
 import { useComputed, useSignal } from "@preact/signals";
 import { api, enc, pages, type Schemas, send, want } from "../api/client";
 import { may, session } from "../api/session";
-import { type Call, quote } from "../lib/calls";
+import { type Call, quote } from "../lib/call";
 import { at, day } from "../lib/format";
 import { label } from "../lib/text";
 import { CallDialog, confirmed, Dialog } from "../ui/dialog";

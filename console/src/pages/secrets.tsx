@@ -1,7 +1,7 @@
 // Secrets, whose values nobody reads again.
 import { useSignal } from "@preact/signals";
 import { api, enc, pages, type Schemas, want } from "../api/client";
-import { type Call, quote } from "../lib/calls";
+import { type Call, quote } from "../lib/call";
 import { day } from "../lib/format";
 import { label } from "../lib/text";
 import { CallDialog, confirmed } from "../ui/dialog";

@@ -2,7 +2,7 @@
 import { signal, useSignal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
 import { useId, useLayoutEffect, useRef } from "preact/hooks";
-import { type Call, type CallForm, form } from "../lib/calls";
+import { type Call, type CallForm, form } from "../lib/call";
 import { attempt } from "./do";
 import type { IconName } from "./icons";
 import { Button, type Children, Snippet } from "./kit";
