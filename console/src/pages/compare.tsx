@@ -2,7 +2,7 @@
 import { useComputed } from "@preact/signals";
 import { useSearchParams } from "wouter-preact";
 import { label } from "../lib/text";
-import { living, sandboxes, snapshots } from "../state/live";
+import { kept, living, sandboxes, snapshots } from "../state/live";
 import { isEnded } from "../state/world";
 import { Comparison, useDiff } from "../ui/changes";
 import { CopyAs } from "../ui/dialog";
@@ -72,8 +72,8 @@ function Pick({ name, value, set, none }: { name: string; value: string; set: (v
   const boxes = useComputed(() =>
     [...living.value].sort((x, y) => (x.name || x.id).localeCompare(y.name || y.id, "en", { numeric: true })).slice(0, 1000),
   );
-  const kept = [...snapshots.value.values()].filter((s) => !s.automatic).slice(0, 500);
-  const known = boxes.value.some((s) => s.id === value) || kept.some((s) => s.id === value);
+  const choices = kept.value.slice(0, 500);
+  const known = boxes.value.some((s) => s.id === value) || choices.some((s) => s.id === value);
   return (
     <select class="select pick" aria-label={name} value={value} onChange={(e) => set(e.currentTarget.value)}>
       <option value="">{none ?? "Choose a sandbox"}</option>
@@ -85,9 +85,9 @@ function Pick({ name, value, set, none }: { name: string; value: string; set: (v
           </option>
         ))}
       </optgroup>
-      {kept.length > 0 && (
+      {choices.length > 0 && (
         <optgroup label="Snapshots">
-          {kept.map((s) => (
+          {choices.map((s) => (
             <option key={s.id} value={s.id}>
               {label(s.name || s.label || s.id, 60)}
             </option>

@@ -5,7 +5,7 @@ import { api, pages, type Sandbox, type Schemas, want } from "../api/client";
 import { calls } from "../lib/calls";
 import { plural } from "../lib/format";
 import { label } from "../lib/text";
-import { snapshots } from "../state/live";
+import { kept } from "../state/live";
 import { CallDialog, confirmed } from "../ui/dialog";
 import { attempt, toast } from "../ui/do";
 import { Field, Input, NumberInput, Select } from "../ui/fields";
@@ -57,7 +57,7 @@ function Create({ from }: { from: { template?: string; snapshot?: string } }) {
       history: history.value === "" ? undefined : Number(history.value),
     } as Schemas["CreateRequest"];
   });
-  const kept = [...snapshots.value.values()].filter((s) => !s.automatic).slice(0, 200);
+  const choices = kept.value.slice(0, 200);
   return (
     <CallDialog
       title="New sandbox"
@@ -87,9 +87,9 @@ function Create({ from }: { from: { template?: string; snapshot?: string } }) {
               <option value={`template ${from.template}`}>{label(from.template)}</option>
             )}
           </optgroup>
-          {kept.length > 0 && (
+          {choices.length > 0 && (
             <optgroup label="Snapshots">
-              {kept.map((s) => (
+              {choices.map((s) => (
                 <option key={s.id} value={`snapshot ${s.id}`}>
                   {label(s.name || s.label || s.id, 60)}
                 </option>

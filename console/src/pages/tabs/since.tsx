@@ -1,7 +1,7 @@
 // What a sandbox has changed.
 import type { Sandbox } from "../../api/client";
 import { label } from "../../lib/text";
-import { sandboxes, snapshots } from "../../state/live";
+import { kept, sandboxes } from "../../state/live";
 import { Comparison, useDiff } from "../../ui/changes";
 import { CopyAs } from "../../ui/dialog";
 import { Button } from "../../ui/kit";
@@ -19,9 +19,7 @@ export function Since({
   close: () => void;
 }) {
   const { call, load } = useDiff(s.id, against);
-  const kept = [...snapshots.value.values()].filter(
-    (x) => !x.automatic && (x.sandbox_id === s.id || x.sandbox_id === s.forked_from),
-  );
+  const choices = kept.value.filter((x) => x.sandbox_id === s.id || x.sandbox_id === s.forked_from);
   const parent = s.forked_from ? sandboxes.value.get(s.forked_from) : undefined;
   return (
     <div class="since">
@@ -34,7 +32,7 @@ export function Since({
           <select class="select narrow" value={against} onChange={(e) => pick(e.currentTarget.value)}>
             <option value="">its template, {label(s.template)}</option>
             {parent && !parent.ended_at && <option value={parent.id}>its parent, {label(parent.name || parent.id)}</option>}
-            {kept.map((x) => (
+            {choices.map((x) => (
               <option key={x.id} value={x.id}>
                 snapshot {label(x.name || x.label || x.id, 50)}
               </option>
