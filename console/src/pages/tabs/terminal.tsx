@@ -263,6 +263,7 @@ function Screen({ of: s, job, ended }: { of: Sandbox; job: Job; ended: () => voi
     void run();
     return () => {
       stop.abort();
+      clearTimeout(resizing);
       watch.disconnect();
       t.dispose();
     };
