@@ -11,6 +11,10 @@ function door(): Plugin {
     name: "cove-door",
     apply: "serve",
     configureServer(s) {
+      s.middlewares.use("/console/sessions", (_, res) => {
+        res.setHeader("Content-Type", "application/json");
+        res.end(JSON.stringify({ items: [] }));
+      });
       s.middlewares.use("/console/session", (_, res) => {
         res.setHeader("Content-Type", "application/json");
         res.end(

@@ -10,10 +10,11 @@ import { Dialogs } from "./pages/dialogs";
 import { HomePage } from "./pages/home";
 import { SignIn } from "./pages/signin";
 import { connection, living, loadError, start } from "./state/live";
+import { CallForms, Confirm, CopyAs, Dialog } from "./ui/dialog";
 import { dismiss, leave, recent, toasts } from "./ui/do";
 import { Icon, Logo } from "./ui/icons";
 import { listen, useKeys } from "./ui/keys";
-import { Button, CallForms, Confirm, CopyAs, Dialog, Empty, Failure, Loading } from "./ui/kit";
+import { Button, Empty, Failure, Loading } from "./ui/kit";
 import { Help, Palette, paletteOpen } from "./ui/palette";
 import { isDark, theme } from "./ui/theme";
 
@@ -45,10 +46,10 @@ const SandboxPage = lazy(() => import("./pages/sandbox").then((m) => m.SandboxPa
 const ComparePage = lazy(() => import("./pages/compare").then((m) => m.ComparePage));
 const ComputersPage = lazy(() => import("./pages/computers").then((m) => m.ComputersPage));
 const TemplatesPage = lazy(() => import("./pages/templates").then((m) => m.TemplatesPage));
-const VolumesPage = lazy(() => import("./pages/admin").then((m) => m.VolumesPage));
-const SecretsPage = lazy(() => import("./pages/admin").then((m) => m.SecretsPage));
-const KeysPage = lazy(() => import("./pages/admin").then((m) => m.KeysPage));
-const AuditPage = lazy(() => import("./pages/admin").then((m) => m.AuditPage));
+const VolumesPage = lazy(() => import("./pages/volumes").then((m) => m.VolumesPage));
+const SecretsPage = lazy(() => import("./pages/secrets").then((m) => m.SecretsPage));
+const KeysPage = lazy(() => import("./pages/keys").then((m) => m.KeysPage));
+const AuditPage = lazy(() => import("./pages/audit").then((m) => m.AuditPage));
 const ServerPage = lazy(() => import("./pages/server").then((m) => m.ServerPage));
 const ConnectPage = lazy(() => import("./pages/connect").then((m) => m.ConnectPage));
 

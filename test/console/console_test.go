@@ -37,7 +37,7 @@ func TestConsole(t *testing.T) {
 
 		t.Run("terminal", func(t *testing.T) { p.t = t; terminal(p, parent.ID) })
 		t.Run("files", func(t *testing.T) { p.t = t; files(p, d, parent.ID) })
-		t.Run("code", func(t *testing.T) { p.t = t; code(p, parent.ID) })
+		t.Run("code", func(t *testing.T) { p.t = t; code(p, d, parent.ID) })
 		t.Run("network", func(t *testing.T) { p.t = t; network(p, d, parent.ID) })
 		t.Run("compare and merge", func(t *testing.T) {
 			p.t = t
@@ -141,7 +141,7 @@ const attack = `<p>hello</p><script>(async () => {
 
 // code runs code whose result is a page with a script: it runs in the frame, and reaches
 // neither the console nor the server.
-func code(p *tab, id string) {
+func code(p *tab, d *covetest.Daemon, id string) {
 	p.visit("/s/" + id + "/code")
 	p.waitFor(`!!document.querySelector(".cell .cm-content")`)
 	p.run(chromedp.Focus(".cell .cm-content"))
@@ -156,6 +156,18 @@ type("Page", (), {"_repr_html_": lambda self: page})()`, false)
 		p.t.Errorf("the frame may %q", frame)
 	}
 	p.accessible("code")
+	// A cell goes on while another part of the sandbox is shown.
+	p.waitFor(`document.querySelectorAll(".cell .cm-content").length === 2`)
+	p.run(chromedp.Evaluate(`document.querySelectorAll(".cell .cm-content")[1].focus()`, nil))
+	p.types(`import os, time; [time.sleep(0.05) for _ in iter(lambda: os.path.exists("/tmp/go"), True)]; print("went " + "on")`, false)
+	p.run(chromedp.Evaluate(`document.querySelectorAll(".cell")[1].querySelector("[aria-label=Run]").click()`, nil))
+	p.waitFor(`!!document.querySelector(".cell.running")`)
+	p.click("Metrics")
+	p.waitFor(`!document.querySelector(".notebook")`)
+	d.Sh(p.t, id, "touch /tmp/go")
+	p.click("Code")
+	p.sees("went on")
+	p.waitFor(`!document.querySelector(".cell.running")`)
 }
 
 func network(p *tab, d *covetest.Daemon, id string) {

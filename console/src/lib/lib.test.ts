@@ -1,6 +1,7 @@
 import { describe, expect, it } from "vitest";
 import type { NetworkPolicy, Sandbox } from "../api/client";
-import { type Call, calls, concealed, form, goLiteral, goString, quote } from "./calls";
+import { type Call, concealed, form, goLiteral, goString, quote } from "./call";
+import { calls } from "./calls";
 import { filter } from "./filter";
 import { bytes, span } from "./format";
 import { hunks, reverse, sides } from "./patch";

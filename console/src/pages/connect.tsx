@@ -1,7 +1,8 @@
 import { useSignal } from "@preact/signals";
 import { useLocation } from "wouter-preact";
 import { session } from "../api/session";
-import { Button, Field, Snippet, Tabs } from "../ui/kit";
+import { Field, Input } from "../ui/fields";
+import { Button, Snippet, Tabs } from "../ui/kit";
 
 interface Client {
   id: string;
@@ -105,29 +106,23 @@ export function ConnectPage() {
             <h2>From another machine</h2>
             <div class="row">
               <Field label="API key" hint="It stays in this page, and only fills in the lines below.">
-                <input
-                  class="input mono"
-                  type="password"
-                  autocomplete="off"
-                  placeholder="cove_…"
-                  value={key.value}
-                  onInput={(e) => {
-                    key.value = e.currentTarget.value.trim();
-                  }}
-                />
+                <Input class="mono" type="password" autocomplete="off" placeholder="cove_…" value={key} />
               </Field>
               <Button icon="key" scope="admin" onClick={() => go("/keys")}>
                 Make a key
               </Button>
             </div>
-            <Snippet text={client.remote(url, key.value || "cove_…")} lang={`${client.text}, from another machine`} />
+            <Snippet text={client.remote(url, key.value.trim() || "cove_…")} lang={`${client.text}, from another machine`} />
             {session.value?.local && (
               <p class="muted">The server answers other machines when it is started with --listen and an address of theirs.</p>
             )}
           </section>
           <section class="stack">
             <h2>The command line and REST</h2>
-            <Snippet text={`export COVE_URL=${location.origin} COVE_API_KEY=${key.value || "cove_…"}\ncove ls`} lang="Command" />
+            <Snippet
+              text={`export COVE_URL=${location.origin} COVE_API_KEY=${key.value.trim() || "cove_…"}\ncove ls`}
+              lang="Command"
+            />
             <Snippet text={`curl -H "Authorization: Bearer $COVE_API_KEY" ${location.origin}/v1/sandboxes`} lang="Command" />
           </section>
         </div>

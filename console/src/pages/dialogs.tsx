@@ -5,9 +5,11 @@ import { api, pages, type Sandbox, type Schemas, want } from "../api/client";
 import { calls } from "../lib/calls";
 import { plural } from "../lib/format";
 import { label } from "../lib/text";
-import { snapshots } from "../state/live";
+import { kept } from "../state/live";
+import { CallDialog, confirmed } from "../ui/dialog";
 import { attempt, toast } from "../ui/do";
-import { Button, CopyAs, confirmed, Dialog, Field, useLoad } from "../ui/kit";
+import { Field, Input, NumberInput, Select } from "../ui/fields";
+import { useLoad } from "../ui/load";
 
 export const creating = signal<{ template?: string; snapshot?: string } | null>(null);
 export const forking = signal<Sandbox | null>(null);
@@ -38,7 +40,6 @@ function Create({ from }: { from: { template?: string; snapshot?: string } }) {
   const vcpus = useSignal("");
   const lifetime = useSignal("");
   const history = useSignal("");
-  const busy = useSignal(false);
   const close = () => {
     creating.value = null;
   };
@@ -56,51 +57,24 @@ function Create({ from }: { from: { template?: string; snapshot?: string } }) {
       history: history.value === "" ? undefined : Number(history.value),
     } as Schemas["CreateRequest"];
   });
-  const make = async () => {
-    busy.value = true;
-    const made = await attempt(calls.create(request.value), "The sandbox runs");
-    busy.value = false;
-    if (!made) return;
-    close();
-    go(`/s/${made.id}`);
-  };
-  const kept = [...snapshots.value.values()].filter((s) => !s.automatic).slice(0, 200);
+  const choices = kept.value.slice(0, 200);
   return (
-    <Dialog
+    <CallDialog
       title="New sandbox"
+      action="Create"
+      call={calls.create(request.value)}
+      said="The sandbox runs"
       close={close}
-      submit={make}
-      footer={
-        <>
-          <CopyAs call={calls.create(request.value)} />
-          <span class="grow" />
-          <Button onClick={close}>Cancel</Button>
-          <Button kind="primary" type="submit" scope="sandboxes:write" busy={busy.value}>
-            Create
-          </Button>
-        </>
-      }
+      done={(made) => {
+        close();
+        go(`/s/${made.id}`);
+      }}
     >
       <Field label="Name" hint="Lower-case letters, digits, “.”, “_” and “-”. It may stay empty.">
-        <input
-          class="input"
-          value={name.value}
-          maxLength={63}
-          placeholder="work"
-          onInput={(e) => {
-            name.value = e.currentTarget.value;
-          }}
-          data-autofocus
-        />
+        <Input value={name} maxLength={63} placeholder="work" data-autofocus />
       </Field>
       <Field label="Begin with">
-        <select
-          class="select"
-          value={origin.value}
-          onChange={(e) => {
-            origin.value = e.currentTarget.value;
-          }}
-        >
+        <Select value={origin}>
           <option value="">The server's default template</option>
           <optgroup label="Templates">
             {(templates.data.value ?? []).map((t) => (
@@ -113,133 +87,73 @@ function Create({ from }: { from: { template?: string; snapshot?: string } }) {
               <option value={`template ${from.template}`}>{label(from.template)}</option>
             )}
           </optgroup>
-          {kept.length > 0 && (
+          {choices.length > 0 && (
             <optgroup label="Snapshots">
-              {kept.map((s) => (
+              {choices.map((s) => (
                 <option key={s.id} value={`snapshot ${s.id}`}>
                   {label(s.name || s.label || s.id, 60)}
                 </option>
               ))}
             </optgroup>
           )}
-        </select>
+        </Select>
       </Field>
       <Field label="Network">
-        <select
-          class="select"
-          value={preset.value}
-          onChange={(e) => {
-            preset.value = e.currentTarget.value;
-          }}
-        >
+        <Select value={preset}>
           <option value="">The server's default</option>
           <option value="open">open: the public Internet</option>
           <option value="packages">packages: package registries and code hosts</option>
           <option value="none">none: nothing at all</option>
-        </select>
+        </Select>
       </Field>
       <details>
         <summary>Limits and history</summary>
         <div class="grid2">
           <Field label="Memory, MiB">
-            <input
-              class="input"
-              type="number"
-              min="64"
-              placeholder="default"
-              value={memory.value}
-              onInput={(e) => {
-                memory.value = e.currentTarget.value;
-              }}
-            />
+            <Input type="number" min="64" placeholder="default" value={memory} />
           </Field>
           <Field label="vCPUs">
-            <input
-              class="input"
-              type="number"
-              min="1"
-              placeholder="default"
-              value={vcpus.value}
-              onInput={(e) => {
-                vcpus.value = e.currentTarget.value;
-              }}
-            />
+            <Input type="number" min="1" placeholder="default" value={vcpus} />
           </Field>
           <Field label="Lifetime, seconds" hint="0 is no bound.">
-            <input
-              class="input"
-              type="number"
-              min="0"
-              placeholder="default"
-              value={lifetime.value}
-              onInput={(e) => {
-                lifetime.value = e.currentTarget.value;
-              }}
-            />
+            <Input type="number" min="0" placeholder="default" value={lifetime} />
           </Field>
           <Field label="History, steps" hint="One before each command.">
-            <input
-              class="input"
-              type="number"
-              min="0"
-              max="50"
-              placeholder="0"
-              value={history.value}
-              onInput={(e) => {
-                history.value = e.currentTarget.value;
-              }}
-            />
+            <Input type="number" min="0" max="50" placeholder="0" value={history} />
           </Field>
         </div>
       </details>
-    </Dialog>
+    </CallDialog>
   );
 }
 
 function Fork({ of }: { of: Sandbox }) {
   const count = useSignal(1);
   const name = useSignal("");
-  const busy = useSignal(false);
   const close = () => {
     forking.value = null;
   };
   const call = useComputed(() => calls.fork(of.id, { count: count.value, name: name.value.trim() || undefined }));
-  const make = async () => {
-    busy.value = true;
-    const made = await attempt(call.value);
-    busy.value = false;
-    if (!made) return;
-    toast("ok", `${plural(made.items?.length ?? 0, "fork")} of ${label(of.name || of.id)}`, call.value);
-    close();
-  };
   return (
-    <Dialog
+    <CallDialog
       title={`Fork ${label(of.name || of.id)}`}
+      action="Fork"
+      icon="fork"
+      call={call.value}
       close={close}
-      submit={make}
-      footer={
-        <>
-          <CopyAs call={call.value} />
-          <span class="grow" />
-          <Button onClick={close}>Cancel</Button>
-          <Button kind="primary" type="submit" icon="fork" scope="sandboxes:write" busy={busy.value}>
-            Fork
-          </Button>
-        </>
-      }
+      done={(made) => {
+        toast("ok", `${plural(made.items?.length ?? 0, "fork")} of ${label(of.name || of.id)}`, call.value);
+        close();
+      }}
     >
       <p class="soft">Children go on from this instant, with memory, processes and files. The parent runs on.</p>
       <div class="grid2">
         <Field label="How many" hint="1 to 32.">
-          <input
-            class="input"
-            type="number"
+          <NumberInput
             min="1"
             max="32"
-            value={count.value}
-            onInput={(e) => {
-              count.value = Math.min(32, Math.max(1, Number(e.currentTarget.value) || 1));
-            }}
+            value={count}
+            read={(text) => Math.min(32, Math.max(1, Number(text) || 1))}
             data-autofocus
           />
         </Field>
@@ -251,18 +165,10 @@ function Fork({ of }: { of: Sandbox }) {
               : "It may stay empty."
           }
         >
-          <input
-            class="input"
-            value={name.value}
-            maxLength={60}
-            placeholder="idea"
-            onInput={(e) => {
-              name.value = e.currentTarget.value;
-            }}
-          />
+          <Input value={name} maxLength={60} placeholder="idea" />
         </Field>
       </div>
-    </Dialog>
+    </CallDialog>
   );
 }
 
@@ -270,7 +176,6 @@ function TakeSnapshot({ of }: { of: Sandbox }) {
   const name = useSignal("");
   const text = useSignal("");
   const kind = useSignal("memory");
-  const busy = useSignal(false);
   const close = () => {
     snapshotting.value = null;
   };
@@ -281,64 +186,29 @@ function TakeSnapshot({ of }: { of: Sandbox }) {
       kind: kind.value === "memory" ? undefined : kind.value,
     }),
   );
-  const make = async () => {
-    busy.value = true;
-    const made = await attempt(call.value, "The snapshot is kept");
-    busy.value = false;
-    if (made) close();
-  };
   return (
-    <Dialog
+    <CallDialog
       title={`Snapshot of ${label(of.name || of.id)}`}
+      action="Keep"
+      icon="camera"
+      call={call.value}
+      said="The snapshot is kept"
       close={close}
-      submit={make}
-      footer={
-        <>
-          <CopyAs call={call.value} />
-          <span class="grow" />
-          <Button onClick={close}>Cancel</Button>
-          <Button kind="primary" type="submit" icon="camera" scope="sandboxes:write" busy={busy.value}>
-            Keep
-          </Button>
-        </>
-      }
+      done={close}
     >
       <Field label="Name" hint="Unique among your snapshots. It may stay empty.">
-        <input
-          class="input"
-          value={name.value}
-          maxLength={63}
-          placeholder="ready"
-          onInput={(e) => {
-            name.value = e.currentTarget.value;
-          }}
-          data-autofocus
-        />
+        <Input value={name} maxLength={63} placeholder="ready" data-autofocus />
       </Field>
       <Field label="Label">
-        <input
-          class="input"
-          value={text.value}
-          maxLength={200}
-          placeholder="any text to tell it by"
-          onInput={(e) => {
-            text.value = e.currentTarget.value;
-          }}
-        />
+        <Input value={text} maxLength={200} placeholder="any text to tell it by" />
       </Field>
       <Field label="What is kept">
-        <select
-          class="select"
-          value={kind.value}
-          onChange={(e) => {
-            kind.value = e.currentTarget.value;
-          }}
-        >
+        <Select value={kind}>
           <option value="memory">Memory, processes and files</option>
           <option value="files">Changed files only</option>
-        </select>
+        </Select>
       </Field>
-    </Dialog>
+    </CallDialog>
   );
 }
 

@@ -4,12 +4,14 @@ import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import { Link, useLocation } from "wouter-preact";
 import { decodeBase64, stream } from "../api/client";
-import type { Call } from "../lib/calls";
+import type { Call } from "../lib/call";
 import { calls } from "../lib/calls";
 import { label, stripANSI } from "../lib/text";
+import { CopyAs } from "../ui/dialog";
 import { perform, remember } from "../ui/do";
+import { Select } from "../ui/fields";
 import { Icon } from "../ui/icons";
-import { Button, CopyAs, Failure } from "../ui/kit";
+import { Button, Failure } from "../ui/kit";
 import { creating, useTemplates } from "./dialogs";
 
 interface Step {
@@ -93,22 +95,14 @@ export function FirstStart() {
         <div class="card">
           <header>
             <h2 class="grow">See it in four steps</h2>
-            <select
-              class="select narrow"
-              aria-label="Template"
-              value={chosen.value}
-              disabled={busy}
-              onChange={(e) => {
-                chosen.value = e.currentTarget.value;
-              }}
-            >
+            <Select class="narrow" aria-label="Template" value={chosen} disabled={busy}>
               <option value="">Default template</option>
               {ready.map((t) => (
                 <option key={t.name} value={t.name}>
                   {label(t.name)}
                 </option>
               ))}
-            </select>
+            </Select>
             <Button kind="primary" icon="bolt" scope="sandboxes:write" busy={busy} onClick={run} data-test="first">
               {at.value === 4 ? "Once more" : "Show me"}
             </Button>

@@ -6,6 +6,7 @@ import { plural } from "../lib/format";
 import { layout } from "../lib/tree";
 import { loadError, loaded, sandboxes, snapshots } from "../state/live";
 import { isEnded } from "../state/world";
+import { Select } from "../ui/fields";
 import { useKeys } from "../ui/keys";
 import { Button, Empty, Failure, Loading } from "../ui/kit";
 import { askKill, creating, forking, snapshotting, togglePause } from "./dialogs";
@@ -150,18 +151,11 @@ export function HomePage() {
           />
           <kbd>/</kbd>
         </label>
-        <select
-          class="select narrow"
-          aria-label="Which ended sandboxes are shown"
-          value={ended.value}
-          onChange={(e) => {
-            ended.value = e.currentTarget.value;
-          }}
-        >
+        <Select class="narrow" aria-label="Which ended sandboxes are shown" value={ended}>
           <option value="recent">Ended lately</option>
           <option value="all">All ended</option>
           <option value="none">Living only</option>
-        </select>
+        </Select>
         <div class="seg">
           <Button
             icon="tree"

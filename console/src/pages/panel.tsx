@@ -4,10 +4,11 @@ import type { Sandbox, Snapshot } from "../api/client";
 import { calls } from "../lib/calls";
 import { at, bytes, clock, day, span } from "../lib/format";
 import { label } from "../lib/text";
-import { sandboxes, snapshots } from "../state/live";
+import { kept, sandboxes } from "../state/live";
 import { isEnded } from "../state/world";
+import { CopyAs, confirmed } from "../ui/dialog";
 import { attempt } from "../ui/do";
-import { Button, CopyAs, confirmed, Empty, ID, Menu, Name, StateBadge } from "../ui/kit";
+import { Button, Empty, ID, Menu, Name, StateBadge } from "../ui/kit";
 import { askKill, askRestore, creating, forking, snapshotting, togglePause } from "./dialogs";
 
 /** Panel tells of the sandbox, or the snapshot, that is selected in a list. */
@@ -38,7 +39,7 @@ function OfSandbox({ of: s, select, close }: { of: Sandbox; select: (id: string)
   const ended = isEnded(s);
   const parent = s.forked_from ? sandboxes.value.get(s.forked_from) : undefined;
   const children = useComputed(() => [...sandboxes.value.values()].filter((c) => c.forked_from === s.id));
-  const kept = useComputed(() => [...snapshots.value.values()].filter((x) => x.sandbox_id === s.id && !x.automatic));
+  const own = useComputed(() => kept.value.filter((x) => x.sandbox_id === s.id));
   const now = Date.now();
   return (
     <>
@@ -171,11 +172,11 @@ function OfSandbox({ of: s, select, close }: { of: Sandbox; select: (id: string)
             </dl>
           </section>
         )}
-        {kept.value.length > 0 && (
+        {own.value.length > 0 && (
           <section>
             <h3>Snapshots</h3>
             <ul class="plain">
-              {kept.value.slice(0, 20).map((x) => (
+              {own.value.slice(0, 20).map((x) => (
                 <li key={x.id}>
                   <button type="button" onClick={() => select(x.id)}>
                     <i class="l-snap" />

@@ -6,7 +6,8 @@ import { label } from "../lib/text";
 import { connection, living, sandboxes, snapshots } from "../state/live";
 import { isEnded } from "../state/world";
 import { attempt } from "../ui/do";
-import { Button, Failure, Loading, Snippet, useEvery, useLoad } from "../ui/kit";
+import { Button, Failure, Loading, Snippet } from "../ui/kit";
+import { useEvery, useLoad } from "../ui/load";
 
 export function ServerPage() {
   const health = useSignal<{ ok: boolean; ms: number } | undefined>(undefined);

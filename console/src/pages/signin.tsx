@@ -1,8 +1,9 @@
 import { useSignal } from "@preact/signals";
 import { signIn, signInError } from "../api/session";
 import { label } from "../lib/text";
+import { Field, Input } from "../ui/fields";
 import { Logo } from "../ui/icons";
-import { Button, Failure, Field, Snippet } from "../ui/kit";
+import { Button, Failure, Snippet } from "../ui/kit";
 
 export function SignIn() {
   const key = useSignal("");
@@ -31,18 +32,15 @@ export function SignIn() {
         {said && <Failure error={label(said, 1000)} />}
         <form class="stack" onSubmit={go}>
           <Field label="API key" hint="It is sent once, and not kept in the browser.">
-            <input
-              class="input mono"
+            <Input
+              class="mono"
               type="password"
               name="key"
               autocomplete="current-password"
               spellcheck={false}
               placeholder="cove_…"
               required
-              value={key.value}
-              onInput={(e) => {
-                key.value = e.currentTarget.value;
-              }}
+              value={key}
             />
           </Field>
           <Button kind="primary" type="submit" busy={busy.value}>

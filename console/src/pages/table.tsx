@@ -6,7 +6,8 @@ import type { Row } from "../lib/tree";
 import { sandboxes } from "../state/live";
 import { isEnded } from "../state/world";
 import { Icon } from "../ui/icons";
-import { Name, Rows, StateBadge, useEvery } from "../ui/kit";
+import { Name, Rows, StateBadge } from "../ui/kit";
+import { useEvery } from "../ui/load";
 
 const ROW = 36;
 

@@ -1,4 +1,4 @@
-import { afterEach, describe, expect, it, vi } from "vitest";
+import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 
 const event = (id: string, value: object) => `id: ${id}\ndata: ${JSON.stringify(value)}\n\n`;
 
@@ -29,7 +29,15 @@ function silent(text: string, signal: AbortSignal): Response {
 }
 
 describe("following events", () => {
-  afterEach(() => vi.unstubAllGlobals());
+  beforeEach(() => {
+    vi.useFakeTimers();
+  });
+  afterEach(() => {
+    vi.useRealTimers();
+    vi.unstubAllGlobals();
+  });
+  /** Longer than the pauses after failures that a test has, and shorter than the silence after which a stream is dead. */
+  const settle = () => vi.advanceTimersByTimeAsync(10_000);
 
   it("resumes a stream that broke after its last event, and lists anew what was missed", async () => {
     const since: (string | null)[] = [];
@@ -59,20 +67,26 @@ describe("following events", () => {
     });
     const live = await import("./live");
     live.start();
-    await vi.waitFor(() => expect(live.listedAt.value).toBe(2), { timeout: 20_000 });
+    await settle();
+    expect(live.listedAt.value).toBe(2);
     // The list after the second connection failed, so that the third still asks from the second event.
     expect(since).toEqual([null, "2", "2"]);
     expect(lists).toBe(4);
     expect(live.world.value.jobs.size).toBe(0);
     // A hidden page has no stream, and goes on where it was when it is seen again.
-    await vi.waitFor(() => expect(live.connection.value).toBe("events"));
+    expect(live.connection.value).toBe("events");
     page.hidden = true;
     page.dispatchEvent(new Event("visibilitychange"));
-    await vi.waitFor(() => expect(live.connection.value).toBe("connecting"));
+    await settle();
+    expect(live.connection.value).toBe("connecting");
     expect(since).toHaveLength(3);
     page.hidden = false;
     page.dispatchEvent(new Event("visibilitychange"));
-    await vi.waitFor(() => expect(since).toEqual([null, "2", "2", "9"]));
+    await settle();
+    expect(since).toEqual([null, "2", "2", "9"]);
+    // A stream that says nothing for so long is dead.
+    await vi.advanceTimersByTimeAsync(46_000);
+    expect(since).toEqual([null, "2", "2", "9", "9"]);
     live.stopFollowing();
-  }, 25_000);
+  });
 });

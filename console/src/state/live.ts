@@ -16,6 +16,8 @@ export const listedAt = signal(0);
 
 export const sandboxes = computed(() => world.value.sandboxes);
 export const snapshots = computed(() => world.value.snapshots);
+/** Snapshots that somebody asked for: those of a history are not among them. */
+export const kept = computed(() => [...world.value.snapshots.values()].filter((s) => !s.automatic));
 export const living = computed(() => [...world.value.sandboxes.values()].filter((s) => !isEnded(s)));
 
 const LONGEST_PAUSE_MS = 15_000;

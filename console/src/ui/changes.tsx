@@ -3,22 +3,49 @@ import { useSignal } from "@preact/signals";
 import type { ComponentType } from "preact";
 import { useEffect } from "preact/hooks";
 import { type Change, type Diff, enc, send } from "../api/client";
+import { calls } from "../lib/calls";
 import { bytes, plural } from "../lib/format";
 import { reverse, sides } from "../lib/patch";
 import { isBinary, label } from "../lib/text";
+import { perform } from "./do";
 import { useKeys } from "./keys";
-import { Empty, Loading, Rows } from "./kit";
+import { Empty, Failure, Loading, Rows } from "./kit";
+import { useLoad } from "./load";
 
 const LETTER: Record<string, [string, string]> = { added: ["A", "green"], removed: ["D", "red"], modified: ["M", "amber"] };
 
 /** The largest text that is shown side by side in full, in bytes. */
 const MAX_FULL = 1 << 20;
 
-export function Changes({
+/** useDiff compares a sandbox or snapshot with another one, or with its template if that is empty. */
+export function useDiff(subject: string, against: string) {
+  const call = calls.diff(subject, { against: against || undefined, patch: true });
+  return { call, load: useLoad(() => perform(call), [subject, against]) };
+}
+
+/** Comparison shows what useDiff loads. */
+export function Comparison({ load, readable }: { load: ReturnType<typeof useDiff>["load"]; readable?: string }) {
+  if (load.busy.value) return <Loading />;
+  if (load.error.value) return <Failure error={load.error.value} again={load.again} />;
+  return load.data.value ? <Changes diff={load.data.value} readable={readable} /> : null;
+}
+
+/** Counts shows how many files a comparison has, by what became of them. */
+export function Counts({ of: diff }: { of: Diff }) {
+  return (
+    <>
+      <span class="green-text">+{diff.added}</span> <span class="amber-text">~{diff.modified}</span>{" "}
+      <span class="red-text">−{diff.removed}</span>
+    </>
+  );
+}
+
+function Changes({
   diff,
   readable,
 }: {
-  diff: Diff /** A sandbox that has the new state of the files. */;
+  diff: Diff;
+  /** A sandbox that has the new state of the files. */
   readable?: string;
 }) {
   const changes = diff.changes ?? [];
@@ -45,8 +72,7 @@ export function Changes({
         <div class="changes-head small muted">
           {plural(changes.length, "file")}
           <span class="grow" />
-          <span class="green-text">+{diff.added}</span> <span class="amber-text">~{diff.modified}</span>{" "}
-          <span class="red-text">−{diff.removed}</span>
+          <Counts of={diff} />
         </div>
         {diff.truncated && <div class="note amber">There are more changes than are listed.</div>}
         <Rows

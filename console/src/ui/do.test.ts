@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
-import type { Call } from "../lib/calls";
+import type { Call } from "../lib/call";
 
 const call: Call = {
   title: "Rotate a secret",

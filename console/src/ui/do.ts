@@ -2,7 +2,7 @@
 import { signal } from "@preact/signals";
 import { ApiError, type Sandbox, send } from "../api/client";
 import { refusal, signOut } from "../api/session";
-import { type Call, concealed } from "../lib/calls";
+import { type Call, concealed } from "../lib/call";
 import { note } from "../state/live";
 
 export interface Toast {

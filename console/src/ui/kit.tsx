@@ -1,16 +1,14 @@
 // The console's own small set of controls.
-import { signal, useSignal } from "@preact/signals";
+import { useSignal } from "@preact/signals";
 import type { ComponentChildren, JSX } from "preact";
-import { useEffect, useId, useLayoutEffect, useRef } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
 import type { Sandbox } from "../api/client";
 import { refusal } from "../api/session";
-import { type Call, type CallForm, form } from "../lib/calls";
 import { label } from "../lib/text";
-import { listedAt } from "../state/live";
 import { copy } from "./do";
 import { Icon, type IconName } from "./icons";
 
-type Children = { children?: ComponentChildren };
+export type Children = { children?: ComponentChildren };
 
 export function Button(
   props: Children & {
@@ -127,116 +125,6 @@ export function Loading({ rows = 6 }: { rows?: number }) {
         <div key={i} class="skeleton" style={{ width: `${[62, 84, 48, 73, 91, 55][i % 6]}%` }} />
       ))}
     </div>
-  );
-}
-
-export function Field({ label: text, hint, children }: Children & { label: string; hint?: ComponentChildren }) {
-  return (
-    // biome-ignore lint/a11y/noLabelWithoutControl: the control is among the children
-    <label class="field">
-      <span>{text}</span>
-      {children}
-      {hint && <small>{hint}</small>}
-    </label>
-  );
-}
-
-export function Dialog({
-  title,
-  children,
-  close,
-  wide,
-  footer,
-  submit,
-}: Children & { title: string; close: () => void; wide?: boolean; footer?: ComponentChildren; submit?: () => void }) {
-  const ref = useRef<HTMLDialogElement>(null);
-  const id = useId();
-  useLayoutEffect(() => {
-    ref.current?.showModal();
-    ref.current
-      ?.querySelector<HTMLElement>("[data-autofocus], .dialog-body input, .dialog-body select, .dialog-body textarea")
-      ?.focus();
-  }, []);
-  return (
-    <dialog
-      ref={ref}
-      class={wide ? "wide" : ""}
-      aria-labelledby={id}
-      onCancel={(e) => {
-        e.preventDefault();
-        close();
-      }}
-      onClick={(e) => e.target === ref.current && close()}
-      onKeyDown={(e) => e.stopPropagation()}
-    >
-      <form
-        method="dialog"
-        onSubmit={(e) => {
-          e.preventDefault();
-          submit?.();
-        }}
-      >
-        <header>
-          <h1 id={id}>{title}</h1>
-          <Button kind="ghost" icon="close" aria-label="Close" onClick={close} />
-        </header>
-        <div class="dialog-body">{children}</div>
-        {footer && <footer>{footer}</footer>}
-      </form>
-    </dialog>
-  );
-}
-
-export const confirming = signal<{
-  title: string;
-  text: ComponentChildren;
-  action: string;
-  call?: Call;
-  run: () => Promise<unknown>;
-} | null>(null);
-
-/** confirmed asks before something that cannot be taken back. */
-export function confirmed(
-  title: string,
-  text: ComponentChildren,
-  action: string,
-  run: () => Promise<unknown>,
-  call?: Call,
-): void {
-  confirming.value = { title, text, action, run, call };
-}
-
-export function Confirm() {
-  const c = confirming.value;
-  const busy = useSignal(false);
-  if (!c) return null;
-  const go = async () => {
-    busy.value = true;
-    await c.run();
-    busy.value = false;
-    confirming.value = null;
-  };
-  const close = () => {
-    confirming.value = null;
-  };
-  return (
-    <Dialog
-      title={c.title}
-      close={close}
-      submit={go}
-      footer={
-        <>
-          {c.call && <CopyAs call={c.call} />}
-          <span class="grow" />
-          <Button onClick={close}>Cancel</Button>
-          <Button kind="danger" type="submit" busy={busy.value} data-autofocus>
-            {c.action}
-          </Button>
-        </>
-      }
-    >
-      <p>{c.text}</p>
-    </Dialog>
   );
 }
 
@@ -360,60 +248,6 @@ export function Snippet({ text, lang }: { text: string; lang?: string }) {
   );
 }
 
-const FORMS: [CallForm, string][] = [
-  ["cli", "Command line"],
-  ["curl", "curl"],
-  ["mcp", "MCP call"],
-  ["go", "Go client"],
-];
-
-/** CopyAs shows a call in each form that can say it. */
-export function CopyAs({ call, small }: { call: Call; small?: boolean }) {
-  const shown = useSignal(false);
-  return (
-    <>
-      <Button
-        kind="ghost"
-        small={small}
-        icon="code"
-        onClick={() => {
-          shown.value = true;
-        }}
-      >
-        Copy as…
-      </Button>
-      {shown.value && (
-        <Dialog
-          title={call.title}
-          wide
-          close={() => {
-            shown.value = false;
-          }}
-        >
-          <CallForms call={call} />
-        </Dialog>
-      )}
-    </>
-  );
-}
-
-export function CallForms({ call }: { call: Call }) {
-  return (
-    <div class="forms">
-      {FORMS.map(([as, name]) => {
-        const text = form(call, as, location.origin);
-        if (text === undefined) return null;
-        return (
-          <section key={as}>
-            <h3>{name}</h3>
-            <Snippet text={text} lang={name} />
-          </section>
-        );
-      })}
-    </div>
-  );
-}
-
 export function Tabs({
   tabs,
   current,
@@ -513,56 +347,6 @@ export function Rows<T>({
       </div>
     </div>
   );
-}
-
-/** useLoad loads something, again when a key changes, and on demand. */
-export function useLoad<T>(load: (signal: AbortSignal) => Promise<T>, keys: readonly unknown[]) {
-  const data = useSignal<T | undefined>(undefined);
-  const error = useSignal("");
-  const busy = useSignal(true);
-  const running = useRef<AbortController>();
-  const again = async () => {
-    running.current?.abort();
-    const mine = new AbortController();
-    running.current = mine;
-    busy.value = true;
-    try {
-      const value = await load(mine.signal);
-      if (mine.signal.aborted) return;
-      data.value = value;
-      error.value = "";
-    } catch (err) {
-      if (!mine.signal.aborted) error.value = (err as Error).message;
-    }
-    if (!mine.signal.aborted) busy.value = false;
-  };
-  useEffect(() => {
-    data.value = undefined;
-    error.value = "";
-    void again();
-    return () => running.current?.abort();
-  }, keys);
-  return { data, error, busy, again };
-}
-
-/** useEvery calls something again and again while it is shown and the page is seen. */
-export function useEvery(ms: number, f: () => void): void {
-  const latest = useRef(f);
-  latest.current = f;
-  useEffect(() => {
-    const timer = setInterval(() => !document.hidden && latest.current(), ms);
-    return () => clearInterval(timer);
-  }, [ms]);
-}
-
-/** useMissed calls something when events were missed, after all else was listed anew. */
-export function useMissed(again: () => void): void {
-  const seen = useRef(listedAt.value);
-  useEffect(() => {
-    if (seen.current === listedAt.value) return;
-    seen.current = listedAt.value;
-    again();
-  }, [listedAt.value]);
 }
 
 /** Copyable is an id that a click copies. */

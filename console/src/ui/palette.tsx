@@ -7,9 +7,10 @@ import { label } from "../lib/text";
 import { NAV } from "../nav";
 import { creating, forking, snapshotting } from "../pages/dialogs";
 import { living } from "../state/live";
+import { Dialog } from "./dialog";
 import { attempt, leave } from "./do";
 import { Icon, type IconName } from "./icons";
-import { Dialog, StateDot } from "./kit";
+import { StateDot } from "./kit";
 import { isDark, theme } from "./theme";
 
 export const paletteOpen = signal(false);

@@ -3,7 +3,7 @@ package cli
 import (
 	"context"
 	"encoding/json"
-	"fmt"
+	"errors"
 	"html"
 	"io"
 	"net/http"
@@ -109,7 +109,7 @@ func (a *app) consoleLink(ctx context.Context) (*console.Link, error) {
 func (a *app) browse(ctx context.Context, link string) error {
 	opener, err := exec.LookPath("xdg-open")
 	if err != nil {
-		return fmt.Errorf("xdg-open is not installed")
+		return errors.New("xdg-open is not installed")
 	}
 	dir, err := a.stateDir()
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"net/http"
+	"strings"
 
 	"github.com/cove-sh/cove/internal/daemon/auth"
 	"github.com/cove-sh/cove/sandbox"
@@ -95,7 +96,7 @@ func newDoor(cfg Config, dist fs.FS) *Door {
 
 // Claims reports whether a request is for this door, by its path.
 func Claims(r *http.Request) bool {
-	return r.URL.Path+"/" == Path || len(r.URL.Path) >= len(Path) && r.URL.Path[:len(Path)] == Path
+	return r.URL.Path+"/" == Path || strings.HasPrefix(r.URL.Path, Path)
 }
 
 // ServeHTTP answers a request for which [Claims] is true.

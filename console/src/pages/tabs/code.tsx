@@ -1,14 +1,15 @@
-import { useSignal } from "@preact/signals";
+import { type Signal, signal, useSignal } from "@preact/signals";
 import type { ComponentType } from "preact";
-import { useEffect, useRef } from "preact/hooks";
+import { useEffect } from "preact/hooks";
 import { api, decodeBase64, type Sandbox, type Schemas, send, stream, want } from "../../api/client";
 import { may } from "../../api/session";
 import { calls } from "../../lib/calls";
 import { plural, span } from "../../lib/format";
 import { label, stripANSI, Tail } from "../../lib/text";
+import { CopyAs } from "../../ui/dialog";
 import { attempt, remember, toast } from "../../ui/do";
 import type { EditorProps } from "../../ui/editor";
-import { Button, CopyAs, Failure, Loading, Menu } from "../../ui/kit";
+import { Button, Failure, Loading, Menu } from "../../ui/kit";
 import { Rich } from "../../ui/rich";
 
 type Output = Schemas["CodeOutput"];
@@ -40,20 +41,31 @@ const MAX_CELL = 100_000;
 const MAX_OUTPUTS = 50;
 
 let ids = 0;
-/** Notebooks last as long as the page, so that another tab of a sandbox loses nothing. */
-const notebooks = new Map<string, Cell[]>();
+/** Notebooks last as long as the page: another tab of a sandbox loses nothing, and what a cell that still runs writes is there when one comes back. */
+const notebooks = new Map<string, Signal<Cell[]>>();
+/** What ends the stream of a cell that runs, by the cell's id. */
+const running = new Map<number, AbortController>();
 
 function fresh(language: string, context: string, code = ""): Cell {
   return { id: ++ids, code, language, context, stdout: "", stderr: "", outputs: [] };
 }
 
+/** notebook returns the cells of a sandbox's notebook. */
+function notebook(sandbox: string): Signal<Cell[]> {
+  const known = notebooks.get(sandbox);
+  if (known) return known;
+  const begun = signal([fresh("python", "default")]);
+  notebooks.set(sandbox, begun);
+  if (notebooks.size > 20) notebooks.delete(notebooks.keys().next().value!);
+  return begun;
+}
+
 export function CodeTab({ of: s }: { of: Sandbox }) {
-  const cells = useSignal<Cell[]>(notebooks.get(s.id) ?? [fresh("python", "default")]);
+  const cells = notebook(s.id);
   const contexts = useSignal<Schemas["CodeContext"][]>([]);
   const Editor = useSignal<ComponentType<EditorProps> | undefined>(undefined);
   const error = useSignal("");
   const last = useSignal<number>(cells.value[0]!.id);
-  const running = useRef(new Map<number, AbortController>());
 
   useEffect(() => {
     import("../../ui/editor").then(
@@ -65,10 +77,6 @@ export function CodeTab({ of: s }: { of: Sandbox }) {
       },
     );
   }, []);
-  useEffect(() => {
-    notebooks.set(s.id, cells.value);
-    if (notebooks.size > 20) notebooks.delete(notebooks.keys().next().value!);
-  }, [cells.value]);
   const list = () => {
     want(api.GET("/v1/sandboxes/{sandbox}/contexts", { params: { path: { sandbox: s.id } } })).then(
       (l) => {
@@ -106,7 +114,7 @@ export function CodeTab({ of: s }: { of: Sandbox }) {
       change(id, { stdout: cutNote(out), stderr: cutNote(err), outputs });
     };
     const stop = new AbortController();
-    running.current.set(id, stop);
+    running.set(id, stop);
     try {
       await stream<Line>(
         "POST",
@@ -132,7 +140,7 @@ export function CodeTab({ of: s }: { of: Sandbox }) {
     clearTimeout(waiting);
     show();
     change(id, { running: false });
-    running.current.delete(id);
+    running.delete(id);
     list();
   };
   const interrupt = (cell: Cell) =>
@@ -141,7 +149,7 @@ export function CodeTab({ of: s }: { of: Sandbox }) {
       `/v1/sandboxes/${encodeURIComponent(s.id)}/contexts/${cell.language}/${encodeURIComponent(cell.context)}/interrupt`,
     ).catch((e: Error) => {
       toast("error", e.message);
-      running.current.get(cell.id)?.abort();
+      running.get(cell.id)?.abort();
     });
   const restart = (c: Schemas["CodeContext"]) =>
     attempt(

@@ -1,34 +1,21 @@
 import { useComputed, useSignal } from "@preact/signals";
-import type { ComponentType } from "preact";
 import { useEffect, useRef } from "preact/hooks";
-import { api, type Diff, enc, type FileInfo, pages, type Sandbox, send, want } from "../../api/client";
+import { api, enc, type FileInfo, pages, type Sandbox, want } from "../../api/client";
 import { may } from "../../api/session";
+import type { Call } from "../../lib/call";
 import { calls } from "../../lib/calls";
-import { bytes, day, plural } from "../../lib/format";
-import { isBinary, label } from "../../lib/text";
-import { sandboxes, snapshots } from "../../state/live";
-import { Changes } from "../../ui/changes";
-import { attempt, perform, remember, toast } from "../../ui/do";
-import type { EditorProps } from "../../ui/editor";
+import { plural } from "../../lib/format";
+import { label } from "../../lib/text";
+import { CallDialog, confirmed } from "../../ui/dialog";
+import { attempt, toast } from "../../ui/do";
+import { Field, Input } from "../../ui/fields";
 import { Icon } from "../../ui/icons";
-import { Button, CopyAs, confirmed, Dialog, Empty, Failure, Field, Loading, Menu, Rows } from "../../ui/kit";
+import { Button, Empty, Failure, Loading, Menu, Rows } from "../../ui/kit";
+import { download, isDir, View } from "./file";
+import { Since } from "./since";
 
-/** The largest file that is opened in the editor, and the largest picture that is shown, in bytes. */
-const MAX_TEXT = 2 << 20;
-const MAX_IMAGE = 20 << 20;
 /** The most entries of a directory that are listed. */
 const MAX_ENTRIES = 10_000;
-/** Pictures that a browser draws without running anything. SVG is none of them. */
-const IMAGES: Record<string, string> = {
-  png: "image/png",
-  jpg: "image/jpeg",
-  jpeg: "image/jpeg",
-  gif: "image/gif",
-  webp: "image/webp",
-  bmp: "image/bmp",
-  ico: "image/x-icon",
-  avif: "image/avif",
-};
 
 interface Node {
   info: FileInfo;
@@ -37,10 +24,6 @@ interface Node {
 
 function parentOf(path: string): string {
   return path.slice(0, path.lastIndexOf("/")) || "/";
-}
-
-function isDir(f: FileInfo): boolean {
-  return f.type === "directory" || (f.type === "symlink" && f.linked_file?.type === "directory");
 }
 
 export function FilesTab({ of: s }: { of: Sandbox }) {
@@ -195,15 +178,7 @@ export function FilesTab({ of: s }: { of: Sandbox }) {
               go(typed.value.replace(/(.)\/+$/, "$1") || "/");
             }}
           >
-            <input
-              class="input mono"
-              aria-label="Directory"
-              spellcheck={false}
-              value={typed.value}
-              onInput={(e) => {
-                typed.value = e.currentTarget.value;
-              }}
-            />
+            <Input class="mono" aria-label="Directory" spellcheck={false} value={typed} />
           </form>
           <Button kind="ghost" small icon="back" aria-label="List again" title="List again" onClick={() => go(root.value)} />
         </div>
@@ -364,222 +339,29 @@ function Naming({
   done: (path: string) => void;
 }) {
   const path = useSignal(what.path);
-  const busy = useSignal(false);
-  const call = () =>
+  const call: Call<unknown> =
     what.kind === "file"
       ? calls.writeFile(s.id, path.value, new Blob([]), "")
       : what.kind === "folder"
         ? calls.makeDir(s.id, path.value)
         : calls.moveFile(s.id, what.path, path.value);
-  const go = async () => {
-    busy.value = true;
-    const ok = await attempt<unknown>(call());
-    busy.value = false;
-    if (!ok) return;
-    done(path.value);
-    close();
-  };
   const title = { file: "New file", folder: "New folder", rename: "Rename" }[what.kind];
   return (
-    <Dialog
+    <CallDialog
       title={title}
+      action={title}
+      call={call}
       close={close}
-      submit={go}
-      footer={
-        <>
-          <CopyAs call={call()} />
-          <span class="grow" />
-          <Button onClick={close}>Cancel</Button>
-          <Button kind="primary" type="submit" busy={busy.value}>
-            {title}
-          </Button>
-        </>
-      }
+      done={() => {
+        done(path.value);
+        close();
+      }}
     >
       <Field label="Path">
-        <input
-          class="input mono"
-          value={path.value}
-          spellcheck={false}
-          onInput={(e) => {
-            path.value = e.currentTarget.value;
-          }}
-        />
+        <Input class="mono" value={path} spellcheck={false} />
       </Field>
-    </Dialog>
+    </CallDialog>
   );
-}
-
-function View({
-  of: s,
-  file: f,
-  remove,
-  rename,
-}: {
-  of: Sandbox;
-  file: FileInfo;
-  remove: (f: FileInfo) => void;
-  rename: (f: FileInfo) => void;
-}) {
-  const content = useSignal<{ text?: string; image?: string; binary?: boolean; large?: boolean } | undefined>(undefined);
-  const edited = useSignal<string | undefined>(undefined);
-  const saving = useSignal(false);
-  const error = useSignal("");
-  const Editor = useSignal<ComponentType<EditorProps> | undefined>(undefined);
-  const path = `/v1/sandboxes/${enc(s.id)}/files/content?path=${enc(f.path)}`;
-  const dir = isDir(f);
-  useEffect(() => {
-    let left = false;
-    let url: string | undefined;
-    void (async () => {
-      if (dir || (f.type !== "file" && f.linked_file?.type !== "file")) return;
-      const image = IMAGES[f.name.slice(f.name.lastIndexOf(".") + 1).toLowerCase()];
-      if (f.size > (image ? MAX_IMAGE : MAX_TEXT)) {
-        content.value = { large: true };
-        return;
-      }
-      try {
-        const data = new Uint8Array(await (await send("GET", path)).arrayBuffer());
-        if (left) return;
-        if (image) {
-          url = URL.createObjectURL(new Blob([data], { type: image }));
-          content.value = { image: url };
-        } else if (isBinary(data)) content.value = { binary: true };
-        else {
-          Editor.value = (await import("../../ui/editor")).default;
-          content.value = { text: new TextDecoder().decode(data) };
-        }
-      } catch (err) {
-        error.value = (err as Error).message;
-      }
-    })();
-    return () => {
-      left = true;
-      if (url) URL.revokeObjectURL(url);
-    };
-  }, [f.path]);
-  const dirty = edited.value !== undefined && edited.value !== content.value?.text;
-  const save = async () => {
-    if (!dirty || saving.value) return;
-    saving.value = true;
-    const text = edited.value!;
-    try {
-      const call = calls.writeFile(s.id, f.path, new Blob([text]), text);
-      await perform(call);
-      content.value = { text };
-      toast("ok", `${label(f.name)} is saved`, call);
-    } catch (err) {
-      toast("error", (err as Error).message);
-    }
-    saving.value = false;
-  };
-  const c = content.value;
-  const Shown = Editor.value;
-  return (
-    <>
-      <div class="file-head">
-        <bdi class="mono cut" title={label(f.path)}>
-          {label(f.path)}
-        </bdi>
-        {dirty && <span class="badge amber">changed</span>}
-        <span class="muted small cut">
-          {!dir && `${bytes(f.size)} · `}
-          {f.mode} · {label(f.owner ?? String(f.uid))} · {day(f.modified_at)}
-        </span>
-        <span class="grow" />
-        {c?.text !== undefined && (
-          <Button
-            small
-            kind={dirty ? "primary" : "plain"}
-            icon="save"
-            scope="files:write"
-            disabled={!dirty}
-            busy={saving.value}
-            onClick={save}
-            title="Save (Ctrl S)"
-          >
-            Save
-          </Button>
-        )}
-        <Button
-          small
-          kind="ghost"
-          icon="download"
-          aria-label="Download"
-          title={dir ? "Download as ZIP" : "Download"}
-          onClick={() =>
-            dir
-              ? download(`/v1/sandboxes/${enc(s.id)}/files/archive?path=${enc(f.path)}`, `${f.name}.zip`)
-              : download(path, f.name)
-          }
-        />
-        <Menu
-          small
-          kind="ghost"
-          icon="more"
-          label="More actions on this file"
-          items={[
-            { text: "Rename…", icon: "file", scope: "files:write", run: () => rename(f) },
-            { text: "Delete…", icon: "trash", danger: true, scope: "files:write", run: () => remove(f) },
-          ]}
-        />
-      </div>
-      {error.value ? (
-        <Failure error={error.value} />
-      ) : dir ? (
-        <Empty icon="folder" title={label(f.name)}>
-          A directory. It can be downloaded as a ZIP file.
-        </Empty>
-      ) : c?.text !== undefined && Shown ? (
-        <Shown
-          name={f.name}
-          text={c.text}
-          readOnly={!may("files:write")}
-          aria={`Content of ${label(f.name)}`}
-          change={(t) => {
-            edited.value = t;
-          }}
-          save={save}
-        />
-      ) : c?.image ? (
-        <div class="picture">
-          <img src={c.image} alt={label(f.name)} />
-        </div>
-      ) : c?.binary || c?.large ? (
-        <Empty
-          icon="file"
-          title={c.large ? "It is too large to be shown" : "It is no text"}
-          action={
-            <Button icon="download" onClick={() => download(path, f.name)}>
-              Download
-            </Button>
-          }
-        >
-          {bytes(f.size)}
-        </Empty>
-      ) : f.type !== "file" && f.linked_file?.type !== "file" ? (
-        <Empty icon="file" title={`A ${label(f.type)}`} />
-      ) : (
-        <Loading />
-      )}
-    </>
-  );
-}
-
-/** download has the browser keep what an address answers, never show it. */
-async function download(path: string, name: string): Promise<void> {
-  try {
-    const response = await send("GET", path);
-    remember({ title: "Download", scope: "sandboxes:read", method: "GET", path });
-    const url = URL.createObjectURL(new Blob([await response.blob()], { type: "application/octet-stream" }));
-    const a = document.createElement("a");
-    a.href = url;
-    a.download = label(name).replace(/[/\\]/g, "_");
-    a.click();
-    setTimeout(() => URL.revokeObjectURL(url), 60_000);
-  } catch (err) {
-    toast("error", (err as Error).message);
-  }
 }
 
 /** walk finds the files of what was dropped, folders too. */
@@ -601,56 +383,4 @@ async function walk(entries: FileSystemEntry[]): Promise<{ path: string; file: F
   };
   for (const e of entries) await visit(e);
   return all;
-}
-
-/** Since shows what changed since the template, the parent, or a snapshot. */
-function Since({ of: s, against, pick, close }: { of: Sandbox; against: string; pick: (x: string) => void; close: () => void }) {
-  const diff = useSignal<Diff | undefined>(undefined);
-  const error = useSignal("");
-  const call = calls.diff(s.id, { against: against || undefined, patch: true });
-  const load = async () => {
-    diff.value = undefined;
-    error.value = "";
-    try {
-      diff.value = await perform(call);
-    } catch (err) {
-      error.value = (err as Error).message;
-    }
-  };
-  useEffect(() => void load(), [s.id, against]);
-  const kept = [...snapshots.value.values()].filter(
-    (x) => !x.automatic && (x.sandbox_id === s.id || x.sandbox_id === s.forked_from),
-  );
-  const parent = s.forked_from ? sandboxes.value.get(s.forked_from) : undefined;
-  return (
-    <div class="since">
-      <div class="files-tools">
-        <Button kind="ghost" small icon="folder" onClick={close}>
-          All files
-        </Button>
-        <label class="row nowrap">
-          <span class="soft">Changed since</span>
-          <select class="select narrow" value={against} onChange={(e) => pick(e.currentTarget.value)}>
-            <option value="">its template, {label(s.template)}</option>
-            {parent && !parent.ended_at && <option value={parent.id}>its parent, {label(parent.name || parent.id)}</option>}
-            {kept.map((x) => (
-              <option key={x.id} value={x.id}>
-                snapshot {label(x.name || x.label || x.id, 50)}
-              </option>
-            ))}
-          </select>
-        </label>
-        <Button kind="ghost" small icon="back" aria-label="Compare again" title="Compare again" onClick={load} />
-        <span class="grow" />
-        <CopyAs call={call} small />
-      </div>
-      {error.value ? (
-        <Failure error={error.value} again={load} />
-      ) : diff.value ? (
-        <Changes diff={diff.value} readable={s.id} />
-      ) : (
-        <Loading />
-      )}
-    </div>
-  );
 }

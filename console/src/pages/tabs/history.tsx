@@ -6,9 +6,11 @@ import { at, bytes, clock, day } from "../../lib/format";
 import { label } from "../../lib/text";
 import { sandboxes, snapshots } from "../../state/live";
 import { isEnded } from "../../state/world";
+import { confirmed } from "../../ui/dialog";
 import { attempt } from "../../ui/do";
 import { Icon, type IconName } from "../../ui/icons";
-import { Button, confirmed, Empty, Failure, Loading, Menu, useLoad } from "../../ui/kit";
+import { Button, Empty, Failure, Loading, Menu } from "../../ui/kit";
+import { useLoad } from "../../ui/load";
 import { askRestore, creating, snapshotting } from "../dialogs";
 
 const ICONS: [RegExp, IconName][] = [

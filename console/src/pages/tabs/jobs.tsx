@@ -6,8 +6,11 @@ import { at, bytes, clock, span } from "../../lib/format";
 import { commandLine, label, stripANSI, Tail } from "../../lib/text";
 import { connection, world } from "../../state/live";
 import { together } from "../../state/world";
+import { CopyAs, confirmed } from "../../ui/dialog";
 import { attempt } from "../../ui/do";
-import { Button, CopyAs, confirmed, Empty, Failure, Loading, Menu, StateBadge, useEvery, useLoad, useMissed } from "../../ui/kit";
+import { Input } from "../../ui/fields";
+import { Button, Empty, Failure, Loading, Menu, StateBadge } from "../../ui/kit";
+import { useEvery, useLoad, useMissed } from "../../ui/load";
 
 const SIGNALS = ["TERM", "INT", "HUP", "KILL", "STOP", "CONT"];
 
@@ -56,16 +59,7 @@ export function JobsTab({ of: s }: { of: Sandbox }) {
     <div class="content flush jobs">
       <form class="run-line" onSubmit={run}>
         <span class="mono accent">$</span>
-        <input
-          class="input mono"
-          aria-label="Command"
-          placeholder="Run a command in the background"
-          spellcheck={false}
-          value={line.value}
-          onInput={(e) => {
-            line.value = e.currentTarget.value;
-          }}
-        />
+        <Input class="mono" aria-label="Command" placeholder="Run a command in the background" spellcheck={false} value={line} />
         <Button kind="primary" type="submit" scope="sandboxes:write" busy={busy.value}>
           Run
         </Button>

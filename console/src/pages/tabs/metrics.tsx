@@ -6,7 +6,9 @@ import { api, type Sandbox, type StatsPoint, want } from "../../api/client";
 import { at, bytes } from "../../lib/format";
 import { rates } from "../../lib/series";
 import { connection, world } from "../../state/live";
-import { Button, CopyAs, Empty, Failure, Loading, useEvery, useLoad } from "../../ui/kit";
+import { CopyAs } from "../../ui/dialog";
+import { Button, Empty, Failure, Loading } from "../../ui/kit";
+import { useEvery, useLoad } from "../../ui/load";
 import { color, isDark } from "../../ui/theme";
 
 const WINDOWS: [string, number][] = [

@@ -9,8 +9,10 @@ import { whileShown } from "../../lib/shown";
 import { label } from "../../lib/text";
 import { note, sandboxes } from "../../state/live";
 import { isEnded } from "../../state/world";
+import { CopyAs } from "../../ui/dialog";
 import { attempt, toast } from "../../ui/do";
-import { Button, CopyAs, Empty, Failure, Field, Loading, Rows } from "../../ui/kit";
+import { Field, Input, Select } from "../../ui/fields";
+import { Button, Empty, Failure, Loading, Rows } from "../../ui/kit";
 
 const MOST = 1000;
 /** How soon a stream that is refused says so. */
@@ -152,16 +154,7 @@ export function NetworkTab({ of: s }: { of: Sandbox }) {
               </Button>
             ))}
           </div>
-          <input
-            class="input"
-            type="search"
-            aria-label="Search the log"
-            placeholder="Search"
-            value={search.value}
-            onInput={(e) => {
-              search.value = e.currentTarget.value;
-            }}
-          />
+          <Input type="search" aria-label="Search the log" placeholder="Search" value={search} />
           {!ended && (
             <span class="status small">
               <i class={`dot ${live.value ? "green" : "amber"}`} />
@@ -364,28 +357,11 @@ function Policy({
                 adding.value = "";
               }}
             >
-              <select
-                class="select narrow"
-                aria-label="Action"
-                disabled={off}
-                value={action.value}
-                onChange={(e) => {
-                  action.value = e.currentTarget.value;
-                }}
-              >
+              <Select class="narrow" aria-label="Action" disabled={off} value={action}>
                 <option>allow</option>
                 <option>deny</option>
-              </select>
-              <input
-                class="input mono"
-                aria-label="What the rule is for"
-                placeholder="api.example.com"
-                disabled={off}
-                value={adding.value}
-                onInput={(e) => {
-                  adding.value = e.currentTarget.value;
-                }}
-              />
+              </Select>
+              <Input class="mono" aria-label="What the rule is for" placeholder="api.example.com" disabled={off} value={adding} />
               <Button type="submit" icon="plus" scope="sandboxes:write" disabled={ended} aria-label="Add the rule" />
             </form>
           </div>

@@ -4,8 +4,11 @@ import { calls } from "../../lib/calls";
 import { day } from "../../lib/format";
 import { label } from "../../lib/text";
 import { isEnded } from "../../state/world";
+import { CallDialog, confirmed, Dialog } from "../../ui/dialog";
 import { attempt, copy, toast } from "../../ui/do";
-import { Button, CopyAs, confirmed, Dialog, Empty, Failure, Field, Loading, Snippet, useLoad } from "../../ui/kit";
+import { Check, Field, NumberInput } from "../../ui/fields";
+import { Button, Empty, Failure, Loading, Snippet } from "../../ui/kit";
+import { useLoad } from "../../ui/load";
 
 export function PreviewsTab({ of: s }: { of: Sandbox }) {
   const list = useLoad(
@@ -169,64 +172,18 @@ function New({ of: s, close, done }: { of: Sandbox; close: () => void; done: (p:
   const port = useSignal(3000);
   const open = useSignal(false);
   const wake = useSignal(false);
-  const busy = useSignal(false);
-  const call = () =>
-    calls.createPreview(s.id, { port: port.value, access: open.value ? "public" : "private", wake: wake.value || undefined });
-  const go = async () => {
-    busy.value = true;
-    const made = await attempt(call());
-    busy.value = false;
-    if (made) done(made);
-  };
+  const call = calls.createPreview(s.id, {
+    port: port.value,
+    access: open.value ? "public" : "private",
+    wake: wake.value || undefined,
+  });
   return (
-    <Dialog
-      title="New preview"
-      close={close}
-      submit={go}
-      footer={
-        <>
-          <CopyAs call={call()} />
-          <span class="grow" />
-          <Button onClick={close}>Cancel</Button>
-          <Button kind="primary" type="submit" scope="sandboxes:write" busy={busy.value}>
-            Create
-          </Button>
-        </>
-      }
-    >
+    <CallDialog title="New preview" action="Create" call={call} close={close} done={done}>
       <Field label="Port">
-        <input
-          class="input"
-          type="number"
-          min="1"
-          max="65535"
-          required
-          value={port.value}
-          onInput={(e) => {
-            port.value = Number(e.currentTarget.value);
-          }}
-        />
+        <NumberInput min="1" max="65535" required value={port} />
       </Field>
-      <label class="check">
-        <input
-          type="checkbox"
-          checked={open.value}
-          onChange={(e) => {
-            open.value = e.currentTarget.checked;
-          }}
-        />{" "}
-        Open to everybody who can reach the server
-      </label>
-      <label class="check">
-        <input
-          type="checkbox"
-          checked={wake.value}
-          onChange={(e) => {
-            wake.value = e.currentTarget.checked;
-          }}
-        />{" "}
-        Resume the sandbox when somebody opens it
-      </label>
-    </Dialog>
+      <Check value={open}>Open to everybody who can reach the server</Check>
+      <Check value={wake}>Resume the sandbox when somebody opens it</Check>
+    </CallDialog>
   );
 }

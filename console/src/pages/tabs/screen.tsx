@@ -5,8 +5,9 @@ import { useEffect, useRef } from "preact/hooks";
 import { enc, type Sandbox, send, socketURL } from "../../api/client";
 import { may } from "../../api/session";
 import { label } from "../../lib/text";
+import { CopyAs } from "../../ui/dialog";
 import { toast } from "../../ui/do";
-import { Button, CopyAs, Failure } from "../../ui/kit";
+import { Button, Failure } from "../../ui/kit";
 
 /** The first display's port: Xvnc listens on 5900 and the display's number, within the sandbox. */
 function vncPort(s: Sandbox): number {

@@ -5,8 +5,11 @@ import { calls } from "../../lib/calls";
 import { day } from "../../lib/format";
 import { label } from "../../lib/text";
 import { isEnded } from "../../state/world";
+import { CopyAs } from "../../ui/dialog";
 import { attempt } from "../../ui/do";
-import { Button, CopyAs, Failure, Field, ID, Loading, useLoad } from "../../ui/kit";
+import { Field, Input, Select } from "../../ui/fields";
+import { Button, Failure, ID, Loading } from "../../ui/kit";
+import { useLoad } from "../../ui/load";
 import { askKill } from "../dialogs";
 
 type Update = Schemas["UpdateRequest"];
@@ -246,32 +249,15 @@ function Secrets({ of: s, off }: { of: Sandbox; off: boolean }) {
               });
           }}
         >
-          <select
-            class="select"
-            aria-label="Secret"
-            disabled={off}
-            value={secret.value}
-            onChange={(e) => {
-              secret.value = e.currentTarget.value;
-            }}
-          >
+          <Select aria-label="Secret" disabled={off} value={secret}>
             <option value="">{list.data.value?.length === 0 ? "No secret is stored" : "Choose a secret"}</option>
             {(list.data.value ?? []).map((x) => (
               <option key={x.id} value={x.name}>
                 {label(x.name)}
               </option>
             ))}
-          </select>
-          <input
-            class="input mono"
-            aria-label="Environment variable"
-            placeholder="API_KEY"
-            disabled={off}
-            value={env.value}
-            onInput={(e) => {
-              env.value = e.currentTarget.value;
-            }}
-          />
+          </Select>
+          <Input class="mono" aria-label="Environment variable" placeholder="API_KEY" disabled={off} value={env} />
           <Button type="submit" scope="sandboxes:write" disabled={off || !secret.value || !env.value}>
             Attach
           </Button>

@@ -12,10 +12,11 @@ import { may } from "../../api/session";
 import { calls } from "../../lib/calls";
 import { whileShown } from "../../lib/shown";
 import { label } from "../../lib/text";
+import { CopyAs } from "../../ui/dialog";
 import { attempt, copy, remember, toast } from "../../ui/do";
 import { Icon } from "../../ui/icons";
 import { leaving } from "../../ui/keys";
-import { Button, CopyAs, Empty, Failure, Loading } from "../../ui/kit";
+import { Button, Empty, Failure, Loading } from "../../ui/kit";
 import { color, isDark } from "../../ui/theme";
 
 const TAG = "console-terminal";
@@ -262,6 +263,7 @@ function Screen({ of: s, job, ended }: { of: Sandbox; job: Job; ended: () => voi
     void run();
     return () => {
       stop.abort();
+      clearTimeout(resizing);
       watch.disconnect();
       t.dispose();
     };

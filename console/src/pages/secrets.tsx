@@ -1,0 +1,199 @@
+// Secrets, whose values nobody reads again.
+import { useSignal } from "@preact/signals";
+import { api, enc, pages, type Schemas, want } from "../api/client";
+import { type Call, quote } from "../lib/call";
+import { day } from "../lib/format";
+import { label } from "../lib/text";
+import { CallDialog, confirmed } from "../ui/dialog";
+import { attempt } from "../ui/do";
+import { Field, Input } from "../ui/fields";
+import { Button } from "../ui/kit";
+import { useLoad } from "../ui/load";
+import { ListPage } from "./list";
+
+function secretCall(method: "POST" | "DELETE", path: string, title: string, body: unknown, cli: string): Call<Schemas["Secret"]> {
+  return { title, scope: "secrets:write", method, path, body, cli, private: ["value"] };
+}
+
+export function SecretsPage() {
+  const list = useLoad(() => pages((cursor) => want(api.GET("/v1/secrets", { params: { query: { cursor } } }))), []);
+  const adding = useSignal(false);
+  const rotating = useSignal<string | undefined>(undefined);
+  const close = () => {
+    adding.value = false;
+    rotating.value = undefined;
+  };
+  const done = () => {
+    close();
+    void list.again();
+  };
+  const remove = (x: Schemas["Secret"]) => {
+    const call = secretCall(
+      "DELETE",
+      `/v1/secrets/${enc(x.id)}`,
+      "Delete a secret",
+      undefined,
+      `cove secret rm ${quote(x.name)}`,
+    );
+    confirmed(
+      `Delete the secret ${label(x.name)}?`,
+      "Its use ends everywhere at once.",
+      "Delete",
+      () => attempt(call, "Deleted").then(list.again),
+      call,
+    );
+  };
+  const action = (
+    <Button
+      kind="primary"
+      icon="plus"
+      scope="secrets:write"
+      onClick={() => {
+        adding.value = true;
+      }}
+    >
+      New secret
+    </Button>
+  );
+  return (
+    <>
+      <ListPage
+        title="Secrets"
+        action={action}
+        load={list}
+        items={list.data.value}
+        icon="lock"
+        empty="There is no secret"
+        about="Sandboxes use a secret without seeing it: they have a placeholder, and the value is put in on the way to the secret's own hosts."
+        head={["Name", "For", "Provider", { text: "Version", num: true }, "Last used", "Created", ""]}
+        row={(x) => (
+          <tr key={x.id}>
+            <td class="cut" title={x.id}>
+              {label(x.name)}
+            </td>
+            <td class="cut muted" title={(x.hosts ?? []).map((h) => label(h)).join(", ")}>
+              {(x.hosts ?? []).map((h) => label(h)).join(", ")}
+            </td>
+            <td class="muted">{label(x.provider) || "–"}</td>
+            <td class="num muted">{x.version}</td>
+            <td class="muted">{x.last_used_at ? day(x.last_used_at) : "never"}</td>
+            <td class="muted">{day(x.created_at)}</td>
+            <td class="actions">
+              <div class="row">
+                <Button
+                  small
+                  icon="back"
+                  scope="secrets:write"
+                  onClick={() => {
+                    rotating.value = x.name;
+                  }}
+                >
+                  Rotate
+                </Button>
+                <Button
+                  small
+                  kind="ghost"
+                  icon="trash"
+                  aria-label={`Delete ${label(x.name)}`}
+                  scope="secrets:write"
+                  onClick={() => remove(x)}
+                />
+              </div>
+            </td>
+          </tr>
+        )}
+      />
+      {adding.value && <NewSecret close={close} done={done} />}
+      {rotating.value && <RotateSecret name={rotating.value} close={close} done={done} />}
+    </>
+  );
+}
+
+function NewSecret({ close, done }: { close: () => void; done: () => void }) {
+  const providers = useLoad(() => want(api.GET("/v1/providers")), []);
+  const name = useSignal("");
+  const value = useSignal("");
+  const provider = useSignal("");
+  const hosts = useSignal("");
+  const known = providers.data.value?.items ?? [];
+  const chosen = known.find((p) => p.name === provider.value);
+  return (
+    <CallDialog
+      secret
+      title="New secret"
+      action="Store"
+      said="The secret is stored. Nobody can read it again."
+      call={secretCall(
+        "POST",
+        "/v1/secrets",
+        "Create a secret",
+        {
+          name: name.value.trim(),
+          value: value.value,
+          provider: provider.value || undefined,
+          hosts: provider.value ? undefined : hosts.value.split(/[\s,]+/).filter(Boolean),
+        },
+        `cove secret create ${quote(name.value.trim())}`,
+      )}
+      close={close}
+      done={done}
+    >
+      <Field label="Name">
+        <Input required placeholder="anthropic" value={name} />
+      </Field>
+      <Field
+        label="Provider"
+        hint={chosen ? `For ${(chosen.hosts ?? []).join(", ")}` : "A preset knows the hosts, and how the value is sent."}
+      >
+        <select
+          class="select"
+          value={provider.value}
+          onChange={(e) => {
+            provider.value = e.currentTarget.value;
+            if (!name.value) name.value = e.currentTarget.value;
+          }}
+        >
+          <option value="">none: name the hosts</option>
+          {known.map((p) => (
+            <option key={p.name} value={p.name}>
+              {label(p.title)}
+            </option>
+          ))}
+        </select>
+      </Field>
+      {!provider.value && (
+        <Field label="Hosts" hint="Where the value may go, with commas.">
+          <Input class="mono" required placeholder="api.example.com" value={hosts} />
+        </Field>
+      )}
+      <Field label="Value">
+        <Input class="mono" type="password" autocomplete="off" required value={value} />
+      </Field>
+    </CallDialog>
+  );
+}
+
+function RotateSecret({ name, close, done }: { name: string; close: () => void; done: () => void }) {
+  const value = useSignal("");
+  return (
+    <CallDialog
+      secret
+      title={`Rotate ${label(name)}`}
+      action="Replace the value"
+      said="The new value holds, in running sandboxes too"
+      call={secretCall(
+        "POST",
+        `/v1/secrets/${enc(name)}/rotate`,
+        "Rotate a secret",
+        { value: value.value },
+        `cove secret rotate ${quote(name)}`,
+      )}
+      close={close}
+      done={done}
+    >
+      <Field label="New value">
+        <Input class="mono" type="password" autocomplete="off" required value={value} />
+      </Field>
+    </CallDialog>
+  );
+}

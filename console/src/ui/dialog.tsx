@@ -1,0 +1,232 @@
+// Dialogs: to ask before something is done, and to show a call as it can be copied.
+import { signal, useSignal } from "@preact/signals";
+import type { ComponentChildren } from "preact";
+import { useId, useLayoutEffect, useRef } from "preact/hooks";
+import { type Call, type CallForm, form } from "../lib/call";
+import { attempt } from "./do";
+import type { IconName } from "./icons";
+import { Button, type Children, Snippet } from "./kit";
+
+export function Dialog({
+  title,
+  children,
+  close,
+  wide,
+  footer,
+  submit,
+}: Children & { title: string; close: () => void; wide?: boolean; footer?: ComponentChildren; submit?: () => void }) {
+  const ref = useRef<HTMLDialogElement>(null);
+  const id = useId();
+  useLayoutEffect(() => {
+    ref.current?.showModal();
+    ref.current
+      ?.querySelector<HTMLElement>("[data-autofocus], .dialog-body input, .dialog-body select, .dialog-body textarea")
+      ?.focus();
+  }, []);
+  return (
+    <dialog
+      ref={ref}
+      class={wide ? "wide" : ""}
+      aria-labelledby={id}
+      onCancel={(e) => {
+        e.preventDefault();
+        close();
+      }}
+      onClick={(e) => e.target === ref.current && close()}
+      onKeyDown={(e) => e.stopPropagation()}
+    >
+      <form
+        method="dialog"
+        onSubmit={(e) => {
+          e.preventDefault();
+          submit?.();
+        }}
+      >
+        <header>
+          <h1 id={id}>{title}</h1>
+          <Button kind="ghost" icon="close" aria-label="Close" onClick={close} />
+        </header>
+        <div class="dialog-body">{children}</div>
+        {footer && <footer>{footer}</footer>}
+      </form>
+    </dialog>
+  );
+}
+
+/** ActionDialog is a dialog that does something: below it are the call to copy, a way out, and the button that does it. */
+export function ActionDialog({
+  title,
+  action,
+  icon,
+  kind = "primary",
+  scope,
+  wide,
+  call,
+  close,
+  run,
+  children,
+}: Children & {
+  title: string;
+  /** The text of the button. */
+  action: string;
+  icon?: IconName;
+  kind?: "primary" | "danger";
+  scope?: string;
+  wide?: boolean;
+  /** What can be copied, if anything. */
+  call?: Call;
+  close: () => void;
+  /** Does it. It says by itself when it fails. */
+  run: () => Promise<unknown>;
+}) {
+  const busy = useSignal(false);
+  const go = async () => {
+    busy.value = true;
+    try {
+      await run();
+    } finally {
+      busy.value = false;
+    }
+  };
+  return (
+    <Dialog
+      title={title}
+      wide={wide}
+      close={close}
+      submit={go}
+      footer={
+        <>
+          {call && <CopyAs call={call} />}
+          <span class="grow" />
+          <Button onClick={close}>Cancel</Button>
+          <Button
+            kind={kind}
+            type="submit"
+            icon={icon}
+            scope={scope}
+            busy={busy.value}
+            data-autofocus={kind === "danger" || undefined}
+          >
+            {action}
+          </Button>
+        </>
+      }
+    >
+      {children}
+    </Dialog>
+  );
+}
+
+/** CallDialog is a form that makes a call. It stays open until the call succeeds. */
+export function CallDialog<T>({
+  call,
+  said,
+  secret,
+  done,
+  ...rest
+}: Children & {
+  title: string;
+  action: string;
+  icon?: IconName;
+  wide?: boolean;
+  call: Call<T>;
+  /** What is said when the call has succeeded. */
+  said?: string;
+  /** What the call sends is not to be copied. */
+  secret?: boolean;
+  close: () => void;
+  /** Gets the answer; it closes the dialog. */
+  done: (made: T) => void;
+}) {
+  const run = async () => {
+    const made = await attempt(call, said);
+    if (made !== undefined) done(made);
+  };
+  return <ActionDialog {...rest} scope={call.scope} call={secret ? undefined : call} run={run} />;
+}
+
+export const confirming = signal<{
+  title: string;
+  text: ComponentChildren;
+  action: string;
+  call?: Call;
+  run: () => Promise<unknown>;
+} | null>(null);
+
+/** confirmed asks before something that cannot be taken back. */
+export function confirmed(
+  title: string,
+  text: ComponentChildren,
+  action: string,
+  run: () => Promise<unknown>,
+  call?: Call,
+): void {
+  confirming.value = { title, text, action, run, call };
+}
+
+export function Confirm() {
+  const c = confirming.value;
+  if (!c) return null;
+  const close = () => {
+    confirming.value = null;
+  };
+  return (
+    <ActionDialog title={c.title} action={c.action} kind="danger" call={c.call} close={close} run={() => c.run().then(close)}>
+      <p>{c.text}</p>
+    </ActionDialog>
+  );
+}
+
+const FORMS: [CallForm, string][] = [
+  ["cli", "Command line"],
+  ["curl", "curl"],
+  ["mcp", "MCP call"],
+  ["go", "Go client"],
+];
+
+/** CopyAs shows a call in each form that can say it. */
+export function CopyAs({ call, small }: { call: Call; small?: boolean }) {
+  const shown = useSignal(false);
+  return (
+    <>
+      <Button
+        kind="ghost"
+        small={small}
+        icon="code"
+        onClick={() => {
+          shown.value = true;
+        }}
+      >
+        Copy as…
+      </Button>
+      {shown.value && (
+        <Dialog
+          title={call.title}
+          wide
+          close={() => {
+            shown.value = false;
+          }}
+        >
+          <CallForms call={call} />
+        </Dialog>
+      )}
+    </>
+  );
+}
+
+export function CallForms({ call }: { call: Call }) {
+  return (
+    <div class="forms">
+      {FORMS.map(([as, name]) => {
+        const text = form(call, as, location.origin);
+        if (text === undefined) return null;
+        return (
+          <section key={as}>
+            <h3>{name}</h3>
+            <Snippet text={text} lang={name} />
+          </section>
+        );
+      })}
+    </div>
+  );
+}
