@@ -4,10 +4,10 @@ import (
 	"context"
 	"net/http"
 	"net/url"
-	"strconv"
 	"strings"
 
 	"github.com/cove-sh/cove/internal/doors/dialect/daytona/access"
+	"github.com/cove-sh/cove/internal/doors/dialect/sdkdoor"
 	"github.com/cove-sh/cove/internal/doors/preview"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -23,14 +23,10 @@ func (d *Door) ClaimsHost(r *http.Request) bool {
 
 // place parses the host name of a preview, PORT-ID.DOMAIN.
 func (d *Door) place(host string) (port int, id string, ok bool) {
-	name, _, _ := strings.Cut(strings.ToLower(host), ":")
-	label, ok := strings.CutSuffix(strings.TrimRight(name, "."), "."+d.domain)
-	digits, id, cut := strings.Cut(label, "-")
-	n, err := strconv.ParseUint(digits, 10, 16)
-	if !ok || !cut || err != nil || n == 0 || strconv.FormatUint(n, 10) != digits || !strings.HasPrefix(id, "sbx-") || strings.Contains(id, ".") {
-		return 0, "", false
-	}
-	return int(n), id, true
+	label, below := strings.CutSuffix(sdkdoor.HostName(host), "."+d.domain)
+	digits, id, _ := strings.Cut(label, "-")
+	port, ok = sdkdoor.Port(digits)
+	return port, id, ok && below && strings.HasPrefix(id, "sbx-") && !strings.Contains(id, ".")
 }
 
 // servePreview replaces the token of a visitor by a link of Cove's, and passes the request

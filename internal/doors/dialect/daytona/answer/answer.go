@@ -6,15 +6,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
-	"math"
 	"net/http"
 	"path"
-	"strconv"
 	"strings"
 	"time"
 
+	"github.com/cove-sh/cove/internal/doors/dialect/sdkdoor"
 	"github.com/cove-sh/cove/internal/limits"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -123,9 +121,7 @@ func BodyOf(err error, source string) Body {
 
 // Error answers a request with an error of a part of the product.
 func Error(w http.ResponseWriter, r *http.Request, source string, err error) {
-	if known, ok := errors.AsType[*sandbox.Error](err); ok && known.RetryAfter > 0 {
-		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(known.RetryAfter.Seconds()))))
-	}
+	sdkdoor.SetRetryAfter(w.Header(), err)
 	b := BodyOf(err, source)
 	b.Path, b.Method = r.URL.Path, r.Method
 	JSON(w, b.StatusCode, b)
@@ -144,10 +140,7 @@ func JSON(w http.ResponseWriter, status int, v any) {
 // Decode reads a JSON body into v. An empty body leaves v unchanged. An unknown member is
 // refused by its name.
 func Decode(w http.ResponseWriter, r *http.Request, v any) error {
-	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, MaxBody))
-	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return sandbox.Errorf(sandbox.CodeTooLarge, "the body has more than %d bytes; send less", MaxBody)
-	}
+	data, err := sdkdoor.ReadBody(w, r, MaxBody, "send less")
 	if err != nil {
 		return err
 	}

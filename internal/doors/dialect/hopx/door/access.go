@@ -6,6 +6,7 @@ import (
 
 	"github.com/cove-sh/cove/internal/daemon/auth"
 	"github.com/cove-sh/cove/internal/doors/dialect/gate"
+	"github.com/cove-sh/cove/internal/doors/dialect/sdkdoor"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -29,7 +30,7 @@ func (d *Door) token(c sandbox.Caller, id string) string {
 func parseToken(token string) (id, rest string, ok bool) {
 	body, ok := strings.CutPrefix(token, tokenPrefix)
 	id, rest, found := strings.Cut(body, ".")
-	if !ok || !found || len(token) > maxToken || !validID(id) {
+	if !ok || !found || len(token) > maxToken || !sdkdoor.ValidID(id) {
 		return "", "", false
 	}
 	return id, rest, true

@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+
+	"github.com/cove-sh/cove/internal/doors/dialect/sdkdoor"
 )
 
 const (
@@ -27,7 +29,7 @@ var sockets = map[string]bool{"/execute/stream": true, "/commands/stream": true,
 // ClaimsHost reports whether a request is for this door by its host name. Such a
 // request must not reach another handler.
 func (d *Door) ClaimsHost(r *http.Request) bool {
-	host := hostName(r.Host)
+	host := sdkdoor.HostName(r.Host)
 	if d.named && host == apiHost {
 		return true
 	}
@@ -47,14 +49,6 @@ func isSocket(r *http.Request) bool {
 	return sockets[r.URL.Path] && strings.EqualFold(r.Header.Get("Upgrade"), "websocket")
 }
 
-// hostName is the name of a host in lower case, without the port.
-func hostName(host string) string {
-	if i := strings.LastIndexByte(host, ':'); i >= 0 && !strings.HasSuffix(host, "]") {
-		host = host[:i]
-	}
-	return strings.TrimRight(strings.ToLower(host), ".")
-}
-
 // sandboxOfHost is the sandbox whose agent has a name.
 func (d *Door) sandboxOfHost(host string) (id string, ok bool) {
 	label, below := strings.CutSuffix(host, d.suffix)
@@ -62,7 +56,7 @@ func (d *Door) sandboxOfHost(host string) (id string, ok bool) {
 		return "", false
 	}
 	id, ok = strings.CutPrefix(label, agentPort)
-	return id, ok && validID(id)
+	return id, ok && sdkdoor.ValidID(id)
 }
 
 // find returns the target of a request. Paths are taken as they were sent: one with
@@ -70,7 +64,7 @@ func (d *Door) sandboxOfHost(host string) (id string, ok bool) {
 // control plane.
 func (d *Door) find(r *http.Request) target {
 	raw := r.URL.EscapedPath()
-	host := hostName(r.Host)
+	host := sdkdoor.HostName(r.Host)
 	if id, ok := d.sandboxOfHost(host); ok {
 		return target{id, raw}
 	}
@@ -87,22 +81,11 @@ func (d *Door) find(r *http.Request) target {
 	}
 	if vm, ok := strings.CutPrefix(rest, vmPath); ok {
 		id, path, _ := strings.Cut(vm, "/")
-		if validID(id) {
+		if sdkdoor.ValidID(id) {
 			return target{id, "/" + path}
 		}
 	}
 	return target{path: rest}
-}
-
-const (
-	idPrefix = "sbx-"
-	idRandom = 26
-)
-
-// validID reports whether an id has the form of a sandbox's.
-func validID(id string) bool {
-	random, ok := strings.CutPrefix(id, idPrefix)
-	return ok && len(random) == idRandom && strings.Trim(random, "abcdefghijklmnopqrstuvwxyz0123456789") == ""
 }
 
 // origin is the scheme and the host by which the client of a request has reached the

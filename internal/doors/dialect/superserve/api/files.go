@@ -16,8 +16,8 @@ import (
 
 	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/internal/doors/dialect/gate"
+	"github.com/cove-sh/cove/internal/doors/dialect/sdkdoor"
 	"github.com/cove-sh/cove/internal/doors/dialect/superserve/terms"
-	"github.com/cove-sh/cove/internal/limits"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -28,9 +28,6 @@ const (
 	// waits.
 	maxZips = 4
 	zipWait = 20 * time.Second
-	// drainTime is how long the rest of a refused upload is read, so that the client can
-	// read the answer.
-	drainTime = 5 * time.Second
 )
 
 // filePath returns the path that a request names: absolute, and without climbing.
@@ -148,25 +145,11 @@ func (d *Door) archive(ctx context.Context, id, dir string) (_ *os.File, size in
 
 // upload writes a file and makes its parents.
 func (d *Door) upload(w http.ResponseWriter, r *http.Request, _ []string) error {
-	// An error is answered while the client is still sending.
-	rc := http.NewResponseController(w)
-	_ = rc.EnableFullDuplex()
-	if r.ProtoMajor < 2 {
-		w.Header().Set("Connection", "close") // what is left of a body would be the next request
-	}
-	info, err := d.write(r)
-	if err != nil {
-		writeError(w, err)
-		_ = rc.Flush()
-		_ = limits.Drain(w, r, drainTime) // the client may be gone
-		return nil
-	}
-	// In full duplex, net/http must not meet the end of the body after the handler has
-	// returned: it would panic.
-	if limits.Drain(w, r, drainTime) == nil {
-		w.Header().Del("Connection")
-	}
-	writeJSON(w, http.StatusOK, map[string]any{"path": info.Path, "size": info.Size})
+	sdkdoor.Receive(w, r, func() (*sandbox.FileInfo, error) { return d.write(r) },
+		func(info *sandbox.FileInfo) {
+			writeJSON(w, http.StatusOK, map[string]any{"path": info.Path, "size": info.Size})
+		},
+		func(err error) { writeError(w, err) })
 	return nil
 }
 

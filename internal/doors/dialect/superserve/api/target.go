@@ -4,10 +4,10 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/cove-sh/cove/internal/daemon/auth"
+	"github.com/cove-sh/cove/internal/doors/dialect/sdkdoor"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -28,11 +28,7 @@ const (
 	// dataLabel begins the label of a sandbox's data plane; a port's begins with its number.
 	dataLabel = "boxd-"
 
-	idPrefix = "sbx-"
-	idRandom = 26
-
 	minPort = 1024
-	maxPort = 65535
 )
 
 func invalid(format string, args ...any) error {
@@ -56,7 +52,7 @@ type target struct {
 
 // ClaimsHost reports whether a request is for this door by its host name.
 func (d *Door) ClaimsHost(r *http.Request) bool {
-	name := hostName(r.Host)
+	name := sdkdoor.HostName(r.Host)
 	if slices.Contains(apiHosts, name) || slices.Contains(dataHosts, name) {
 		return true
 	}
@@ -68,13 +64,6 @@ func (d *Door) ClaimsHost(r *http.Request) bool {
 // that names a sandbox.
 func (d *Door) Claims(r *http.Request) bool {
 	return r.URL.Path == Prefix || strings.HasPrefix(r.URL.Path, Prefix+"/") || len(r.Header.Values(headerSandbox)) > 0
-}
-
-func hostName(host string) string {
-	if i := strings.LastIndexByte(host, ':'); i >= 0 && !strings.HasSuffix(host, "]") {
-		host = host[:i]
-	}
-	return strings.TrimRight(strings.ToLower(host), ".")
 }
 
 // labelOf returns what stands before one of the data plane's host names.
@@ -102,7 +91,7 @@ func find(r *http.Request) (target, error) {
 		}
 		return at, nil
 	}
-	if len(ids) > 1 || !validID(ids[0]) || named && ids[0] != at.sandbox {
+	if len(ids) > 1 || !sdkdoor.ValidID(ids[0]) || named && ids[0] != at.sandbox {
 		return at, errSandbox
 	}
 	at.sandbox = ids[0]
@@ -111,7 +100,7 @@ func find(r *http.Request) (target, error) {
 
 // findPlace looks at the host name and the path; named reports that they tell all.
 func findPlace(r *http.Request) (at target, named bool, err error) {
-	name := hostName(r.Host)
+	name := sdkdoor.HostName(r.Host)
 	if label, ok := labelOf(name); ok {
 		at, ok = parseLabel(label)
 		if !ok {
@@ -144,21 +133,14 @@ func findPlace(r *http.Request) (at target, named bool, err error) {
 // parseLabel parses boxd-ID and PORT-ID.
 func parseLabel(label string) (target, bool) {
 	if id, ok := strings.CutPrefix(label, dataLabel); ok {
-		return target{sandbox: id}, validID(id)
+		return target{sandbox: id}, sdkdoor.ValidID(id)
 	}
 	digits, id, _ := strings.Cut(label, "-")
-	port, err := strconv.ParseUint(digits, 10, 16)
-	if err != nil || port < minPort || strconv.FormatUint(port, 10) != digits {
+	port, ok := sdkdoor.Port(digits)
+	if !ok || port < minPort {
 		return target{}, false
 	}
-	return target{sandbox: id, port: int(port)}, validID(id)
-}
-
-// validID reports whether s can be the id of a sandbox. Names are not taken: a client
-// of this product knows ids.
-func validID(s string) bool {
-	random, ok := strings.CutPrefix(s, idPrefix)
-	return ok && len(random) == idRandom && strings.Trim(random, "abcdefghijklmnopqrstuvwxyz0123456789") == ""
+	return target{sandbox: id, port: port}, sdkdoor.ValidID(id)
 }
 
 // strip takes from the path of a request what is no part of the route.
