@@ -196,15 +196,29 @@ func NewRouter(source string, log *slog.Logger) *Router {
 // On serves a pattern of [http.ServeMux].
 func (rt *Router) On(pattern string, h Handler) {
 	rt.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
-		err := h(w, r)
-		if err == nil {
-			return
+		if err := h(w, r); err != nil {
+			rt.fail(w, r, err)
 		}
-		if sandbox.CodeOf(err) == sandbox.CodeInternal && Of(err).Status == http.StatusInternalServerError {
-			rt.log.ErrorContext(r.Context(), "serve Daytona's API", "path", r.URL.Path, "error", err)
-		}
-		Error(w, r, rt.source, err)
 	})
+}
+
+// OnUpload serves a pattern whose requests have content of any size as their body, which
+// take reads. Its value is the answer.
+func (rt *Router) OnUpload(pattern string, take func(r *http.Request) (status int, v any, err error)) {
+	rt.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+		var status int
+		sdkdoor.Receive(w, r, func() (v any, err error) {
+			status, v, err = take(r)
+			return v, err
+		}, func(v any) { JSON(w, status, v) }, func(err error) { rt.fail(w, r, err) })
+	})
+}
+
+func (rt *Router) fail(w http.ResponseWriter, r *http.Request, err error) {
+	if sandbox.CodeOf(err) == sandbox.CodeInternal && Of(err).Status == http.StatusInternalServerError {
+		rt.log.ErrorContext(r.Context(), "serve Daytona's API", "path", r.URL.Path, "error", err)
+	}
+	Error(w, r, rt.source, err)
 }
 
 // ServeHTTP serves a request whose path is clean.

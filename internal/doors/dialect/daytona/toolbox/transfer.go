@@ -13,7 +13,6 @@ import (
 	"path"
 	"regexp"
 	"strconv"
-	"time"
 
 	"github.com/cove-sh/cove/internal/doors/dialect/daytona/answer"
 	"github.com/cove-sh/cove/internal/limits"
@@ -25,9 +24,6 @@ const (
 	maxParts = 20_000
 	// maxErrors bounds the errors that an answer tells.
 	maxErrors = 100
-	// drainTime is how long the rest of a refused upload is read, so that the client
-	// can read the answer.
-	drainTime = 5 * time.Second
 )
 
 var partName = regexp.MustCompile(`^files\[(\d{1,6})\]\.(path|file)$`)
@@ -46,26 +42,31 @@ func (u *uploaded) failed(format string, args ...any) {
 
 // uploadMany writes the files of a form, in which the path of each comes before it. What
 // fails does not keep others from being written.
-func (p *plane) uploadMany(w http.ResponseWriter, r *http.Request) error {
-	form, err := r.MultipartReader()
+func (p *plane) uploadMany(r *http.Request) (status int, v any, err error) {
+	form, err := formOf(r)
 	if err != nil {
-		return answer.Invalid("the body is not a form: %v", err)
+		return 0, nil, err
 	}
 	u := &uploaded{Files: []string{}}
 	if err := p.receive(r, form, u); err != nil {
-		_ = limits.Drain(w, r, drainTime) // the client may be gone
-		return err
+		return 0, nil, err
 	}
-	_ = limits.Drain(w, r, drainTime) // a form ends before its body does
 	if len(u.Errors) == 0 {
-		return ok(w, u)
+		return http.StatusOK, u, nil
 	}
 	body := answer.BodyOf(answer.Invalid("%s", u.Errors[0]), answer.Toolbox)
-	answer.JSON(w, body.StatusCode, struct {
+	return body.StatusCode, struct {
 		answer.Body
 		*uploaded
-	}{body, u})
-	return nil
+	}{body, u}, nil
+}
+
+func formOf(r *http.Request) (*multipart.Reader, error) {
+	form, err := r.MultipartReader()
+	if err != nil {
+		return nil, answer.Invalid("the body is not a form: %v", err)
+	}
+	return form, nil
 }
 
 func (p *plane) receive(r *http.Request, form *multipart.Reader, u *uploaded) error {
@@ -125,14 +126,14 @@ func (p *plane) write(r *http.Request, full string, body io.Reader) error {
 }
 
 // uploadOne writes the file of a form to the path of the query.
-func (p *plane) uploadOne(w http.ResponseWriter, r *http.Request) error {
+func (p *plane) uploadOne(r *http.Request) (status int, v any, err error) {
 	full, err := named(r, "path")
 	if err != nil {
-		return err
+		return 0, nil, err
 	}
-	form, err := r.MultipartReader()
+	form, err := formOf(r)
 	if err != nil {
-		return answer.Invalid("the body is not a form: %v", err)
+		return 0, nil, err
 	}
 	part, err := form.NextRawPart()
 	switch {
@@ -143,11 +144,7 @@ func (p *plane) uploadOne(w http.ResponseWriter, r *http.Request) error {
 	default:
 		err = p.write(r, full, part)
 	}
-	_ = limits.Drain(w, r, drainTime)
-	if err != nil {
-		return err
-	}
-	return ok(w, map[string]string{"name": path.Base(full), "path": full, "type": "file"})
+	return http.StatusOK, map[string]string{"name": path.Base(full), "path": full, "type": "file"}, err
 }
 
 // downloadOne sends a file.
