@@ -191,24 +191,22 @@ type downloadBody struct {
 }
 
 // downloadMany sends files as parts of a form, each under the path that the client gave.
-func (p *plane) downloadMany(w http.ResponseWriter, r *http.Request) error {
-	return decoded(func(w http.ResponseWriter, r *http.Request, body *downloadBody) error {
-		if len(body.Paths) == 0 || len(body.Paths) > maxParts {
-			return answer.Invalid("name 1 to %d paths", maxParts)
+func (p *plane) downloadMany(w http.ResponseWriter, r *http.Request, body *downloadBody) error {
+	if len(body.Paths) == 0 || len(body.Paths) > maxParts {
+		return answer.Invalid("name 1 to %d paths", maxParts)
+	}
+	form := multipart.NewWriter(w)
+	w.Header().Set("Content-Type", form.FormDataContentType())
+	w.Header().Set("Cache-Control", "no-store")
+	for _, name := range body.Paths {
+		if err := p.sendPart(r, form, name); err != nil {
+			panic(http.ErrAbortHandler) // the answer has begun
 		}
-		form := multipart.NewWriter(w)
-		w.Header().Set("Content-Type", form.FormDataContentType())
-		w.Header().Set("Cache-Control", "no-store")
-		for _, name := range body.Paths {
-			if err := p.sendPart(r, form, name); err != nil {
-				panic(http.ErrAbortHandler) // the answer has begun
-			}
-		}
-		if form.Close() != nil {
-			panic(http.ErrAbortHandler)
-		}
-		return nil
-	})(w, r)
+	}
+	if form.Close() != nil {
+		panic(http.ErrAbortHandler)
+	}
+	return nil
 }
 
 // sendPart sends one file, or why it cannot be sent.
