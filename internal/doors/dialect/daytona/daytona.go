@@ -169,7 +169,7 @@ func (d *Door) caller(r *http.Request) (sandbox.Caller, error) {
 	if d.cfg.Trusted(r) {
 		return sandbox.LocalCaller(), nil
 	}
-	return access.Caller(d.cfg.Gate, r)
+	return d.cfg.Gate.Bearer(r)
 }
 
 // serveToolbox authenticates a request to the toolbox of a sandbox, and serves it.

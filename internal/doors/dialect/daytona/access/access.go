@@ -3,12 +3,10 @@
 package access
 
 import (
-	"net/http"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/cove-sh/cove/internal/daemon/auth"
 	"github.com/cove-sh/cove/internal/doors/dialect/gate"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -42,16 +40,6 @@ var ErrToken = sandbox.Errorf(sandbox.CodeUnauthenticated, "the token or signatu
 func NewGate(cfg gate.Config) *gate.Gate {
 	cfg.Product, cfg.Refusal = "daytona", ErrToken
 	return gate.New(cfg)
-}
-
-// Caller authenticates a request by its API key. The caller is in the namespace that
-// the request names.
-func Caller(g *gate.Gate, r *http.Request) (sandbox.Caller, error) {
-	key, err := auth.BearerToken(r.Header)
-	if err != nil {
-		return sandbox.Caller{}, err
-	}
-	return g.Caller(r, key)
 }
 
 // Metadata of a sandbox that begins with HiddenPrefix is Cove's own: clients can neither

@@ -4,7 +4,6 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/cove-sh/cove/internal/daemon/auth"
 	"github.com/cove-sh/cove/internal/doors/dialect/gate"
 	"github.com/cove-sh/cove/internal/doors/dialect/sdkdoor"
 	"github.com/cove-sh/cove/sandbox"
@@ -67,10 +66,6 @@ func (x *exchange) caller() (*sandbox.Caller, error) {
 	case x.d.cfg.Trusted(x.r):
 		return &c, nil
 	}
-	key, err := auth.BearerToken(x.r.Header)
-	if err != nil {
-		return nil, err
-	}
-	c, err = x.d.cfg.Gate.Caller(x.r, key)
+	c, err := x.d.cfg.Gate.Bearer(x.r)
 	return &c, err
 }

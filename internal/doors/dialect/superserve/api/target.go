@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/cove-sh/cove/internal/daemon/auth"
 	"github.com/cove-sh/cove/internal/doors/dialect/sdkdoor"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -158,15 +157,6 @@ func (at target) strip(r *http.Request) *http.Request {
 	}
 	out.URL = &u
 	return &out
-}
-
-// keyOf authenticates by API key.
-func (d *Door) keyOf(r *http.Request) (sandbox.Caller, error) {
-	key, err := auth.BearerToken(r.Header)
-	if err != nil {
-		return sandbox.Caller{}, err
-	}
-	return d.cfg.Gate.Caller(r, key)
 }
 
 // tokenOf returns the token of a request to the data plane: in its header, or as a
