@@ -37,7 +37,7 @@ func (d *Door) servePreview(w http.ResponseWriter, r *http.Request) {
 	tokens := append(r.Header.Values(access.HeaderPreview), r.URL.Query()[access.ParamToken]...)
 	r = r.Clone(r.Context())
 	r.Header.Del(access.HeaderPreview)
-	r.URL.RawQuery = without(r.URL.RawQuery, access.ParamToken)
+	r.URL.RawQuery = preview.WithoutParams(r.URL.RawQuery, access.ParamToken)
 	r.RequestURI = r.URL.RequestURI()
 	if link := d.link(r.Context(), port, id, tokens); link != "" {
 		preview.AddLink(r, link)
@@ -63,16 +63,4 @@ func (d *Door) link(ctx context.Context, port int, id string, tokens []string) s
 		return ""
 	}
 	return u.Query().Get(sandbox.PreviewLinkParam)
-}
-
-// without removes a parameter from a query and does not change the rest.
-func without(raw, name string) string {
-	var kept []string
-	for piece := range strings.SplitSeq(raw, "&") {
-		key, _, _ := strings.Cut(piece, "=")
-		if plain, err := url.QueryUnescape(key); piece != "" && (err != nil || plain != name) {
-			kept = append(kept, piece)
-		}
-	}
-	return strings.Join(kept, "&")
 }
