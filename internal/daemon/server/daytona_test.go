@@ -95,6 +95,7 @@ func TestDaytonaLife(t *testing.T) {
 		{"POST", "/sandbox", `{"snapshot":"host","snapshot":"host"}`, 400, "snapshot"},
 		{"POST", at + "/autostop/x", "", 400, "minutes"},
 		{"POST", at + "/autostop/-5", "", 400, "minutes"},
+		{"POST", at + "/ttl/-5", "", 400, "ttlMinutes"},
 		{"POST", at + "/autodelete/-1", "", 200, `"autoDeleteInterval":-1`},
 		{"POST", at + "/autoarchive/50000", "", 400, "autoArchiveInterval"},
 		{"POST", at + "/archive", "", 400, "stop it"},

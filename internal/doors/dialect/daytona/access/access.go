@@ -57,6 +57,8 @@ const (
 	TagArchive = tagPrefix + "auto-archive"
 	// TagAutoPause marks a sandbox whose idle time pauses it, and does not stop it.
 	TagAutoPause = tagPrefix + "auto-pause"
+	// TagEphemeral marks a sandbox that is deleted when it is stopped.
+	TagEphemeral = tagPrefix + "ephemeral"
 	// tagPaused is the state in which clients have set a paused sandbox, and when that
 	// pause began: another pause has made it void.
 	tagPaused = tagPrefix + "paused-as"
