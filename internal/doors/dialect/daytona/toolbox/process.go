@@ -2,6 +2,7 @@ package toolbox
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -268,7 +269,8 @@ func (p *plane) tool(ctx context.Context, id string, req sandbox.ExecRequest) (*
 		return nil, err
 	}
 	if job.EndCause == sandbox.EndTimeout {
-		return nil, sandbox.Errorf(sandbox.CodeTimeout, "the command took longer than %s", sandbox.MaxExecTimeout)
+		limit := cmp.Or(time.Duration(req.TimeoutMS)*time.Millisecond, sandbox.DefaultExecTimeout)
+		return nil, sandbox.Errorf(sandbox.CodeTimeout, "the sandbox took longer than %s to answer; ask for less at a time", limit)
 	}
 	if out.left > 0 {
 		return nil, sandbox.Errorf(sandbox.CodeTooLarge, "the result has more than %d bytes; ask for less", maxOutput)

@@ -20,15 +20,15 @@ import (
 
 const (
 	ptyTag = "daytona.pty."
-	maxID  = 128
+	// maxID bounds the id of a terminal or a session, in bytes.
+	maxID = 128
 	// ptyKeep is how much output of a terminal a client may find when it attaches late.
-	ptyKeep              = 4 << 20
-	maxTerminal          = 1000
-	defaultCols          = 80
-	defaultRows          = 24
-	shellOfTerminal      = `if command -v bash >/dev/null; then exec bash -il; else exec sh -il; fi`
-	terminalVariable     = "TERM"
-	terminalVariableText = "xterm-256color"
+	ptyKeep = 4 << 20
+	// maxTerminal bounds the columns and rows of a terminal.
+	maxTerminal     = 1000
+	defaultCols     = 80
+	defaultRows     = 24
+	shellOfTerminal = `if command -v bash >/dev/null; then exec bash -il; else exec sh -il; fi`
 )
 
 func (p *plane) ptyRoutes(rt *answer.Router) {
@@ -206,7 +206,7 @@ func (p *plane) open(r *http.Request, body *ptyBody) (*sandbox.Job, error) {
 	if there != nil && there.State == sandbox.JobRunning {
 		return nil, sandbox.Errorf(sandbox.CodeConflict, "PTY session %.128s is there already; choose another id", body.ID)
 	}
-	env := map[string]string{terminalVariable: terminalVariableText}
+	env := map[string]string{"TERM": "xterm-256color"}
 	for name, value := range body.Envs {
 		env[name] = value
 	}

@@ -134,9 +134,19 @@ func (p *plane) createSession(w http.ResponseWriter, r *http.Request, body *sess
 		Shell: fmt.Sprintf(driver, dir), Background: true, OpenStdin: true, Tag: sessionTag + body.SessionID,
 	}, nil)
 	if err != nil {
+		p.discard(r.Context(), box, dir)
 		return err
 	}
 	return done(w, http.StatusCreated)
+}
+
+// discard removes a directory of a session that came to nothing.
+func (p *plane) discard(ctx context.Context, box, dir string) {
+	ctx, cancel := detached(ctx)
+	defer cancel()
+	if err := p.svc.DeleteFile(ctx, box, dir, true); err != nil && !notFound(err) {
+		p.log.DebugContext(ctx, "remove a directory of a session", "sandbox", box, "directory", dir, "error", err)
+	}
 }
 
 // listing prints the commands of a session, each as three texts that end with NUL.
@@ -287,13 +297,14 @@ func (p *plane) begin(ctx context.Context, s *session, command, mode string) (st
 	var random [4]byte
 	_, _ = rand.Read(random[:]) // it never fails
 	id := fmt.Sprintf("cmd-%016x-%x", time.Now().UnixNano(), random)
-	box := s.job.SandboxID
-	_, err := p.svc.WriteFile(ctx, box, sandbox.WriteFileRequest{Path: s.dir + "/" + id + "/command", MakeParents: true}, strings.NewReader(command+"\n"))
+	box, dir := s.job.SandboxID, s.dir+"/"+id
+	_, err := p.svc.WriteFile(ctx, box, sandbox.WriteFileRequest{Path: dir + "/command", MakeParents: true}, strings.NewReader(command+"\n"))
 	if err != nil {
 		return "", err
 	}
 	err = p.svc.WriteInput(ctx, box, s.job.ID, []byte(id+" "+mode+"\n"), false)
-	if sandbox.CodeOf(err) == sandbox.CodeConflict {
+	if sandbox.CodeOf(err) == sandbox.CodeConflict { // the shell, which reads no more, has not got the command
+		p.discard(ctx, box, dir)
 		err = errEnded(s.id)
 	}
 	return id, err
@@ -435,6 +446,8 @@ func (p *plane) sendInput(w http.ResponseWriter, r *http.Request, body *inputBod
 		Command: []string{"/bin/sh", "-c", `test -p "$1" || exit 9; exec cat >>"$1"`, "sh", fifo}, Stdin: []byte(body.Data), WorkDir: "/", TimeoutMS: inputMS,
 	})
 	switch {
+	case sandbox.CodeOf(err) == sandbox.CodeTimeout:
+		return sandbox.Errorf(sandbox.CodeTimeout, "command %s does not read its input; send the rest when it does", id)
 	case err != nil:
 		return err
 	case out.code == 9:
