@@ -1,6 +1,6 @@
 // Package sdkdoor is what the doors for other products' SDKs have in common on HTTP:
-// reading host names and bodies, taking uploads, and telling when to try again. Package
-// gate authenticates their callers.
+// reading host names and bodies, taking uploads, sending files, and telling when to try
+// again. Package gate authenticates their callers.
 package sdkdoor
 
 import (
@@ -8,7 +8,9 @@ import (
 	"errors"
 	"io"
 	"math"
+	"mime"
 	"net/http"
+	"path"
 	"strconv"
 	"strings"
 	"time"
@@ -90,4 +92,37 @@ func Receive[T any](w http.ResponseWriter, r *http.Request, take func() (T, erro
 	fail(err)
 	_ = rc.Flush()
 	_ = limits.Drain(w, r, drainTime) // the client may be gone
+}
+
+// SetAttachment describes content of a sandbox, which a browser saves under a name and does
+// not run as a page of this server.
+func SetAttachment(h http.Header, kind, name string) {
+	h.Set("Content-Type", kind)
+	h.Set("Content-Disposition", mime.FormatMediaType("attachment", map[string]string{"filename": strings.ToValidUTF8(name, "_")}))
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Content-Security-Policy", "sandbox")
+	h.Set("Cache-Control", "no-store")
+}
+
+// SendFile answers with the file that was found at a path.
+func SendFile(w http.ResponseWriter, file *sandbox.FileReader, at string) {
+	SetAttachment(w.Header(), "application/octet-stream", path.Base(at))
+	if file.Info.Size > 0 {
+		w.Header().Set("Content-Length", strconv.FormatInt(file.Info.Size, 10))
+	}
+	CopyFile(w, file)
+}
+
+// CopyFile writes a file as long as it said to be; 0 may be of one that does not know, as
+// in /proc. A failure breaks the connection, so that clients notice that something is missing.
+func CopyFile(w io.Writer, file *sandbox.FileReader) {
+	n, err := file.Info.Size, error(nil)
+	if n > 0 {
+		_, err = io.CopyN(w, file, n) // it may have grown
+	} else {
+		_, err = io.Copy(w, file)
+	}
+	if err != nil {
+		panic(http.ErrAbortHandler)
+	}
 }

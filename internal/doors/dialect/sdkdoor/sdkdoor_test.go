@@ -81,6 +81,34 @@ func TestReadBody(t *testing.T) {
 	}
 }
 
+// A file that has grown is sent as long as it was, one of unknown length to its end, and the
+// connection breaks over one that has shrunk.
+func TestSendFile(t *testing.T) {
+	for _, c := range []struct {
+		name          string
+		size          int64
+		content, want string
+		length        string
+		cut           bool
+	}{
+		{"as it was", 3, "abc", "abc", "3", false},
+		{"grown", 3, "abcdef", "abc", "3", false},
+		{"unknown", 0, "abc", "abc", "", false},
+		{"shrunk", 3, "a", "a", "3", true},
+	} {
+		w := httptest.NewRecorder()
+		cut := func() (cut bool) {
+			defer func() { cut = recover() != nil }()
+			sdkdoor.SendFile(w, &sandbox.FileReader{Info: sandbox.FileInfo{Size: c.size}, ReadCloser: io.NopCloser(strings.NewReader(c.content))}, "/a/b c\xff")
+			return false
+		}()
+		h := w.Header()
+		if cut != c.cut || w.Body.String() != c.want || h.Get("Content-Length") != c.length || h.Get("Content-Disposition") != `attachment; filename="b c_"` || h.Get("Content-Security-Policy") != "sandbox" {
+			t.Errorf("%s: cut %v, %q, %v", c.name, cut, w.Body, h)
+		}
+	}
+}
+
 // A refused upload is answered before all of it was sent, and its connection is not used
 // again; that of one that was taken is.
 func TestReceive(t *testing.T) {

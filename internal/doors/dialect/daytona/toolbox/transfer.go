@@ -15,6 +15,7 @@ import (
 	"strconv"
 
 	"github.com/cove-sh/cove/internal/doors/dialect/daytona/answer"
+	"github.com/cove-sh/cove/internal/doors/dialect/sdkdoor"
 	"github.com/cove-sh/cove/internal/limits"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -158,32 +159,8 @@ func (p *plane) downloadOne(w http.ResponseWriter, r *http.Request) error {
 		return aboutFile(full, err)
 	}
 	defer file.Close()
-	h := w.Header()
-	h.Set("Content-Type", "application/octet-stream")
-	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set("Content-Security-Policy", "sandbox")
-	h.Set("Content-Disposition", mime.FormatMediaType("attachment", map[string]string{"filename": path.Base(full)}))
-	h.Set("Cache-Control", "no-store")
-	if file.Info.Size > 0 {
-		h.Set("Content-Length", strconv.FormatInt(file.Info.Size, 10))
-	}
-	send(w, file)
+	sdkdoor.SendFile(w, file, full)
 	return nil
-}
-
-// send sends a file as long as it said to be; 0 may be of a file that does not know. A
-// failure breaks the connection, so that clients notice that something is missing.
-func send(w io.Writer, file *sandbox.FileReader) {
-	n := file.Info.Size
-	if n == 0 {
-		if _, err := io.Copy(w, file); err != nil {
-			panic(http.ErrAbortHandler)
-		}
-		return
-	}
-	if _, err := io.CopyN(w, file, n); err != nil {
-		panic(http.ErrAbortHandler)
-	}
 }
 
 type downloadBody struct {
@@ -232,7 +209,7 @@ func (p *plane) sendPart(r *http.Request, form *multipart.Writer, name string) e
 	if err != nil {
 		return err
 	}
-	send(part, file)
+	sdkdoor.CopyFile(part, file)
 	return nil
 }
 

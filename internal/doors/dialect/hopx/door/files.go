@@ -9,7 +9,6 @@ import (
 	"mime"
 	"mime/multipart"
 	"net/http"
-	"strconv"
 	"time"
 
 	"github.com/cove-sh/cove/internal/clip"
@@ -52,16 +51,7 @@ func (x *exchange) download() {
 		return
 	}
 	defer file.Close()
-	h := x.w.Header()
-	h.Set("Content-Type", "application/octet-stream")
-	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set("Content-Security-Policy", "sandbox")
-	if file.Info.Size > 0 { // that of a file in /proc is not known
-		h.Set("Content-Length", strconv.FormatInt(file.Info.Size, 10))
-	}
-	if _, err := io.Copy(x.w, file); err != nil {
-		panic(http.ErrAbortHandler) // so that the client sees that it is cut
-	}
+	sdkdoor.SendFile(x.w, file, query.Get("path"))
 }
 
 // upload writes the file of a form.

@@ -10,7 +10,6 @@ import (
 	"os"
 	"path"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -76,25 +75,8 @@ func (d *Door) download(w http.ResponseWriter, r *http.Request, _ []string) erro
 		return err
 	}
 	defer file.Close()
-	send(w, file, "application/octet-stream", path.Base(p), file.Info.Size)
+	sdkdoor.SendFile(w, file, p)
 	return nil
-}
-
-// send writes content. A failure breaks the connection, so that clients notice a cut
-// file. The size is 0 for what is empty or, as in /proc, of unknown size.
-func send(w http.ResponseWriter, content io.Reader, kind, name string, size int64) {
-	h := w.Header()
-	h.Set("Content-Type", kind)
-	h.Set("Content-Disposition", mime.FormatMediaType("attachment", map[string]string{"filename": strings.ToValidUTF8(name, "_")}))
-	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set("Cache-Control", "no-store")
-	if size > 0 {
-		h.Set("Content-Length", strconv.FormatInt(size, 10))
-		content = io.LimitReader(content, size) // it may have grown
-	}
-	if _, err := io.Copy(w, content); err != nil {
-		panic(http.ErrAbortHandler)
-	}
 }
 
 // zip sends a directory as an archive. The sandbox's own archive has other names and
@@ -116,7 +98,10 @@ func (d *Door) zip(w http.ResponseWriter, r *http.Request, id, dir string) error
 	pr, pw := io.Pipe()
 	go func() { _ = pw.CloseWithError(terms.Rearchive(pw, dir, file, size)) }()
 	defer pr.Close()
-	send(w, pr, "application/zip", path.Base(path.Clean(dir))+".zip", 0)
+	sdkdoor.SetAttachment(w.Header(), "application/zip", path.Base(path.Clean(dir))+".zip")
+	if _, err := io.Copy(w, pr); err != nil {
+		panic(http.ErrAbortHandler) // so that clients notice that the archive is cut
+	}
 	return nil
 }
 
