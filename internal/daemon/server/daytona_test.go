@@ -321,3 +321,29 @@ func TestDaytonaScopes(t *testing.T) {
 		}
 	}
 }
+
+// An upload is taken, and one that is refused is answered.
+func TestDaytonaUpload(t *testing.T) {
+	_, clients := daytonaServer(t, "red")
+	c := clients[0]
+	at := "/daytona/toolbox/" + c.create(daytonaTemplate).ID + "/files/"
+	form := func(field, content string) string {
+		return "--x\r\nContent-Disposition: form-data; name=\"" + field + "\"; filename=\"f\"\r\n\r\n" + content + "\r\n--x--\r\n"
+	}
+	name := url.QueryEscape(t.TempDir() + "/f")
+	for _, step := range []struct {
+		route, body string
+		status      int
+		says        string
+	}{
+		{"upload-v2?path=" + name, form("file", "content"), 200, `"name":"f"`},
+		{"upload-v2?path=" + name, form("other", "content"), 400, "no part file"},
+		{"upload-v2", form("file", "content"), 400, "path is missing"},
+		{"bulk-upload", form("other", strings.Repeat("a", 1<<20)), 400, "neither files[N].path"},
+	} {
+		status, text := c.send("POST", at+step.route, step.body, "Authorization", "Bearer "+c.key, "Content-Type", "multipart/form-data; boundary=x")
+		if status != step.status || !strings.Contains(text, step.says) {
+			t.Errorf("%s: %d %s, want %d that says %q", step.route, status, text, step.status, step.says)
+		}
+	}
+}
