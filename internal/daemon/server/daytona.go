@@ -6,15 +6,14 @@ import (
 	"github.com/cove-sh/cove/internal/daemon/auth"
 	"github.com/cove-sh/cove/internal/doors/dialect/daytona"
 	"github.com/cove-sh/cove/internal/doors/dialect/daytona/access"
-	"github.com/cove-sh/cove/internal/doors/dialect/gate"
 )
 
 // newDaytona makes the door for Daytona's clients.
 func (s *Server) newDaytona(p *parts, keys *auth.Keys, bound *perKey, previews http.Handler) *daytona.Door {
 	return daytona.New(daytona.Config{
 		Service:  p.service,
-		Gate:     access.NewGate(gate.Config{Keys: s.keysOrDev(keys), Sandboxes: records{p.store}, Secret: derive(p.linkKey, "cove daytona tokens")}),
-		Trusted:  func(r *http.Request) bool { return s.cfg.Dev || auth.ViaUnixSocket(r) },
+		Gate:     access.NewGate(s.gateOf(p, keys, "daytona")),
+		Trusted:  s.trusted,
 		Bound:    bound.handler,
 		Previews: previews,
 		Refuse:   hurry,

@@ -2,7 +2,6 @@ package server_test
 
 import (
 	"encoding/json"
-	"io"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -15,36 +14,14 @@ import (
 )
 
 // daytonaClient asks the door of Daytona of a daemon.
-type daytonaClient struct {
-	t        *testing.T
-	tcp, key string
-}
+type daytonaClient struct{ sdkClient }
 
-// send makes one request, with the path as it is. Headers come in pairs; "Host" is the
-// host name.
-func (c *daytonaClient) send(method, path, body string, headers ...string) (int, string) {
+func asDaytona(c sdkClient) *daytonaClient { return &daytonaClient{c} }
+
+func (c *daytonaClient) send(method, path, body string, headers ...string) (status int, text string) {
 	c.t.Helper()
-	req, err := http.NewRequestWithContext(c.t.Context(), method, "http://"+c.tcp+path, strings.NewReader(body))
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	for i := 0; i < len(headers); i += 2 {
-		if headers[i] == "Host" {
-			req.Host = headers[i+1]
-		} else {
-			req.Header.Add(headers[i], headers[i+1])
-		}
-	}
-	resp, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(req)
-	if err != nil {
-		c.t.Fatalf("%s %s: %v", method, path, err)
-	}
-	defer resp.Body.Close()
-	data, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	return resp.StatusCode, string(data)
+	a := c.sdkClient.send(method, path, body, headers...)
+	return a.status, a.text
 }
 
 func (c *daytonaClient) api(method, path, body string) (int, string) {
@@ -82,17 +59,7 @@ func (c *daytonaClient) token(id string, port int) string {
 
 func daytonaServer(t *testing.T, teams ...string) (*running, []*daytonaClient) {
 	t.Helper()
-	r := mustStart(t, nil)
-	t.Cleanup(func() { r.end(t) })
-	var clients []*daytonaClient
-	for _, team := range teams {
-		k, err := r.client(t).CreateKey(t.Context(), sandbox.CreateKeyRequest{Name: team, Team: team})
-		if err != nil {
-			t.Fatal(err)
-		}
-		clients = append(clients, &daytonaClient{t, r.tcp.String(), k.Secret})
-	}
-	return r, clients
+	return sdkServer(t, nil, asDaytona, teams...)
 }
 
 // The engine of these tests does not pause.
@@ -128,6 +95,7 @@ func TestDaytonaLife(t *testing.T) {
 		{"POST", "/sandbox", `{"snapshot":"host","snapshot":"host"}`, 400, "snapshot"},
 		{"POST", at + "/autostop/x", "", 400, "minutes"},
 		{"POST", at + "/autostop/-5", "", 400, "minutes"},
+		{"POST", at + "/ttl/-5", "", 400, "ttlMinutes"},
 		{"POST", at + "/autodelete/-1", "", 200, `"autoDeleteInterval":-1`},
 		{"POST", at + "/autoarchive/50000", "", 400, "autoArchiveInterval"},
 		{"POST", at + "/archive", "", 400, "stop it"},
@@ -244,17 +212,7 @@ func TestDaytonaTokens(t *testing.T) {
 	if status, _ := red.send("GET", "/daytona/api/sandbox/"+ours.ID+"?DAYTONA_SANDBOX_AUTH_KEY="+good, ""); status != 401 {
 		t.Errorf("the token at the control plane: %d", status)
 	}
-	keys, err := sandbox.All(t.Context(), r.client(t).ListKeys)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, k := range keys {
-		if k.Team == "red" {
-			if _, err := r.client(t).RevokeKey(t.Context(), k.ID); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
+	revokeKeys(t, r, "red")
 	if got := ask(ours.ID, good); got != 401 {
 		t.Errorf("the token of a revoked key: %d", got)
 	}
@@ -341,11 +299,7 @@ func TestDaytonaSmuggling(t *testing.T) {
 func TestDaytonaScopes(t *testing.T) {
 	r, clients := daytonaServer(t, "red")
 	ours := clients[0].create(daytonaTemplate)
-	k, err := r.client(t).CreateKey(t.Context(), sandbox.CreateKeyRequest{Name: "r", Team: "red", Scopes: []sandbox.Scope{sandbox.ScopeSandboxesRead}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	reader := &daytonaClient{t, r.tcp.String(), k.Secret}
+	reader := asDaytona(sdkKey(t, r, "red", sandbox.ScopeSandboxesRead))
 	for _, route := range []string{
 		"DELETE /sandbox/ID", "POST /sandbox/ID/stop", "POST /sandbox/ID/fork", "POST /sandbox/ID/snapshot", "PUT /sandbox/ID/labels", "POST /sandbox/ID/autostop/5",
 		"GET /sandbox/ID/ports/3000/preview-url", "POST /sandbox", "POST /volumes", "DELETE /snapshots/host",
@@ -364,6 +318,32 @@ func TestDaytonaScopes(t *testing.T) {
 		body := map[string]string{"/process/execute": `{"command":"id"}`, "/process/session": `{"sessionId":"s"}`}[path]
 		if status, text := reader.toolbox(ours.ID, method, path, body); status != 403 {
 			t.Errorf("%s: %d %s", route, status, text)
+		}
+	}
+}
+
+// An upload is taken, and one that is refused is answered.
+func TestDaytonaUpload(t *testing.T) {
+	_, clients := daytonaServer(t, "red")
+	c := clients[0]
+	at := "/daytona/toolbox/" + c.create(daytonaTemplate).ID + "/files/"
+	form := func(field, content string) string {
+		return "--x\r\nContent-Disposition: form-data; name=\"" + field + "\"; filename=\"f\"\r\n\r\n" + content + "\r\n--x--\r\n"
+	}
+	name := url.QueryEscape(t.TempDir() + "/f")
+	for _, step := range []struct {
+		route, body string
+		status      int
+		says        string
+	}{
+		{"upload-v2?path=" + name, form("file", "content"), 200, `"name":"f"`},
+		{"upload-v2?path=" + name, form("other", "content"), 400, "no part file"},
+		{"upload-v2", form("file", "content"), 400, "path is missing"},
+		{"bulk-upload", form("other", strings.Repeat("a", 1<<20)), 400, "neither files[N].path"},
+	} {
+		status, text := c.send("POST", at+step.route, step.body, "Authorization", "Bearer "+c.key, "Content-Type", "multipart/form-data; boundary=x")
+		if status != step.status || !strings.Contains(text, step.says) {
+			t.Errorf("%s: %d %s, want %d that says %q", step.route, status, text, step.status, step.says)
 		}
 	}
 }

@@ -115,7 +115,7 @@ func (s *Server) dialectFronts(p *parts, mcp *mcpserver.Handler, keys *auth.Keys
 		}
 		h := fronted.Front(dialect.FrontConfig{
 			Service: p.service, MCP: bound.handler(mcp), Log: s.log, StateDir: s.cfg.StateDir,
-			Trusted:      func(r *http.Request) bool { return s.cfg.Dev || auth.ViaUnixSocket(r) },
+			Trusted:      s.trusted,
 			Authenticate: keys.Authenticate,
 			Refuse:       hurry,
 		})

@@ -6,15 +6,14 @@ import (
 	"github.com/cove-sh/cove/internal/daemon/auth"
 	"github.com/cove-sh/cove/internal/doors/dialect/e2b"
 	"github.com/cove-sh/cove/internal/doors/dialect/e2b/access"
-	"github.com/cove-sh/cove/internal/doors/dialect/gate"
 )
 
 // newE2B makes the door for E2B's clients.
 func (s *Server) newE2B(p *parts, keys *auth.Keys, bound *perKey, previews http.Handler) *e2b.Door {
 	return e2b.New(e2b.Config{
 		Service:  p.service,
-		Gate:     access.NewGate(gate.Config{Keys: s.keysOrDev(keys), Sandboxes: records{p.store}, Secret: derive(p.linkKey, "cove e2b tokens")}),
-		Trusted:  func(r *http.Request) bool { return s.cfg.Dev || auth.ViaUnixSocket(r) },
+		Gate:     access.NewGate(s.gateOf(p, keys, "e2b")),
+		Trusted:  s.trusted,
 		Bound:    bound.handler,
 		Previews: previews,
 		Refuse:   hurry,

@@ -3,9 +3,7 @@ package server_test
 import (
 	"crypto/sha256"
 	"encoding/base64"
-	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"strings"
@@ -15,49 +13,16 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// e2bAnswer is what the door answers.
-type e2bAnswer struct {
-	status int
-	header http.Header
-	text   string
-}
-
 // e2bClient asks the door of E2B of a daemon.
-type e2bClient struct {
-	t   *testing.T
-	tcp string
-	key string
-}
+type e2bClient struct{ sdkClient }
 
-// send makes one request, with the path as it is. Headers come in pairs; "Host" is
-// the host name.
-func (c *e2bClient) send(method, path, body string, headers ...string) e2bAnswer {
-	c.t.Helper()
-	req, err := http.NewRequestWithContext(c.t.Context(), method, "http://"+c.tcp+path, strings.NewReader(body))
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	for i := 0; i < len(headers); i += 2 {
-		if headers[i] == "Host" {
-			req.Host = headers[i+1]
-		} else {
-			req.Header.Add(headers[i], headers[i+1])
-		}
-	}
-	resp, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(req)
-	if err != nil {
-		c.t.Fatalf("%s %s: %v", method, path, err)
-	}
-	defer resp.Body.Close()
-	data, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	return e2bAnswer{resp.StatusCode, resp.Header, string(data)}
+func asE2B(c sdkClient) *e2bClient {
+	c.key = access.FormatKey(c.key)
+	return &e2bClient{c}
 }
 
 // api calls the control plane with the client's key.
-func (c *e2bClient) api(method, path, body string) e2bAnswer {
+func (c *e2bClient) api(method, path, body string) sdkAnswer {
 	c.t.Helper()
 	return c.send(method, "/e2b"+path, body, "X-API-KEY", c.key)
 }
@@ -79,27 +44,9 @@ func (c *e2bClient) create(body string) e2bSandbox {
 	return s
 }
 
-func (a e2bAnswer) decode(t *testing.T, v any) {
-	t.Helper()
-	if err := json.Unmarshal([]byte(a.text), v); err != nil {
-		t.Fatalf("%s: %v", a.text, err)
-	}
-}
-
-// e2bServer starts a daemon, with a client for each of some teams.
 func e2bServer(t *testing.T, teams ...string) (*running, []*e2bClient) {
 	t.Helper()
-	r := mustStart(t, nil)
-	t.Cleanup(func() { r.end(t) })
-	var clients []*e2bClient
-	for _, team := range teams {
-		k, err := r.client(t).CreateKey(t.Context(), sandbox.CreateKeyRequest{Name: team, Team: team})
-		if err != nil {
-			t.Fatal(err)
-		}
-		clients = append(clients, &e2bClient{t, r.tcp.String(), access.FormatKey(k.Secret)})
-	}
-	return r, clients
+	return sdkServer(t, nil, asE2B, teams...)
 }
 
 const hostTemplate = `{"templateID":"host","timeout":600`
@@ -259,17 +206,7 @@ func TestE2BTokens(t *testing.T) {
 	if a := red.send("GET", good, ""); a.status == 401 {
 		t.Errorf("a signed link: %d %s", a.status, a.text)
 	}
-	keys, err := sandbox.All(t.Context(), r.client(t).ListKeys)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, k := range keys {
-		if k.Team == "red" {
-			if _, err := r.client(t).RevokeKey(t.Context(), k.ID); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
+	revokeKeys(t, r, "red")
 	if got := ask(ours.SandboxID, ours.EnvdAccessToken); got != 401 {
 		t.Errorf("the token of a revoked key: %d", got)
 	}
@@ -325,11 +262,7 @@ func TestE2BOtherSandboxes(t *testing.T) {
 func TestE2BScopes(t *testing.T) {
 	r, clients := e2bServer(t, "red")
 	ours := clients[0].create(hostTemplate + "}")
-	k, err := r.client(t).CreateKey(t.Context(), sandbox.CreateKeyRequest{Name: "r", Team: "red", Scopes: []sandbox.Scope{sandbox.ScopeSandboxesRead}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	reader := &e2bClient{t, r.tcp.String(), access.FormatKey(k.Secret)}
+	reader := asE2B(sdkKey(t, r, "red", sandbox.ScopeSandboxesRead))
 	for _, route := range []string{"DELETE /sandboxes/ID", "POST /sandboxes/ID/pause", "POST /sandboxes/ID/fork", "POST /sandboxes/ID/snapshots", "PUT /sandboxes/ID/network", "POST /v2/sandboxes", "POST /volumes", "DELETE /templates/host"} {
 		method, path, _ := strings.Cut(route, " ")
 		body := map[string]string{"POST": `{"templateID":"host","name":"v"}`, "PUT": "{}"}[method]
@@ -343,4 +276,14 @@ func TestE2BScopes(t *testing.T) {
 	if seen.EnvdAccessToken == ours.EnvdAccessToken {
 		t.Error("two keys have the same token")
 	}
+}
+
+func TestE2BPorts(t *testing.T) {
+	r, clients := e2bServer(t, sandbox.LocalCaller().Team)
+	c := clients[0]
+	testPorts(t, r, func() string {
+		return strings.Replace(c.create(hostTemplate+"}").SandboxID, "sbx", "sbx-", 1)
+	}, func(id, port string) sdkAnswer {
+		return c.send("GET", "/", "", "E2b-Sandbox-Id", access.ToE2B(id), "E2b-Sandbox-Port", port)
+	})
 }

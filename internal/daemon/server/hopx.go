@@ -4,7 +4,6 @@ import (
 	"net/http"
 
 	"github.com/cove-sh/cove/internal/daemon/auth"
-	"github.com/cove-sh/cove/internal/doors/dialect/gate"
 	"github.com/cove-sh/cove/internal/doors/dialect/hopx/door"
 )
 
@@ -20,8 +19,8 @@ func (d withUploads) ServeHTTP(w http.ResponseWriter, r *http.Request) { d.serve
 func (s *Server) newHOPX(p *parts, keys *auth.Keys, bound *perKey) sdkDoor {
 	d := door.New(door.Config{
 		Service: p.service,
-		Gate:    door.NewGate(gate.Config{Keys: s.keysOrDev(keys), Sandboxes: records{p.store}, Secret: derive(p.linkKey, "cove hopx tokens")}),
-		Trusted: func(r *http.Request) bool { return s.cfg.Dev || auth.ViaUnixSocket(r) },
+		Gate:    door.NewGate(s.gateOf(p, keys, "hopx")),
+		Trusted: s.trusted,
 		Bound:   bound.handler,
 		Refuse:  hurry,
 		Domain:  s.cfg.Previews.Domain,

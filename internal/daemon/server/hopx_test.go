@@ -10,19 +10,17 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// hopxClient asks the door of HOPX of a daemon. It sends as E2B's client does.
-type hopxClient struct {
-	*e2bClient
-}
+// hopxClient asks the door of HOPX of a daemon.
+type hopxClient struct{ sdkClient }
 
 // api calls the control plane with the client's key.
-func (c hopxClient) api(method, path, body string) e2bAnswer {
+func (c *hopxClient) api(method, path, body string) sdkAnswer {
 	c.t.Helper()
 	return c.send(method, "/hopx"+path, body, "X-API-Key", c.key)
 }
 
 // agent calls the agent of a sandbox with a token.
-func (c hopxClient) agent(s hopxSandbox, token, method, path, body string, headers ...string) e2bAnswer {
+func (c *hopxClient) agent(s hopxSandbox, token, method, path, body string, headers ...string) sdkAnswer {
 	c.t.Helper()
 	if token != "" {
 		headers = append(headers, "Authorization", "Bearer "+token)
@@ -38,7 +36,7 @@ type hopxSandbox struct {
 	Region     string
 }
 
-func (c hopxClient) create() hopxSandbox {
+func (c *hopxClient) create() hopxSandbox {
 	c.t.Helper()
 	a := c.api("POST", "/v1/sandboxes", `{"template_id":"host","timeout_seconds":600,"region":"x"}`)
 	if a.status != http.StatusCreated {
@@ -52,20 +50,11 @@ func (c hopxClient) create() hopxSandbox {
 	return s
 }
 
-// hopxServer starts a daemon, with a client for each of some teams.
-func hopxServer(t *testing.T, change func(*config.Config), teams ...string) (*running, []hopxClient) {
+func asHOPX(c sdkClient) *hopxClient { return &hopxClient{c} }
+
+func hopxServer(t *testing.T, change func(*config.Config), teams ...string) (*running, []*hopxClient) {
 	t.Helper()
-	r := mustStart(t, change)
-	t.Cleanup(func() { r.end(t) })
-	var clients []hopxClient
-	for _, team := range teams {
-		k, err := r.client(t).CreateKey(t.Context(), sandbox.CreateKeyRequest{Name: team, Team: team})
-		if err != nil {
-			t.Fatal(err)
-		}
-		clients = append(clients, hopxClient{&e2bClient{t, r.tcp.String(), k.Secret}})
-	}
-	return r, clients
+	return sdkServer(t, change, asHOPX, teams...)
 }
 
 // Both planes in the product's words and statuses, and what is refused.
@@ -79,7 +68,7 @@ func TestHOPXRoutes(t *testing.T) {
 		status             int
 		says               string
 	}
-	check := func(a e2bAnswer, step step) {
+	check := func(a sdkAnswer, step step) {
 		t.Helper()
 		if a.status != step.status || !strings.Contains(a.text, step.says) {
 			t.Errorf("%s %s %.80s: %d %s, want %d that says %q", step.method, step.path, step.body, a.status, a.text, step.status, step.says)
@@ -208,17 +197,7 @@ func TestHOPXTokens(t *testing.T) {
 			}
 		}
 	}
-	keys, err := sandbox.All(t.Context(), r.client(t).ListKeys)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, k := range keys {
-		if k.Team == "red" {
-			if _, err := r.client(t).RevokeKey(t.Context(), k.ID); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
+	revokeKeys(t, r, "red")
 	if got := ask(ours, ours.Token); got != 401 {
 		t.Errorf("the token of a revoked key: %d", got)
 	}
@@ -228,11 +207,7 @@ func TestHOPXTokens(t *testing.T) {
 func TestHOPXScopes(t *testing.T) {
 	r, clients := hopxServer(t, nil, "red")
 	ours := clients[0].create()
-	k, err := r.client(t).CreateKey(t.Context(), sandbox.CreateKeyRequest{Name: "r", Team: "red", Scopes: []sandbox.Scope{sandbox.ScopeSandboxesRead}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	reader := hopxClient{&e2bClient{t, r.tcp.String(), k.Secret}}
+	reader := asHOPX(sdkKey(t, r, "red", sandbox.ScopeSandboxesRead))
 	for _, route := range []string{"DELETE /v1/sandboxes/ID", "POST /v1/sandboxes/ID/pause", "PUT /v1/sandboxes/ID/timeout", "POST /v1/sandboxes", "POST /v1/templates/build", "DELETE /v1/templates/other"} {
 		method, path, _ := strings.Cut(route, " ")
 		body := map[string]string{"/v1/sandboxes": `{"template_id":"host"}`, "/v1/templates/build": `{"name":"x","from_image":"x","cpu":1,"memory":512,"diskGB":1,"steps":[{"type":"RUN","args":["true"]}]}`}[path]

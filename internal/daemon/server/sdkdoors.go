@@ -46,6 +46,15 @@ func (s *Server) sdkAddress(prefix string) (domain, base string) {
 	return domain, s.cfg.UploadURL(prefix, port)
 }
 
+// gateOf is what the gate of a product's door is made with.
+func (s *Server) gateOf(p *parts, keys *auth.Keys, product string) gate.Config {
+	return gate.Config{Keys: s.keysOrDev(keys), Sandboxes: records{p.store}, Secret: derive(p.linkKey, "cove "+product+" tokens")}
+}
+
+// trusted reports whether a request comes from the user who runs the daemon. In
+// development mode, all do.
+func (s *Server) trusted(r *http.Request) bool { return s.cfg.Dev || auth.ViaUnixSocket(r) }
+
 // keysOrDev are the keys, or in development mode whatever is sent.
 func (s *Server) keysOrDev(keys *auth.Keys) gate.Keys {
 	if s.cfg.Dev {

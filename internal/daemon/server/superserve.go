@@ -5,7 +5,6 @@ import (
 	"net/http"
 
 	"github.com/cove-sh/cove/internal/daemon/auth"
-	"github.com/cove-sh/cove/internal/doors/dialect/gate"
 	superserve "github.com/cove-sh/cove/internal/doors/dialect/superserve/api"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -14,8 +13,8 @@ import (
 func (s *Server) newSuperserve(p *parts, keys *auth.Keys, bound *perKey, previews http.Handler) *superserve.Door {
 	return superserve.New(superserve.Config{
 		Service:  p.service,
-		Gate:     superserve.NewGate(gate.Config{Keys: s.keysOrDev(keys), Sandboxes: records{p.store}, Secret: derive(p.linkKey, "cove superserve tokens")}),
-		Trusted:  func(r *http.Request) bool { return s.cfg.Dev || auth.ViaUnixSocket(r) },
+		Gate:     superserve.NewGate(s.gateOf(p, keys, "superserve")),
+		Trusted:  s.trusted,
 		Bound:    bound.handler,
 		Previews: previews,
 		Previewed: func(ctx context.Context, id string, port int) (bool, error) {

@@ -2,11 +2,7 @@ package server_test
 
 import (
 	"encoding/json"
-	"io"
 	"net/http"
-	"net/http/httptest"
-	"net/url"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -14,9 +10,9 @@ import (
 )
 
 // ssClient asks the door for Superserve's SDK of a daemon.
-type ssClient struct{ e2bClient }
+type ssClient struct{ sdkClient }
 
-func (c *ssClient) api(method, path, body string) e2bAnswer {
+func (c *ssClient) api(method, path, body string) sdkAnswer {
 	c.t.Helper()
 	return c.send(method, "/superserve"+path, body, "X-API-Key", c.key)
 }
@@ -37,47 +33,33 @@ func (c *ssClient) create() ssSandbox {
 	return s
 }
 
-// ssServer starts a daemon, and makes a client with these scopes for each of some teams.
-func ssServer(t *testing.T, scopes []sandbox.Scope, teams ...string) (*running, []*ssClient) {
-	t.Helper()
-	r := mustStart(t, nil)
-	t.Cleanup(func() { r.end(t) })
-	var clients []*ssClient
-	for _, team := range teams {
-		clients = append(clients, ssKey(t, r, team, scopes))
-	}
-	return r, clients
-}
+func asSuperserve(c sdkClient) *ssClient { return &ssClient{c} }
 
-func ssKey(t *testing.T, r *running, team string, scopes []sandbox.Scope) *ssClient {
+func ssServer(t *testing.T, teams ...string) (*running, []*ssClient) {
 	t.Helper()
-	k, err := r.client(t).CreateKey(t.Context(), sandbox.CreateKeyRequest{Name: team, Team: team, Scopes: scopes})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &ssClient{e2bClient{t, r.tcp.String(), k.Secret}}
+	return sdkServer(t, nil, asSuperserve, teams...)
 }
 
 // A sandbox's token opens the data plane of that sandbox until its key is revoked, by
 // whatever name the sandbox is called, and nothing else.
 func TestSuperserveTokens(t *testing.T) {
-	r, clients := ssServer(t, nil, "red", "blue")
+	r, clients := ssServer(t, "red", "blue")
 	red, blue := clients[0], clients[1]
 	ours, second, theirs := red.create(), red.create(), blue.create()
-	by := map[string]func(id, token string) e2bAnswer{
-		"header": func(id, token string) e2bAnswer {
+	by := map[string]func(id, token string) sdkAnswer{
+		"header": func(id, token string) sdkAnswer {
 			return red.send("GET", "/superserve/files?path=/etc/hostname", "", "X-Superserve-Sandbox-Id", id, "X-Access-Token", token)
 		},
-		"path": func(id, token string) e2bAnswer {
+		"path": func(id, token string) sdkAnswer {
 			return red.send("GET", "/superserve/boxd-"+id+"/files?path=/etc/hostname", "", "X-Access-Token", token)
 		},
-		"host": func(id, token string) e2bAnswer {
+		"host": func(id, token string) sdkAnswer {
 			return red.send("GET", "/files?path=/etc/hostname", "", "Host", "boxd-"+id+".sandbox.superserve.ai", "X-Access-Token", token)
 		},
-		"shared host": func(id, token string) e2bAnswer {
+		"shared host": func(id, token string) sdkAnswer {
 			return red.send("GET", "/files?path=/etc/hostname", "", "Host", "sandbox.superserve.ai", "X-Superserve-Sandbox-Id", id, "X-Access-Token", token)
 		},
-		"subprotocol": func(id, token string) e2bAnswer {
+		"subprotocol": func(id, token string) sdkAnswer {
 			return red.send("GET", "/superserve/boxd-"+id+"/files?path=/etc/hostname", "", "Sec-WebSocket-Protocol", "superserve.exec.v1, token."+token)
 		},
 	}
@@ -102,17 +84,7 @@ func TestSuperserveTokens(t *testing.T) {
 	if a := red.send("GET", "/superserve/files?path=/a", "", "E2b-Sandbox-Id", strings.Replace(ours.ID, "-", "", 1), "E2b-Sandbox-Port", "49983", "X-Access-Token", ours.Token); a.status == http.StatusOK {
 		t.Errorf("a token at another product's door: %d", a.status)
 	}
-	keys, err := sandbox.All(t.Context(), r.client(t).ListKeys)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, k := range keys {
-		if k.Team == "red" {
-			if _, err := r.client(t).RevokeKey(t.Context(), k.ID); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
+	revokeKeys(t, r, "red")
 	if a := by["header"](ours.ID, ours.Token); a.status != http.StatusUnauthorized {
 		t.Errorf("the token of a revoked key: %d", a.status)
 	}
@@ -120,9 +92,9 @@ func TestSuperserveTokens(t *testing.T) {
 
 // All routes ask for their scopes and know no other team's things.
 func TestSuperserveScopes(t *testing.T) {
-	r, clients := ssServer(t, nil, "red", "blue")
+	r, clients := ssServer(t, "red", "blue")
 	ours := clients[0].create()
-	reader := ssKey(t, r, "red", []sandbox.Scope{sandbox.ScopeSandboxesRead})
+	reader := asSuperserve(sdkKey(t, r, "red", sandbox.ScopeSandboxesRead))
 	for _, c := range []struct {
 		route, body string
 		reads, blue int // what a reader and another team get
@@ -158,11 +130,11 @@ func TestSuperserveScopes(t *testing.T) {
 
 // Errors are in the product's form, and what browsers send does not come in.
 func TestSuperserveRefuses(t *testing.T) {
-	_, clients := ssServer(t, nil, "red")
+	_, clients := ssServer(t, "red")
 	c := clients[0]
 	ours := c.create()
 	for name, ask := range map[string]struct {
-		a      e2bAnswer
+		a      sdkAnswer
 		status int
 		says   string
 	}{
@@ -193,7 +165,7 @@ func TestSuperserveRefuses(t *testing.T) {
 
 // A sandbox that the SDK has created is the same through every other door.
 func TestSuperserveSharesSandboxes(t *testing.T) {
-	r, clients := ssServer(t, nil, sandbox.LocalCaller().Team)
+	r, clients := ssServer(t, sandbox.LocalCaller().Team)
 	c := clients[0]
 	ours := c.create()
 	box, err := r.client(t).Get(t.Context(), ours.ID)
@@ -218,47 +190,10 @@ func TestSuperserveSharesSandboxes(t *testing.T) {
 	}
 }
 
-// A stranger opens a port of a sandbox that the SDK has created, but none of which its
-// owner has or had a private preview.
 func TestSuperservePorts(t *testing.T) {
-	r, clients := ssServer(t, nil, sandbox.LocalCaller().Team)
-	page := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") }))
-	defer page.Close()
-	at, err := url.Parse(page.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	port, err := strconv.Atoi(at.Port())
-	if err != nil {
-		t.Fatal(err)
-	}
-	private := func(id string) error {
-		_, err := r.client(t).CreatePreview(t.Context(), id, sandbox.CreatePreviewRequest{Port: port})
-		return err
-	}
-	for _, c := range []struct {
-		name   string
-		before func(id string) error
-		want   int
-	}{
-		{name: "new", before: func(string) error { return nil }, want: http.StatusOK},
-		{name: "private", before: private, want: http.StatusUnauthorized},
-		{name: "private and deleted", want: http.StatusNotFound, before: func(id string) error {
-			if err := private(id); err != nil {
-				return err
-			}
-			return r.client(t).DeletePreview(t.Context(), id, port)
-		}},
-	} {
-		id := clients[0].create().ID
-		if err := c.before(id); err != nil {
-			t.Fatal(err)
-		}
-		for range 2 {
-			a := clients[0].send("GET", "/superserve/"+at.Port()+"-"+id+"/", "", "X-Superserve-Sandbox-Id", id)
-			if a.status != c.want || c.want == http.StatusOK && a.text != "hello" {
-				t.Errorf("%s: %d %s, want %d", c.name, a.status, a.text, c.want)
-			}
-		}
-	}
+	r, clients := ssServer(t, sandbox.LocalCaller().Team)
+	c := clients[0]
+	testPorts(t, r, func() string { return c.create().ID }, func(id, port string) sdkAnswer {
+		return c.send("GET", "/superserve/"+port+"-"+id+"/", "", "X-Superserve-Sandbox-Id", id)
+	})
 }

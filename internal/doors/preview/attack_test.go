@@ -460,6 +460,16 @@ func FuzzCredentials(f *testing.F) {
 	})
 }
 
+func TestWithoutParams(t *testing.T) {
+	for query, want := range map[string]string{
+		"a_b=x": "", "a=b&a_b=x&c=%20": "a=b&c=%20", "a%5Fb=x&a": "a", "a=a_b": "a=a_b", "x&c&%zz": "c&%zz", "": "",
+	} {
+		if got := WithoutParams(query, "a_b", "x"); got != want {
+			t.Errorf("%s: %q, want %q", query, got, want)
+		}
+	}
+}
+
 // Attack: code in a sandbox asks an authority for a certificate for its public
 // preview's name, and answers the validation.
 func TestSandboxGetsNoCertificate(t *testing.T) {

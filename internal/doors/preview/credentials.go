@@ -79,14 +79,17 @@ func credentials(r *http.Request) []credential {
 	return found
 }
 
-// cleanQuery removes credentials from a query, however their names are encoded, and does
-// not change the rest.
-func cleanQuery(raw string) string {
+// cleanQuery removes credentials from a query.
+func cleanQuery(raw string) string { return WithoutParams(raw, keyQuery, linkQuery) }
+
+// WithoutParams removes parameters from a query, however their names are encoded, and
+// does not change the rest.
+func WithoutParams(raw string, names ...string) string {
 	var kept []string
 	for piece := range strings.SplitSeq(raw, "&") {
 		name, _, _ := strings.Cut(piece, "=")
 		name, err := url.QueryUnescape(name)
-		if err != nil || name != keyQuery && name != linkQuery {
+		if err != nil || !slices.Contains(names, name) {
 			kept = append(kept, piece)
 		}
 	}

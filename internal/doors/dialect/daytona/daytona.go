@@ -25,6 +25,7 @@ import (
 	"github.com/cove-sh/cove/internal/doors/dialect/daytona/control"
 	"github.com/cove-sh/cove/internal/doors/dialect/daytona/toolbox"
 	"github.com/cove-sh/cove/internal/doors/dialect/gate"
+	"github.com/cove-sh/cove/internal/doors/dialect/sdkdoor"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -71,10 +72,7 @@ type Door struct {
 
 // New returns a door.
 func New(cfg Config) *Door {
-	d := &Door{cfg: cfg, domain: strings.ToLower(strings.Trim(cfg.Domain, "."))}
-	if d.domain == "" {
-		d.domain = "localhost"
-	}
+	d := &Door{cfg: cfg, domain: sdkdoor.Domain(cfg.Domain)}
 	d.control = control.New(control.Config{Service: cfg.Service, Gate: cfg.Gate, Control: d.url(ControlPath), Toolbox: d.url(toolboxPath), Log: cfg.Log})
 	d.toolbox = cfg.Bound(toolbox.New(toolbox.Config{Service: cfg.Service, Log: cfg.Log}))
 	return d
@@ -171,7 +169,7 @@ func (d *Door) caller(r *http.Request) (sandbox.Caller, error) {
 	if d.cfg.Trusted(r) {
 		return sandbox.LocalCaller(), nil
 	}
-	return access.Caller(d.cfg.Gate, r)
+	return d.cfg.Gate.Bearer(r)
 }
 
 // serveToolbox authenticates a request to the toolbox of a sandbox, and serves it.

@@ -38,14 +38,3 @@ func TestClaimsHost(t *testing.T) {
 		}
 	}
 }
-
-func TestWithout(t *testing.T) {
-	const name = "DAYTONA_SANDBOX_AUTH_KEY"
-	for query, want := range map[string]string{
-		name + "=x": "", "a=b&" + name + "=x&c=%20": "a=b&c=%20", "DAYTONA%5FSANDBOX_AUTH_KEY=x&a": "a", "a=" + name: "a=" + name, "": "",
-	} {
-		if got := without(query, name); got != want {
-			t.Errorf("%s: %q, want %q", query, got, want)
-		}
-	}
-}

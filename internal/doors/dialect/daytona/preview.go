@@ -4,10 +4,10 @@ import (
 	"context"
 	"net/http"
 	"net/url"
-	"strconv"
 	"strings"
 
 	"github.com/cove-sh/cove/internal/doors/dialect/daytona/access"
+	"github.com/cove-sh/cove/internal/doors/dialect/sdkdoor"
 	"github.com/cove-sh/cove/internal/doors/preview"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -23,14 +23,10 @@ func (d *Door) ClaimsHost(r *http.Request) bool {
 
 // place parses the host name of a preview, PORT-ID.DOMAIN.
 func (d *Door) place(host string) (port int, id string, ok bool) {
-	name, _, _ := strings.Cut(strings.ToLower(host), ":")
-	label, ok := strings.CutSuffix(strings.TrimRight(name, "."), "."+d.domain)
-	digits, id, cut := strings.Cut(label, "-")
-	n, err := strconv.ParseUint(digits, 10, 16)
-	if !ok || !cut || err != nil || n == 0 || strconv.FormatUint(n, 10) != digits || !strings.HasPrefix(id, "sbx-") || strings.Contains(id, ".") {
-		return 0, "", false
-	}
-	return int(n), id, true
+	label, below := strings.CutSuffix(sdkdoor.HostName(host), "."+d.domain)
+	digits, id, _ := strings.Cut(label, "-")
+	port, ok = sdkdoor.Port(digits)
+	return port, id, ok && below && strings.HasPrefix(id, "sbx-") && !strings.Contains(id, ".")
 }
 
 // servePreview replaces the token of a visitor by a link of Cove's, and passes the request
@@ -41,7 +37,7 @@ func (d *Door) servePreview(w http.ResponseWriter, r *http.Request) {
 	tokens := append(r.Header.Values(access.HeaderPreview), r.URL.Query()[access.ParamToken]...)
 	r = r.Clone(r.Context())
 	r.Header.Del(access.HeaderPreview)
-	r.URL.RawQuery = without(r.URL.RawQuery, access.ParamToken)
+	r.URL.RawQuery = preview.WithoutParams(r.URL.RawQuery, access.ParamToken)
 	r.RequestURI = r.URL.RequestURI()
 	if link := d.link(r.Context(), port, id, tokens); link != "" {
 		preview.AddLink(r, link)
@@ -67,16 +63,4 @@ func (d *Door) link(ctx context.Context, port int, id string, tokens []string) s
 		return ""
 	}
 	return u.Query().Get(sandbox.PreviewLinkParam)
-}
-
-// without removes a parameter from a query and does not change the rest.
-func without(raw, name string) string {
-	var kept []string
-	for piece := range strings.SplitSeq(raw, "&") {
-		key, _, _ := strings.Cut(piece, "=")
-		if plain, err := url.QueryUnescape(key); piece != "" && (err != nil || plain != name) {
-			kept = append(kept, piece)
-		}
-	}
-	return strings.Join(kept, "&")
 }

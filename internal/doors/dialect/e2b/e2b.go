@@ -25,6 +25,7 @@ import (
 	"github.com/cove-sh/cove/internal/doors/dialect/e2b/control"
 	"github.com/cove-sh/cove/internal/doors/dialect/e2b/envd"
 	"github.com/cove-sh/cove/internal/doors/dialect/e2b/interpreter"
+	"github.com/cove-sh/cove/internal/doors/dialect/sdkdoor"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -74,10 +75,7 @@ type Door struct {
 
 // New returns a door.
 func New(cfg Config) *Door {
-	d := &Door{cfg: cfg, domain: strings.ToLower(strings.Trim(cfg.Domain, ".")), others: map[string]bool{}}
-	if d.domain == "" {
-		d.domain = "localhost"
-	}
+	d := &Door{cfg: cfg, domain: sdkdoor.Domain(cfg.Domain), others: map[string]bool{}}
 	for _, name := range cfg.Others {
 		d.others[strings.ToLower(name)] = true
 	}

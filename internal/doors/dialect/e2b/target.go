@@ -3,10 +3,10 @@ package e2b
 import (
 	"net/http"
 	"net/url"
-	"strconv"
 	"strings"
 
 	"github.com/cove-sh/cove/internal/doors/dialect/e2b/access"
+	"github.com/cove-sh/cove/internal/doors/dialect/sdkdoor"
 )
 
 // The headers by which a client names the sandbox when all share one address.
@@ -60,10 +60,7 @@ func (d *Door) Claims(r *http.Request) bool {
 
 // label returns the host name without the domain, in lower case.
 func (d *Door) label(host string) (string, bool) {
-	if i := strings.LastIndexByte(host, ':'); i >= 0 && !strings.HasSuffix(host, "]") {
-		host = host[:i]
-	}
-	name := strings.TrimRight(strings.ToLower(host), ".")
+	name := sdkdoor.HostName(host)
 	if d.others[name] {
 		return "", false
 	}
@@ -151,11 +148,11 @@ func parse(name, digits string) (id string, port int, err error) {
 	if !ok || strings.Contains(name, "-") {
 		return "", 0, errSandbox
 	}
-	n, err := strconv.ParseUint(digits, 10, 16)
-	if err != nil || n == 0 || strconv.FormatUint(n, 10) != digits {
+	port, ok = sdkdoor.Port(digits)
+	if !ok {
 		return "", 0, errPort
 	}
-	return id, int(n), nil
+	return id, port, nil
 }
 
 // strip takes the prefix from the path of a request.

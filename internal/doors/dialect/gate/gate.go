@@ -63,6 +63,16 @@ func (g *Gate) Caller(r *http.Request, key string) (sandbox.Caller, error) {
 	return c, err
 }
 
+// Bearer returns the caller of the API key that a request carries, in the namespace that
+// the request names.
+func (g *Gate) Bearer(r *http.Request) (sandbox.Caller, error) {
+	key, err := auth.BearerToken(r.Header)
+	if err != nil {
+		return sandbox.Caller{}, err
+	}
+	return g.Caller(r, key)
+}
+
 // Look returns a sandbox without authorization, for requests that need no token.
 func (g *Gate) Look(ctx context.Context, id string) (*sandbox.Sandbox, error) {
 	return g.cfg.Sandboxes.Look(ctx, id)

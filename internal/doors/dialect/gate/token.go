@@ -79,6 +79,28 @@ func narrow(c sandbox.Caller) sandbox.Caller {
 	return sandbox.Caller{KeyID: c.KeyID, Team: c.Team, Scopes: scopes}
 }
 
+// Signer returns who has signed a request to a sandbox with a token of theirs: signedWith
+// reports whether a token made the signature. It is false if nobody's did.
+func (g *Gate) Signer(ctx context.Context, p Purpose, id string, signedWith func(token string) bool) (_ sandbox.Caller, ok bool, _ error) {
+	box, err := g.Look(ctx, id)
+	if sandbox.CodeOf(err) == sandbox.CodeNotFound {
+		return sandbox.Caller{}, false, nil
+	}
+	if err != nil {
+		return sandbox.Caller{}, false, err
+	}
+	holders, err := g.Holders(ctx, box.Team)
+	if err != nil {
+		return sandbox.Caller{}, false, err
+	}
+	for _, c := range holders {
+		if signedWith(g.Token(p, c, box.ID)) {
+			return c, true, nil
+		}
+	}
+	return sandbox.Caller{}, false, nil
+}
+
 // Holders returns the callers who may have a token for a team's sandboxes, each with
 // the rights that a token grants.
 func (g *Gate) Holders(ctx context.Context, team string) ([]sandbox.Caller, error) {

@@ -3,12 +3,10 @@
 package access
 
 import (
-	"net/http"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/cove-sh/cove/internal/daemon/auth"
 	"github.com/cove-sh/cove/internal/doors/dialect/gate"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -44,16 +42,6 @@ func NewGate(cfg gate.Config) *gate.Gate {
 	return gate.New(cfg)
 }
 
-// Caller authenticates a request by its API key. The caller is in the namespace that
-// the request names.
-func Caller(g *gate.Gate, r *http.Request) (sandbox.Caller, error) {
-	key, err := auth.BearerToken(r.Header)
-	if err != nil {
-		return sandbox.Caller{}, err
-	}
-	return g.Caller(r, key)
-}
-
 // Metadata of a sandbox that begins with HiddenPrefix is Cove's own: clients can neither
 // set nor see it.
 const HiddenPrefix = "cove."
@@ -69,6 +57,8 @@ const (
 	TagArchive = tagPrefix + "auto-archive"
 	// TagAutoPause marks a sandbox whose idle time pauses it, and does not stop it.
 	TagAutoPause = tagPrefix + "auto-pause"
+	// TagEphemeral marks a sandbox that is deleted when it is stopped.
+	TagEphemeral = tagPrefix + "ephemeral"
 	// tagPaused is the state in which clients have set a paused sandbox, and when that
 	// pause began: another pause has made it void.
 	tagPaused = tagPrefix + "paused-as"

@@ -37,24 +37,14 @@ func OpenSigned(ctx context.Context, g *gate.Gate, id string, r *http.Request) (
 	if err != nil || strconv.FormatInt(expires, 10) != query.Get(paramExpires) || expires != 0 && expires < time.Now().Unix() {
 		return sandbox.Caller{}, ErrToken
 	}
-	box, err := g.Look(ctx, id)
-	if sandbox.CodeOf(err) == sandbox.CodeNotFound {
-		return sandbox.Caller{}, ErrToken
+	caller, ok, err := g.Signer(ctx, Files, id, func(token string) bool {
+		want := Sign(token, r.Method, query.Get(paramPath), expires)
+		return hmac.Equal([]byte(want), []byte(query.Get(ParamSignature)))
+	})
+	if err == nil && !ok {
+		err = ErrToken
 	}
-	if err != nil {
-		return sandbox.Caller{}, err
-	}
-	holders, err := g.Holders(ctx, box.Team)
-	if err != nil {
-		return sandbox.Caller{}, err
-	}
-	for _, c := range holders {
-		want := Sign(g.Token(Files, c, box.ID), r.Method, query.Get(paramPath), expires)
-		if hmac.Equal([]byte(want), []byte(query.Get(ParamSignature))) {
-			return c, nil
-		}
-	}
-	return sandbox.Caller{}, ErrToken
+	return caller, err
 }
 
 // Sign returns the signature of a link to a file, until a time in Unix seconds; 0 is

@@ -6,15 +6,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
-	"math"
 	"net/http"
 	"path"
-	"strconv"
 	"strings"
 	"time"
 
+	"github.com/cove-sh/cove/internal/doors/dialect/sdkdoor"
 	"github.com/cove-sh/cove/internal/limits"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -123,9 +121,7 @@ func BodyOf(err error, source string) Body {
 
 // Error answers a request with an error of a part of the product.
 func Error(w http.ResponseWriter, r *http.Request, source string, err error) {
-	if known, ok := errors.AsType[*sandbox.Error](err); ok && known.RetryAfter > 0 {
-		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(known.RetryAfter.Seconds()))))
-	}
+	sdkdoor.SetRetryAfter(w.Header(), err)
 	b := BodyOf(err, source)
 	b.Path, b.Method = r.URL.Path, r.Method
 	JSON(w, b.StatusCode, b)
@@ -144,10 +140,7 @@ func JSON(w http.ResponseWriter, status int, v any) {
 // Decode reads a JSON body into v. An empty body leaves v unchanged. An unknown member is
 // refused by its name.
 func Decode(w http.ResponseWriter, r *http.Request, v any) error {
-	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, MaxBody))
-	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return sandbox.Errorf(sandbox.CodeTooLarge, "the body has more than %d bytes; send less", MaxBody)
-	}
+	data, err := sdkdoor.ReadBody(w, r, MaxBody, "send less")
 	if err != nil {
 		return err
 	}
@@ -203,15 +196,29 @@ func NewRouter(source string, log *slog.Logger) *Router {
 // On serves a pattern of [http.ServeMux].
 func (rt *Router) On(pattern string, h Handler) {
 	rt.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
-		err := h(w, r)
-		if err == nil {
-			return
+		if err := h(w, r); err != nil {
+			rt.fail(w, r, err)
 		}
-		if sandbox.CodeOf(err) == sandbox.CodeInternal && Of(err).Status == http.StatusInternalServerError {
-			rt.log.ErrorContext(r.Context(), "serve Daytona's API", "path", r.URL.Path, "error", err)
-		}
-		Error(w, r, rt.source, err)
 	})
+}
+
+// OnUpload serves a pattern whose requests have content of any size as their body, which
+// take reads. Its value is the answer.
+func (rt *Router) OnUpload(pattern string, take func(r *http.Request) (status int, v any, err error)) {
+	rt.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+		var status int
+		sdkdoor.Receive(w, r, func() (v any, err error) {
+			status, v, err = take(r)
+			return v, err
+		}, func(v any) { JSON(w, status, v) }, func(err error) { rt.fail(w, r, err) })
+	})
+}
+
+func (rt *Router) fail(w http.ResponseWriter, r *http.Request, err error) {
+	if sandbox.CodeOf(err) == sandbox.CodeInternal && Of(err).Status == http.StatusInternalServerError {
+		rt.log.ErrorContext(r.Context(), "serve Daytona's API", "path", r.URL.Path, "error", err)
+	}
+	Error(w, r, rt.source, err)
 }
 
 // ServeHTTP serves a request whose path is clean.

@@ -52,6 +52,13 @@ func TestOf(t *testing.T) {
 func TestRouter(t *testing.T) {
 	rt := NewRouter(Toolbox, slog.New(slog.DiscardHandler))
 	rt.On("POST /take", func(w http.ResponseWriter, r *http.Request) error { return Decode(w, r, new(any)) })
+	rt.OnUpload("POST /upload", func(r *http.Request) (int, any, error) {
+		data, err := io.ReadAll(r.Body)
+		if err == nil && len(data) == 0 {
+			err = Invalid("nothing was sent")
+		}
+		return http.StatusCreated, string(data), err
+	})
 	for _, c := range []struct {
 		method, target string
 		body           io.Reader
@@ -61,6 +68,8 @@ func TestRouter(t *testing.T) {
 		{"POST", "/take", strings.NewReader(`{"a":1}`), 200, ""},
 		{"POST", "/take", strings.NewReader(`"` + strings.Repeat("a", MaxBody) + `"`), 413, "bytes"},
 		{"GET", "/take", nil, 501, "GET /take"},
+		{"POST", "/upload", strings.NewReader("content"), 201, `"content"`},
+		{"POST", "/upload", nil, 400, "nothing was sent"},
 		{"POST", "/a/../take", nil, 404, "not clean"},
 		{"POST", "/a/%2e%2e/take", nil, 404, "not clean"},
 		{"POST", "/a%2F..%2Ftake", nil, 404, "not clean"},

@@ -143,8 +143,8 @@ func (p *plane) createSnapshot(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if _, _, err := p.lookUp(r.Context(), body.Name); err == nil {
-		return sandbox.Errorf(sandbox.CodeConflict, "a snapshot %.80s is there already; delete it first, or choose another name", body.Name)
+	if err := p.mustBeFree(r.Context(), body.Name); err != nil {
+		return err
 	}
 	build, err := p.cfg.Service.StartBuild(r.Context(), sandbox.BuildTemplateRequest{Name: body.Name, Spec: spec})
 	if err != nil {
@@ -170,29 +170,27 @@ func (p *plane) build(ctx context.Context, name string) (*sandbox.Build, error) 
 	return &list.Items[0], nil
 }
 
-// viewBuild describes a snapshot of which there is only a build, running or failed.
-func (p *plane) viewBuild(ctx context.Context, name string) (snapshotObject, error) {
+// unready returns the build, running or failed, of a snapshot of which there is only that.
+func (p *plane) unready(ctx context.Context, name string) (*sandbox.Build, error) {
 	b, err := p.build(ctx, name)
-	if err != nil {
-		return snapshotObject{}, err
+	if err == nil && (b.State == sandbox.BuildReady || b.State == sandbox.BuildCancelled) {
+		return nil, noSnapshot(name) // it was deleted since
 	}
+	return b, err
+}
+
+func viewBuild(name string, b *sandbox.Build) snapshotObject {
 	o := snapshotObject{ID: name, Name: name, General: true, State: "building", CreatedAt: b.CreatedAt, UpdatedAt: b.CreatedAt}
-	switch b.State {
-	case sandbox.BuildFailed:
+	if b.State == sandbox.BuildFailed {
 		o.State, o.ErrorReason = "build_failed", &b.Reason
-	case sandbox.BuildReady, sandbox.BuildCancelled: // it was deleted since
-		return snapshotObject{}, noSnapshot(name)
 	}
-	return o, nil
+	return o
 }
 
 // cancelBuild ends the build of a snapshot that is not there yet. What has failed leaves
 // nothing to delete.
 func (p *plane) cancelBuild(ctx context.Context, name string) error {
-	if _, err := p.viewBuild(ctx, name); err != nil {
-		return err
-	}
-	b, err := p.build(ctx, name)
+	b, err := p.unready(ctx, name)
 	if err == nil {
 		_, err = p.cfg.Service.CancelBuild(ctx, b.ID)
 	}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/cove-sh/cove/internal/doors/dialect/daytona/access"
 	"github.com/cove-sh/cove/internal/doors/dialect/daytona/answer"
@@ -94,7 +95,7 @@ type life struct {
 }
 
 // maxMinutes bounds a time, in minutes.
-const maxMinutes = int64(sandbox.MaxLifetime / 60e9)
+const maxMinutes = int64(sandbox.MaxLifetime / time.Minute)
 
 // lifeOf maps the product's times, in minutes: idle time, time from the stop to the
 // deletion (less than 0: never, 0: at the stop), and time from the creation to the end
@@ -174,7 +175,7 @@ func (b *createBody) request() (*sandbox.CreateRequest, error) {
 		req.Metadata[access.TagAutoPause] = "on"
 	}
 	if or(b.AutoDelete, -1) == 0 {
-		req.Metadata[tagEphemeral] = "on"
+		req.Metadata[access.TagEphemeral] = "on"
 	}
 	if b.Public {
 		req.Metadata[access.TagPublic] = "on"

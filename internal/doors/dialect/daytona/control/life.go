@@ -14,10 +14,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// tagEphemeral marks a sandbox that is deleted when it is stopped.
-const tagEphemeral = access.HiddenPrefix + "daytona.ephemeral"
-
-func ephemeral(box *sandbox.Sandbox) bool { return box.Metadata[tagEphemeral] != "" }
+func ephemeral(box *sandbox.Sandbox) bool { return box.Metadata[access.TagEphemeral] != "" }
 
 // tag sets a tag of a sandbox; an empty value removes it.
 func (p *plane) tag(ctx context.Context, box *sandbox.Sandbox, key, value string) (*sandbox.Sandbox, error) {
@@ -118,10 +115,10 @@ func (p *plane) fork(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	children, err := p.cfg.Service.Fork(r.Context(), box.ID, sandbox.ForkRequest{Count: 1, Name: body.Name})
-	if err != nil || len(children.Items) != 1 {
-		return about(box.ID, err)
+	if err == nil {
+		box = &children.Items[0]
 	}
-	return p.respond(w, r, &children.Items[0], nil)
+	return p.respond(w, r, box, err)
 }
 
 // languageLabel tells clients the language of code that they run.
@@ -165,7 +162,7 @@ func minutes(r *http.Request) (int64, error) {
 	return n, nil
 }
 
-// times are the product's times of a sandbox, in minutes; ttl is in seconds from now.
+// times are the product's times of a sandbox, in minutes; ttl is from now.
 type times struct{ idle, del, ttl int64 }
 
 // setLife changes the times of a sandbox. Change gets those that it has and the minutes of
@@ -182,14 +179,14 @@ func (p *plane) setLife(w http.ResponseWriter, r *http.Request, change func(box 
 	now := p.view(r, box)
 	t := times{idle: now.AutoStopInterval + now.AutoPauseInterval, del: now.AutoDeleteInterval}
 	if box.ExpiresAt != nil {
-		t.ttl = int64(math.Ceil(box.ExpiresAt.Sub(p.now()).Minutes()))
+		t.ttl = max(0, int64(math.Ceil(box.ExpiresAt.Sub(p.now()).Minutes()))) // it may end this moment
 	}
 	had := t.ttl
 	metadata, err := change(box, &t, n)
 	if err != nil {
 		return err
 	}
-	l, err := lifeOf(t.idle, t.del, max(t.ttl, 0))
+	l, err := lifeOf(t.idle, t.del, t.ttl)
 	if err != nil {
 		return err
 	}
@@ -224,16 +221,16 @@ func (p *plane) setAutoPause(w http.ResponseWriter, r *http.Request) error {
 func (p *plane) setAutoDelete(w http.ResponseWriter, r *http.Request) error {
 	return p.setLife(w, r, func(box *sandbox.Sandbox, t *times, n int64) (map[string]string, error) {
 		if t.del = max(n, -1); n == 0 {
-			return tagged(box, tagEphemeral, "on"), nil
+			return tagged(box, access.TagEphemeral, "on"), nil
 		}
-		return tagged(box, tagEphemeral, ""), nil
+		return tagged(box, access.TagEphemeral, ""), nil
 	})
 }
 
 func (p *plane) setTTL(w http.ResponseWriter, r *http.Request) error {
 	return p.setLife(w, r, func(box *sandbox.Sandbox, t *times, n int64) (map[string]string, error) {
 		if t.ttl = n; n > 0 {
-			left := time.Until(box.CreatedAt.Add(time.Duration(n) * time.Minute))
+			left := box.CreatedAt.Add(time.Duration(n) * time.Minute).Sub(p.now())
 			if left <= 0 {
 				return nil, answer.Invalid("the sandbox is older than %d minutes; delete it, or give more", n)
 			}

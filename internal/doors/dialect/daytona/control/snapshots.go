@@ -108,11 +108,27 @@ func (p *plane) lookUp(ctx context.Context, name string) (*sandbox.Template, *sa
 	return nil, s, err
 }
 
+// mustBeFree refuses the name of a template or a snapshot that is there.
+func (p *plane) mustBeFree(ctx context.Context, name string) error {
+	_, _, err := p.lookUp(ctx, name)
+	switch {
+	case err == nil:
+		return sandbox.Errorf(sandbox.CodeConflict, "a snapshot %.80s is there already; delete it first, or choose another name", name)
+	case sandbox.CodeOf(err) == sandbox.CodeNotFound:
+		return nil
+	}
+	return err
+}
+
 func (p *plane) viewSnapshotNamed(ctx context.Context, name string) (snapshotObject, error) {
 	t, s, err := p.lookUp(ctx, name)
 	switch {
 	case sandbox.CodeOf(err) == sandbox.CodeNotFound:
-		return p.viewBuild(ctx, name)
+		b, err := p.unready(ctx, name)
+		if err != nil {
+			return snapshotObject{}, err
+		}
+		return viewBuild(name, b), nil
 	case err != nil:
 		return snapshotObject{}, err
 	case t != nil:
@@ -239,8 +255,8 @@ func (p *plane) snapshot(w http.ResponseWriter, r *http.Request) error {
 	if body.Name == "" {
 		return answer.Invalid("the name is missing; give the snapshot one")
 	}
-	if _, _, err := p.lookUp(r.Context(), body.Name); err == nil {
-		return sandbox.Errorf(sandbox.CodeConflict, "a snapshot %.80s is there already; choose another name", body.Name)
+	if err := p.mustBeFree(r.Context(), body.Name); err != nil {
+		return err
 	}
 	box, err := p.living(r)
 	if err != nil {

@@ -23,11 +23,11 @@ func (p *plane) fileRoutes(rt *answer.Router) {
 	rt.On("POST /files/permissions", p.setPermissions)
 	rt.On("GET /files/find", p.findText)
 	rt.On("GET /files/search", p.searchNames)
-	rt.On("POST /files/replace", p.replaceText)
-	rt.On("POST /files/bulk-upload", p.uploadMany)
-	rt.On("POST /files/bulk-download", p.downloadMany)
-	rt.On("POST /files/upload-v2", p.uploadOne)
-	rt.On("POST /files/upload", p.uploadOne)
+	rt.On("POST /files/replace", decoded(p.replaceText))
+	rt.OnUpload("POST /files/bulk-upload", p.uploadMany)
+	rt.On("POST /files/bulk-download", decoded(p.downloadMany))
+	rt.OnUpload("POST /files/upload-v2", p.uploadOne)
+	rt.OnUpload("POST /files/upload", p.uploadOne)
 	rt.On("GET /files/download", p.downloadOne)
 }
 

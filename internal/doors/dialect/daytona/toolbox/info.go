@@ -65,17 +65,15 @@ type envBody struct {
 }
 
 // setEnv changes the environment of the commands that are started from now on.
-func (p *plane) setEnv(w http.ResponseWriter, r *http.Request) error {
-	return decoded(func(w http.ResponseWriter, r *http.Request, body *envBody) error {
-		if body.ValuePrefix != "" {
-			return answer.Refused("unsetValuePrefix", "name the variables in unset")
-		}
-		// What is in both is set.
-		unset := slices.DeleteFunc(body.Unset, func(name string) bool { _, set := body.Set[name]; return set })
-		_, err := p.svc.SetEnv(r.Context(), boxOf(r).ID, sandbox.SetEnvRequest{Set: body.Set, Unset: unset})
-		if err != nil {
-			return err
-		}
-		return done(w, http.StatusOK)
-	})(w, r)
+func (p *plane) setEnv(w http.ResponseWriter, r *http.Request, body *envBody) error {
+	if body.ValuePrefix != "" {
+		return answer.Refused("unsetValuePrefix", "name the variables in unset")
+	}
+	// What is in both is set.
+	unset := slices.DeleteFunc(body.Unset, func(name string) bool { _, set := body.Set[name]; return set })
+	_, err := p.svc.SetEnv(r.Context(), boxOf(r).ID, sandbox.SetEnvRequest{Set: body.Set, Unset: unset})
+	if err != nil {
+		return err
+	}
+	return done(w, http.StatusOK)
 }

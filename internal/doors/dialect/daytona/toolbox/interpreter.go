@@ -27,7 +27,7 @@ const (
 
 func (p *plane) interpreterRoutes(rt *answer.Router) {
 	rt.On("GET /process/interpreter/execute", p.interpret)
-	rt.On("POST /process/interpreter/context", p.createContext)
+	rt.On("POST /process/interpreter/context", decoded(p.createContext))
 	rt.On("GET /process/interpreter/context", p.listContexts)
 	rt.On("DELETE /process/interpreter/context/{id}", p.deleteContext)
 }
@@ -87,27 +87,25 @@ type contextBody struct {
 	Language string `json:"language"`
 }
 
-func (p *plane) createContext(w http.ResponseWriter, r *http.Request) error {
-	return decoded(func(w http.ResponseWriter, r *http.Request, body *contextBody) error {
-		if body.Language != "" && body.Language != string(sandbox.Python) {
-			return answer.Invalid("language %.32q has no contexts; use python", body.Language)
-		}
-		var random [8]byte
-		_, _ = rand.Read(random[:]) // it never fails
-		ref := sandbox.ContextRef{Language: sandbox.Python, Name: contextPrefix + hex.EncodeToString(random[:])}
-		box := boxOf(r)
-		if err := p.enter(r.Context(), box.ID, ref, body.Cwd); err != nil {
-			ctx, cancel := detached(r.Context())
-			defer cancel()
-			_ = p.svc.DeleteContext(ctx, box.ID, ref)
-			return err
-		}
-		c, err := p.findContext(r.Context(), box, ref.Name)
-		if err != nil {
-			return err
-		}
-		return ok(w, c)
-	})(w, r)
+func (p *plane) createContext(w http.ResponseWriter, r *http.Request, body *contextBody) error {
+	if body.Language != "" && body.Language != string(sandbox.Python) {
+		return answer.Invalid("language %.32q has no contexts; use python", body.Language)
+	}
+	var random [8]byte
+	_, _ = rand.Read(random[:]) // it never fails
+	ref := sandbox.ContextRef{Language: sandbox.Python, Name: contextPrefix + hex.EncodeToString(random[:])}
+	box := boxOf(r)
+	if err := p.enter(r.Context(), box.ID, ref, body.Cwd); err != nil {
+		ctx, cancel := detached(r.Context())
+		defer cancel()
+		_ = p.svc.DeleteContext(ctx, box.ID, ref)
+		return err
+	}
+	c, err := p.findContext(r.Context(), box, ref.Name)
+	if err != nil {
+		return err
+	}
+	return ok(w, c)
 }
 
 // enter starts the interpreter of a context, in a directory unless that is "".

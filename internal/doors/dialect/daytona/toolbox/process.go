@@ -2,6 +2,7 @@ package toolbox
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -70,17 +71,15 @@ func errTimeout() error {
 	return answer.Fail(http.StatusRequestTimeout, answer.ExecutionTimeout, "command execution timeout")
 }
 
-func (p *plane) execute(w http.ResponseWriter, r *http.Request) error {
-	return decoded(func(w http.ResponseWriter, r *http.Request, body *executeBody) error {
-		if strings.TrimSpace(body.Command) == "" {
-			return answer.Invalid("the command is empty; give one")
-		}
-		timeout, err := timeoutMS(body.Timeout)
-		if err != nil {
-			return err
-		}
-		return p.run(w, r, sandbox.ExecRequest{Shell: body.Command, WorkDir: body.Cwd, Env: body.Envs, TimeoutMS: timeout})
-	})(w, r)
+func (p *plane) execute(w http.ResponseWriter, r *http.Request, body *executeBody) error {
+	if strings.TrimSpace(body.Command) == "" {
+		return answer.Invalid("the command is empty; give one")
+	}
+	timeout, err := timeoutMS(body.Timeout)
+	if err != nil {
+		return err
+	}
+	return p.run(w, r, sandbox.ExecRequest{Shell: body.Command, WorkDir: body.Cwd, Env: body.Envs, TimeoutMS: timeout})
 }
 
 // run runs a command to its end and answers with its output. It is in the background,
@@ -158,27 +157,25 @@ var programs = map[sandbox.Language][]string{
 // withData makes interpreters describe charts as data too.
 const withData = "COVE_DATA"
 
-func (p *plane) codeRun(w http.ResponseWriter, r *http.Request) error {
-	return decoded(func(w http.ResponseWriter, r *http.Request, body *codeBody) error {
-		language := sandbox.Language(body.Language)
-		program, known := programs[language]
-		timeout, err := timeoutMS(body.Timeout)
-		switch {
-		case !known:
-			return answer.Invalid("language %.32q is not python, javascript or typescript", body.Language)
-		case err != nil:
-			return err
-		case len(body.Argv) > 0 && program == nil:
-			return answer.Refused("argv", "code in "+body.Language+" takes no arguments; set variables instead")
-		case len(body.Argv) > 0:
-			command := append(append([]string{}, program...), body.Code)
-			if language == sandbox.JavaScript {
-				command = append(command, "--", "code.js") // arguments come after the program's name
-			}
-			return p.run(w, r, sandbox.ExecRequest{Command: append(command, body.Argv...), Env: body.Envs, TimeoutMS: timeout})
+func (p *plane) codeRun(w http.ResponseWriter, r *http.Request, body *codeBody) error {
+	language := sandbox.Language(body.Language)
+	program, known := programs[language]
+	timeout, err := timeoutMS(body.Timeout)
+	switch {
+	case !known:
+		return answer.Invalid("language %.32q is not python, javascript or typescript", body.Language)
+	case err != nil:
+		return err
+	case len(body.Argv) > 0 && program == nil:
+		return answer.Refused("argv", "code in "+body.Language+" takes no arguments; set variables instead")
+	case len(body.Argv) > 0:
+		command := append(append([]string{}, program...), body.Code)
+		if language == sandbox.JavaScript {
+			command = append(command, "--", "code.js") // arguments come after the program's name
 		}
-		return p.runCode(w, r, body, language, timeout)
-	})(w, r)
+		return p.run(w, r, sandbox.ExecRequest{Command: append(command, body.Argv...), Env: body.Envs, TimeoutMS: timeout})
+	}
+	return p.runCode(w, r, body, language, timeout)
 }
 
 // runCode runs code in an interpreter of its own, with the charts that it shows.
@@ -272,7 +269,8 @@ func (p *plane) tool(ctx context.Context, id string, req sandbox.ExecRequest) (*
 		return nil, err
 	}
 	if job.EndCause == sandbox.EndTimeout {
-		return nil, sandbox.Errorf(sandbox.CodeTimeout, "the command took longer than %s", sandbox.MaxExecTimeout)
+		limit := cmp.Or(time.Duration(req.TimeoutMS)*time.Millisecond, sandbox.DefaultExecTimeout)
+		return nil, sandbox.Errorf(sandbox.CodeTimeout, "the sandbox took longer than %s to answer; ask for less at a time", limit)
 	}
 	if out.left > 0 {
 		return nil, sandbox.Errorf(sandbox.CodeTooLarge, "the result has more than %d bytes; ask for less", maxOutput)

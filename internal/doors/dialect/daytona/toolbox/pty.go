@@ -20,25 +20,25 @@ import (
 
 const (
 	ptyTag = "daytona.pty."
-	maxID  = 128
+	// maxID bounds the id of a terminal or a session, in bytes.
+	maxID = 128
 	// ptyKeep is how much output of a terminal a client may find when it attaches late.
-	ptyKeep              = 4 << 20
-	maxTerminal          = 1000
-	defaultCols          = 80
-	defaultRows          = 24
-	shellOfTerminal      = `if command -v bash >/dev/null; then exec bash -il; else exec sh -il; fi`
-	terminalVariable     = "TERM"
-	terminalVariableText = "xterm-256color"
+	ptyKeep = 4 << 20
+	// maxTerminal bounds the columns and rows of a terminal.
+	maxTerminal     = 1000
+	defaultCols     = 80
+	defaultRows     = 24
+	shellOfTerminal = `if command -v bash >/dev/null; then exec bash -il; else exec sh -il; fi`
 )
 
 func (p *plane) ptyRoutes(rt *answer.Router) {
 	rt.On("GET /process/pty", p.listPTYs)
-	rt.On("POST /process/pty", p.createPTY)
+	rt.On("POST /process/pty", decoded(p.createPTY))
 	rt.On("GET /process/pty/create-connect", p.createConnectPTY)
 	rt.On("GET /process/pty/{id}", p.getPTY)
 	rt.On("GET /process/pty/{id}/connect", p.connectPTY)
 	rt.On("DELETE /process/pty/{id}", p.deletePTY)
-	rt.On("POST /process/pty/{id}/resize", p.resizePTY)
+	rt.On("POST /process/pty/{id}/resize", decoded(p.resizePTY))
 }
 
 // ptyInfo is a terminal as clients know it.
@@ -148,27 +148,25 @@ func (s sizeBody) size() (*sandbox.TerminalSize, error) {
 	return &sandbox.TerminalSize{Cols: uint16(s.Cols), Rows: uint16(s.Rows)}, nil
 }
 
-func (p *plane) resizePTY(w http.ResponseWriter, r *http.Request) error {
-	return decoded(func(w http.ResponseWriter, r *http.Request, body *sizeBody) error {
-		size, err := body.size()
-		if err != nil {
-			return err
-		}
-		job, err := p.pty(r)
-		if err != nil {
-			return err
-		}
-		err = p.svc.ResizeTerminal(r.Context(), job.SandboxID, job.ID, *size)
-		if sandbox.CodeOf(err) == sandbox.CodeConflict {
-			return answer.Fail(http.StatusGone, answer.SessionEnded, "the PTY session has ended")
-		}
-		if err != nil {
-			return err
-		}
-		i := p.info(r.Context(), job)
-		i.Cols, i.Rows = body.Cols, body.Rows
-		return ok(w, i)
-	})(w, r)
+func (p *plane) resizePTY(w http.ResponseWriter, r *http.Request, body *sizeBody) error {
+	size, err := body.size()
+	if err != nil {
+		return err
+	}
+	job, err := p.pty(r)
+	if err != nil {
+		return err
+	}
+	err = p.svc.ResizeTerminal(r.Context(), job.SandboxID, job.ID, *size)
+	if sandbox.CodeOf(err) == sandbox.CodeConflict {
+		return answer.Fail(http.StatusGone, answer.SessionEnded, "the PTY session has ended")
+	}
+	if err != nil {
+		return err
+	}
+	i := p.info(r.Context(), job)
+	i.Cols, i.Rows = body.Cols, body.Rows
+	return ok(w, i)
 }
 
 // ptyBody describes a terminal to be made.
@@ -208,7 +206,7 @@ func (p *plane) open(r *http.Request, body *ptyBody) (*sandbox.Job, error) {
 	if there != nil && there.State == sandbox.JobRunning {
 		return nil, sandbox.Errorf(sandbox.CodeConflict, "PTY session %.128s is there already; choose another id", body.ID)
 	}
-	env := map[string]string{terminalVariable: terminalVariableText}
+	env := map[string]string{"TERM": "xterm-256color"}
 	for name, value := range body.Envs {
 		env[name] = value
 	}
@@ -217,14 +215,12 @@ func (p *plane) open(r *http.Request, body *ptyBody) (*sandbox.Job, error) {
 	}, nil)
 }
 
-func (p *plane) createPTY(w http.ResponseWriter, r *http.Request) error {
-	return decoded(func(w http.ResponseWriter, r *http.Request, body *ptyBody) error {
-		if _, err := p.open(r, body); err != nil {
-			return err
-		}
-		answer.JSON(w, http.StatusCreated, map[string]string{"sessionId": body.ID})
-		return nil
-	})(w, r)
+func (p *plane) createPTY(w http.ResponseWriter, r *http.Request, body *ptyBody) error {
+	if _, err := p.open(r, body); err != nil {
+		return err
+	}
+	answer.JSON(w, http.StatusCreated, map[string]string{"sessionId": body.ID})
+	return nil
 }
 
 // readPTY reads a terminal to be made from the query and the subprotocols.

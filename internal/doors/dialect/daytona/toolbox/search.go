@@ -88,22 +88,20 @@ type replaced struct {
 const maxReplace = 1000
 
 // replaceText replaces a text in files, each for itself.
-func (p *plane) replaceText(w http.ResponseWriter, r *http.Request) error {
-	return decoded(func(w http.ResponseWriter, r *http.Request, body *replaceBody) error {
-		if body.Pattern == "" || len(body.Files) > maxReplace {
-			return answer.Invalid("give a pattern, and at most %d files", maxReplace)
+func (p *plane) replaceText(w http.ResponseWriter, r *http.Request, body *replaceBody) error {
+	if body.Pattern == "" || len(body.Files) > maxReplace {
+		return answer.Invalid("give a pattern, and at most %d files", maxReplace)
+	}
+	all := make([]replaced, len(body.Files))
+	for i, name := range body.Files {
+		all[i] = replaced{File: name, Success: true}
+		full, err := absolute(boxOf(r), name)
+		if err == nil {
+			_, err = p.svc.EditFile(r.Context(), boxOf(r).ID, sandbox.EditFileRequest{Path: full, OldText: body.Pattern, NewText: body.NewValue, ReplaceAll: true})
 		}
-		all := make([]replaced, len(body.Files))
-		for i, name := range body.Files {
-			all[i] = replaced{File: name, Success: true}
-			full, err := absolute(boxOf(r), name)
-			if err == nil {
-				_, err = p.svc.EditFile(r.Context(), boxOf(r).ID, sandbox.EditFileRequest{Path: full, OldText: body.Pattern, NewText: body.NewValue, ReplaceAll: true})
-			}
-			if err != nil && sandbox.CodeOf(err) != sandbox.CodeConflict { // which is: the text is not there
-				all[i].Success, all[i].Error = false, answer.Of(aboutFile(name, err)).Message
-			}
+		if err != nil && sandbox.CodeOf(err) != sandbox.CodeConflict { // which is: the text is not there
+			all[i].Success, all[i].Error = false, answer.Of(aboutFile(name, err)).Message
 		}
-		return ok(w, all)
-	})(w, r)
+	}
+	return ok(w, all)
 }

@@ -47,16 +47,16 @@ while IFS=' ' read -r __cove_id __cove_mode <&3; do
 done`
 
 func (p *plane) sessionRoutes(rt *answer.Router) {
-	rt.On("POST /process/session", p.createSession)
+	rt.On("POST /process/session", decoded(p.createSession))
 	rt.On("GET /process/session", p.listSessions)
 	rt.On("GET /process/session/{id}", p.getSession)
 	rt.On("GET /process/session/entrypoint", unserved)
 	rt.On("GET /process/session/entrypoint/logs", unserved)
 	rt.On("DELETE /process/session/{id}", p.deleteSession)
-	rt.On("POST /process/session/{id}/exec", p.execSession)
+	rt.On("POST /process/session/{id}/exec", decoded(p.execSession))
 	rt.On("GET /process/session/{id}/command/{command}", p.getCommand)
 	rt.On("GET /process/session/{id}/command/{command}/logs", p.getLogs)
-	rt.On("POST /process/session/{id}/command/{command}/input", p.sendInput)
+	rt.On("POST /process/session/{id}/command/{command}/input", decoded(p.sendInput))
 }
 
 // unserved refuses the session of an image's entrypoint: templates have none.
@@ -115,30 +115,38 @@ type sessionBody struct {
 	SessionID string `json:"sessionId"`
 }
 
-func (p *plane) createSession(w http.ResponseWriter, r *http.Request) error {
-	return decoded(func(w http.ResponseWriter, r *http.Request, body *sessionBody) error {
-		if err := checkID(body.SessionID); err != nil {
-			return err
-		}
-		_, err := p.findSession(r, body.SessionID)
-		if err == nil {
-			return sandbox.Errorf(sandbox.CodeConflict, "session %.128s is there already; choose another id", body.SessionID)
-		}
-		if answer.Of(err).Status != http.StatusNotFound {
-			return err
-		}
-		box, dir := boxOf(r).ID, dirOf(body.SessionID)
-		if _, err := p.svc.MakeDir(r.Context(), box, sandbox.MakeDirRequest{Path: dir, Mode: "0700"}); err != nil {
-			return err
-		}
-		_, err = p.svc.Exec(sandbox.WithFollowed(r.Context()), box, sandbox.ExecRequest{
-			Shell: fmt.Sprintf(driver, dir), Background: true, OpenStdin: true, Tag: sessionTag + body.SessionID,
-		}, nil)
-		if err != nil {
-			return err
-		}
-		return done(w, http.StatusCreated)
-	})(w, r)
+func (p *plane) createSession(w http.ResponseWriter, r *http.Request, body *sessionBody) error {
+	if err := checkID(body.SessionID); err != nil {
+		return err
+	}
+	_, err := p.findSession(r, body.SessionID)
+	if err == nil {
+		return sandbox.Errorf(sandbox.CodeConflict, "session %.128s is there already; choose another id", body.SessionID)
+	}
+	if answer.Of(err).Status != http.StatusNotFound {
+		return err
+	}
+	box, dir := boxOf(r).ID, dirOf(body.SessionID)
+	if _, err := p.svc.MakeDir(r.Context(), box, sandbox.MakeDirRequest{Path: dir, Mode: "0700"}); err != nil {
+		return err
+	}
+	_, err = p.svc.Exec(sandbox.WithFollowed(r.Context()), box, sandbox.ExecRequest{
+		Shell: fmt.Sprintf(driver, dir), Background: true, OpenStdin: true, Tag: sessionTag + body.SessionID,
+	}, nil)
+	if err != nil {
+		p.discard(r.Context(), box, dir)
+		return err
+	}
+	return done(w, http.StatusCreated)
+}
+
+// discard removes a directory of a session that came to nothing.
+func (p *plane) discard(ctx context.Context, box, dir string) {
+	ctx, cancel := detached(ctx)
+	defer cancel()
+	if err := p.svc.DeleteFile(ctx, box, dir, true); err != nil && !notFound(err) {
+		p.log.DebugContext(ctx, "remove a directory of a session", "sandbox", box, "directory", dir, "error", err)
+	}
 }
 
 // listing prints the commands of a session, each as three texts that end with NUL.
@@ -246,40 +254,38 @@ type sessionResult struct {
 	logs
 }
 
-func (p *plane) execSession(w http.ResponseWriter, r *http.Request) error {
-	return decoded(func(w http.ResponseWriter, r *http.Request, body *sessionExecBody) error {
-		if strings.TrimSpace(body.Command) == "" {
-			return answer.Invalid("the command is empty; give one")
-		}
-		s, err := p.session(r)
-		if err != nil {
-			return err
-		}
-		if s.job.State != sandbox.JobRunning {
-			return errEnded(s.id)
-		}
-		mode := modeWait
-		if body.RunAsync || body.Async {
-			mode = modeAsync
-		}
-		id, err := p.begin(r.Context(), s, body.Command, mode)
-		if err != nil {
-			return err
-		}
-		if mode == modeAsync {
-			answer.JSON(w, http.StatusAccepted, map[string]string{"cmdId": id})
-			return nil
-		}
-		code, err := p.wait(r.Context(), s, id)
-		if err != nil {
-			return err
-		}
-		l, err := p.readLogs(r.Context(), s, id)
-		if err != nil {
-			return err
-		}
-		return ok(w, sessionResult{id, code, *l})
-	})(w, r)
+func (p *plane) execSession(w http.ResponseWriter, r *http.Request, body *sessionExecBody) error {
+	if strings.TrimSpace(body.Command) == "" {
+		return answer.Invalid("the command is empty; give one")
+	}
+	s, err := p.session(r)
+	if err != nil {
+		return err
+	}
+	if s.job.State != sandbox.JobRunning {
+		return errEnded(s.id)
+	}
+	mode := modeWait
+	if body.RunAsync || body.Async {
+		mode = modeAsync
+	}
+	id, err := p.begin(r.Context(), s, body.Command, mode)
+	if err != nil {
+		return err
+	}
+	if mode == modeAsync {
+		answer.JSON(w, http.StatusAccepted, map[string]string{"cmdId": id})
+		return nil
+	}
+	code, err := p.wait(r.Context(), s, id)
+	if err != nil {
+		return err
+	}
+	l, err := p.readLogs(r.Context(), s, id)
+	if err != nil {
+		return err
+	}
+	return ok(w, sessionResult{id, code, *l})
 }
 
 func errEnded(id string) error {
@@ -291,13 +297,14 @@ func (p *plane) begin(ctx context.Context, s *session, command, mode string) (st
 	var random [4]byte
 	_, _ = rand.Read(random[:]) // it never fails
 	id := fmt.Sprintf("cmd-%016x-%x", time.Now().UnixNano(), random)
-	box := s.job.SandboxID
-	_, err := p.svc.WriteFile(ctx, box, sandbox.WriteFileRequest{Path: s.dir + "/" + id + "/command", MakeParents: true}, strings.NewReader(command+"\n"))
+	box, dir := s.job.SandboxID, s.dir+"/"+id
+	_, err := p.svc.WriteFile(ctx, box, sandbox.WriteFileRequest{Path: dir + "/command", MakeParents: true}, strings.NewReader(command+"\n"))
 	if err != nil {
 		return "", err
 	}
 	err = p.svc.WriteInput(ctx, box, s.job.ID, []byte(id+" "+mode+"\n"), false)
-	if sandbox.CodeOf(err) == sandbox.CodeConflict {
+	if sandbox.CodeOf(err) == sandbox.CodeConflict { // the shell, which reads no more, has not got the command
+		p.discard(ctx, box, dir)
 		err = errEnded(s.id)
 	}
 	return id, err
@@ -422,31 +429,31 @@ type inputBody struct {
 }
 
 // sendInput writes to the standard input of a command.
-func (p *plane) sendInput(w http.ResponseWriter, r *http.Request) error {
-	return decoded(func(w http.ResponseWriter, r *http.Request, body *inputBody) error {
-		s, id, err := p.command(r)
-		if err != nil {
-			return err
-		}
-		code, err := p.readText(r.Context(), s.job.SandboxID, s.dir+"/"+id+"/exit")
-		if err != nil {
-			return err
-		}
-		if s.exitCode(code) != nil {
-			return answer.Fail(http.StatusGone, answer.CommandCompleted, "command %s has ended and takes no input", id)
-		}
-		fifo := s.dir + "/" + id + "/in"
-		out, err := p.tool(r.Context(), s.job.SandboxID, sandbox.ExecRequest{
-			Command: []string{"/bin/sh", "-c", `test -p "$1" || exit 9; exec cat >>"$1"`, "sh", fifo}, Stdin: []byte(body.Data), WorkDir: "/", TimeoutMS: inputMS,
-		})
-		switch {
-		case err != nil:
-			return err
-		case out.code == 9:
-			return sandbox.Errorf(sandbox.CodeConflict, "command %s takes no input yet, or at all; run it with runAsync", id)
-		case out.code != 0:
-			return fmt.Errorf("write the input of a command: %s", out.stderr)
-		}
-		return done(w, http.StatusNoContent)
-	})(w, r)
+func (p *plane) sendInput(w http.ResponseWriter, r *http.Request, body *inputBody) error {
+	s, id, err := p.command(r)
+	if err != nil {
+		return err
+	}
+	code, err := p.readText(r.Context(), s.job.SandboxID, s.dir+"/"+id+"/exit")
+	if err != nil {
+		return err
+	}
+	if s.exitCode(code) != nil {
+		return answer.Fail(http.StatusGone, answer.CommandCompleted, "command %s has ended and takes no input", id)
+	}
+	fifo := s.dir + "/" + id + "/in"
+	out, err := p.tool(r.Context(), s.job.SandboxID, sandbox.ExecRequest{
+		Command: []string{"/bin/sh", "-c", `test -p "$1" || exit 9; exec cat >>"$1"`, "sh", fifo}, Stdin: []byte(body.Data), WorkDir: "/", TimeoutMS: inputMS,
+	})
+	switch {
+	case sandbox.CodeOf(err) == sandbox.CodeTimeout:
+		return sandbox.Errorf(sandbox.CodeTimeout, "command %s does not read its input; send the rest when it does", id)
+	case err != nil:
+		return err
+	case out.code == 9:
+		return sandbox.Errorf(sandbox.CodeConflict, "command %s takes no input yet, or at all; run it with runAsync", id)
+	case out.code != 0:
+		return fmt.Errorf("write the input of a command: %s", out.stderr)
+	}
+	return done(w, http.StatusNoContent)
 }

@@ -13,9 +13,9 @@ import (
 	"path"
 	"regexp"
 	"strconv"
-	"time"
 
 	"github.com/cove-sh/cove/internal/doors/dialect/daytona/answer"
+	"github.com/cove-sh/cove/internal/doors/dialect/sdkdoor"
 	"github.com/cove-sh/cove/internal/limits"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -25,9 +25,6 @@ const (
 	maxParts = 20_000
 	// maxErrors bounds the errors that an answer tells.
 	maxErrors = 100
-	// drainTime is how long the rest of a refused upload is read, so that the client
-	// can read the answer.
-	drainTime = 5 * time.Second
 )
 
 var partName = regexp.MustCompile(`^files\[(\d{1,6})\]\.(path|file)$`)
@@ -46,26 +43,31 @@ func (u *uploaded) failed(format string, args ...any) {
 
 // uploadMany writes the files of a form, in which the path of each comes before it. What
 // fails does not keep others from being written.
-func (p *plane) uploadMany(w http.ResponseWriter, r *http.Request) error {
-	form, err := r.MultipartReader()
+func (p *plane) uploadMany(r *http.Request) (status int, v any, err error) {
+	form, err := formOf(r)
 	if err != nil {
-		return answer.Invalid("the body is not a form: %v", err)
+		return 0, nil, err
 	}
 	u := &uploaded{Files: []string{}}
 	if err := p.receive(r, form, u); err != nil {
-		_ = limits.Drain(w, r, drainTime) // the client may be gone
-		return err
+		return 0, nil, err
 	}
-	_ = limits.Drain(w, r, drainTime) // a form ends before its body does
 	if len(u.Errors) == 0 {
-		return ok(w, u)
+		return http.StatusOK, u, nil
 	}
 	body := answer.BodyOf(answer.Invalid("%s", u.Errors[0]), answer.Toolbox)
-	answer.JSON(w, body.StatusCode, struct {
+	return body.StatusCode, struct {
 		answer.Body
 		*uploaded
-	}{body, u})
-	return nil
+	}{body, u}, nil
+}
+
+func formOf(r *http.Request) (*multipart.Reader, error) {
+	form, err := r.MultipartReader()
+	if err != nil {
+		return nil, answer.Invalid("the body is not a form: %v", err)
+	}
+	return form, nil
 }
 
 func (p *plane) receive(r *http.Request, form *multipart.Reader, u *uploaded) error {
@@ -125,14 +127,14 @@ func (p *plane) write(r *http.Request, full string, body io.Reader) error {
 }
 
 // uploadOne writes the file of a form to the path of the query.
-func (p *plane) uploadOne(w http.ResponseWriter, r *http.Request) error {
+func (p *plane) uploadOne(r *http.Request) (status int, v any, err error) {
 	full, err := named(r, "path")
 	if err != nil {
-		return err
+		return 0, nil, err
 	}
-	form, err := r.MultipartReader()
+	form, err := formOf(r)
 	if err != nil {
-		return answer.Invalid("the body is not a form: %v", err)
+		return 0, nil, err
 	}
 	part, err := form.NextRawPart()
 	switch {
@@ -143,11 +145,7 @@ func (p *plane) uploadOne(w http.ResponseWriter, r *http.Request) error {
 	default:
 		err = p.write(r, full, part)
 	}
-	_ = limits.Drain(w, r, drainTime)
-	if err != nil {
-		return err
-	}
-	return ok(w, map[string]string{"name": path.Base(full), "path": full, "type": "file"})
+	return http.StatusOK, map[string]string{"name": path.Base(full), "path": full, "type": "file"}, err
 }
 
 // downloadOne sends a file.
@@ -161,32 +159,8 @@ func (p *plane) downloadOne(w http.ResponseWriter, r *http.Request) error {
 		return aboutFile(full, err)
 	}
 	defer file.Close()
-	h := w.Header()
-	h.Set("Content-Type", "application/octet-stream")
-	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set("Content-Security-Policy", "sandbox")
-	h.Set("Content-Disposition", mime.FormatMediaType("attachment", map[string]string{"filename": path.Base(full)}))
-	h.Set("Cache-Control", "no-store")
-	if file.Info.Size > 0 {
-		h.Set("Content-Length", strconv.FormatInt(file.Info.Size, 10))
-	}
-	send(w, file)
+	sdkdoor.SendFile(w, file, full)
 	return nil
-}
-
-// send sends a file as long as it said to be; 0 may be of a file that does not know. A
-// failure breaks the connection, so that clients notice that something is missing.
-func send(w io.Writer, file *sandbox.FileReader) {
-	n := file.Info.Size
-	if n == 0 {
-		if _, err := io.Copy(w, file); err != nil {
-			panic(http.ErrAbortHandler)
-		}
-		return
-	}
-	if _, err := io.CopyN(w, file, n); err != nil {
-		panic(http.ErrAbortHandler)
-	}
 }
 
 type downloadBody struct {
@@ -194,24 +168,22 @@ type downloadBody struct {
 }
 
 // downloadMany sends files as parts of a form, each under the path that the client gave.
-func (p *plane) downloadMany(w http.ResponseWriter, r *http.Request) error {
-	return decoded(func(w http.ResponseWriter, r *http.Request, body *downloadBody) error {
-		if len(body.Paths) == 0 || len(body.Paths) > maxParts {
-			return answer.Invalid("name 1 to %d paths", maxParts)
+func (p *plane) downloadMany(w http.ResponseWriter, r *http.Request, body *downloadBody) error {
+	if len(body.Paths) == 0 || len(body.Paths) > maxParts {
+		return answer.Invalid("name 1 to %d paths", maxParts)
+	}
+	form := multipart.NewWriter(w)
+	w.Header().Set("Content-Type", form.FormDataContentType())
+	w.Header().Set("Cache-Control", "no-store")
+	for _, name := range body.Paths {
+		if err := p.sendPart(r, form, name); err != nil {
+			panic(http.ErrAbortHandler) // the answer has begun
 		}
-		form := multipart.NewWriter(w)
-		w.Header().Set("Content-Type", form.FormDataContentType())
-		w.Header().Set("Cache-Control", "no-store")
-		for _, name := range body.Paths {
-			if err := p.sendPart(r, form, name); err != nil {
-				panic(http.ErrAbortHandler) // the answer has begun
-			}
-		}
-		if form.Close() != nil {
-			panic(http.ErrAbortHandler)
-		}
-		return nil
-	})(w, r)
+	}
+	if form.Close() != nil {
+		panic(http.ErrAbortHandler)
+	}
+	return nil
 }
 
 // sendPart sends one file, or why it cannot be sent.
@@ -237,7 +209,7 @@ func (p *plane) sendPart(r *http.Request, form *multipart.Writer, name string) e
 	if err != nil {
 		return err
 	}
-	send(part, file)
+	sdkdoor.CopyFile(part, file)
 	return nil
 }
 

@@ -1,13 +1,16 @@
 package access
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/cove-sh/cove/internal/doors/dialect/sdkdoor"
+)
 
 // Ids of sandboxes are "sbx-" and random characters. E2B's clients require [a-z0-9]+,
 // so they get the id without the dash.
 const (
 	covePrefix = "sbx-"
 	e2bPrefix  = "sbx"
-	idRandom   = 26
 )
 
 // ToE2B returns the id of a sandbox for E2B's clients.
@@ -18,13 +21,8 @@ func ToE2B(id string) string { return e2bPrefix + strings.TrimPrefix(id, covePre
 func FromE2B(id string) (string, bool) {
 	id, _, _ = strings.Cut(id, "-")
 	random, ok := strings.CutPrefix(id, e2bPrefix)
-	if !ok || len(random) != idRandom {
+	if id = covePrefix + random; !ok || !sdkdoor.ValidID(id) {
 		return "", false
 	}
-	for _, c := range []byte(random) {
-		if (c < 'a' || c > 'z') && (c < '0' || c > '9') {
-			return "", false
-		}
-	}
-	return covePrefix + random, true
+	return id, true
 }

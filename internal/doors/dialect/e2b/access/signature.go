@@ -88,23 +88,11 @@ func (g *Gate) OpenSigned(ctx context.Context, id string, r *http.Request) (sand
 	if err != nil {
 		return sandbox.Caller{}, err
 	}
-	box, err := g.Look(ctx, id)
-	if sandbox.CodeOf(err) == sandbox.CodeNotFound {
-		return sandbox.Caller{}, errSignature
+	caller, ok, err := g.Signer(ctx, Envd, id, s.signedWith)
+	if err == nil && !ok {
+		err = errSignature
 	}
-	if err != nil {
-		return sandbox.Caller{}, err
-	}
-	holders, err := g.Holders(ctx, box.Team)
-	if err != nil {
-		return sandbox.Caller{}, err
-	}
-	for _, c := range holders {
-		if s.signedWith(g.Token(Envd, c, id)) {
-			return c, nil
-		}
-	}
-	return sandbox.Caller{}, errSignature
+	return caller, err
 }
 
 // FindSigned finds the sandbox and the caller of a signed link that names no sandbox.

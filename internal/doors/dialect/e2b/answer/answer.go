@@ -3,11 +3,9 @@ package answer
 
 import (
 	"encoding/json"
-	"errors"
-	"math"
 	"net/http"
-	"strconv"
 
+	"github.com/cove-sh/cove/internal/doors/dialect/sdkdoor"
 	"github.com/cove-sh/cove/internal/limits"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -57,9 +55,7 @@ func JSON(w http.ResponseWriter, status int, v any) {
 
 // Error writes an error.
 func Error(w http.ResponseWriter, err error) {
-	if known, ok := errors.AsType[*sandbox.Error](err); ok && known.RetryAfter > 0 {
-		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(known.RetryAfter.Seconds()))))
-	}
+	sdkdoor.SetRetryAfter(w.Header(), err)
 	f := Of(err)
 	JSON(w, f.Code, f)
 }

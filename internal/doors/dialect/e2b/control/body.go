@@ -3,10 +3,9 @@ package control
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
-	"io"
 	"net/http"
 
+	"github.com/cove-sh/cove/internal/doors/dialect/sdkdoor"
 	"github.com/cove-sh/cove/internal/limits"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -26,13 +25,7 @@ func refused(field string) error {
 // decode reads a JSON body into v. An empty body leaves v unchanged. Unknown members
 // are ignored, since newer clients add some.
 func decode(w http.ResponseWriter, r *http.Request, v any) error {
-	if err := limits.HoldBody(r); err != nil {
-		return err
-	}
-	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
-	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return sandbox.Errorf(sandbox.CodeTooLarge, "the body has more than %d bytes; send less", maxBody)
-	}
+	data, err := sdkdoor.ReadBody(w, r, maxBody, "send less")
 	if err != nil {
 		return err
 	}

@@ -10,11 +10,11 @@ import (
 	"net/http"
 	"path"
 	"strings"
-	"time"
 
 	"github.com/klauspost/compress/gzip"
 
 	"github.com/cove-sh/cove/internal/doors/dialect/e2b/answer"
+	"github.com/cove-sh/cove/internal/doors/dialect/sdkdoor"
 	"github.com/cove-sh/cove/internal/limits"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -24,9 +24,6 @@ const (
 	// concatenated by one request.
 	maxParts   = 10_000
 	maxSources = 10_000
-	// drainTime is how long the rest of a refused upload is read, so that the
-	// client can read the answer.
-	drainTime = 5 * time.Second
 	// maxComposeBody bounds the request to concatenate files.
 	maxComposeBody = 4 << 20
 )
@@ -40,25 +37,9 @@ type written struct {
 
 // upload writes one file, or the files of a form.
 func (p *plane) upload(w http.ResponseWriter, r *http.Request) {
-	// An error is answered while the client is still sending.
-	rc := http.NewResponseController(w)
-	_ = rc.EnableFullDuplex()
-	if r.ProtoMajor < 2 {
-		w.Header().Set("Connection", "close") // what is left of a body would be the next request
-	}
-	files, err := p.receive(r)
-	if err == nil {
-		// A form ends before its body does. In full duplex, net/http must not meet
-		// the end of the body after the handler has returned: it would panic.
-		if limits.Drain(w, r, drainTime) == nil {
-			w.Header().Del("Connection")
-		}
-		answer.JSON(w, http.StatusOK, files)
-		return
-	}
-	p.refuse(w, r, err)
-	_ = rc.Flush()
-	_ = limits.Drain(w, r, drainTime) // the client may be gone
+	sdkdoor.Receive(w, r, func() ([]written, error) { return p.receive(r) },
+		func(files []written) { answer.JSON(w, http.StatusOK, files) },
+		func(err error) { p.refuse(w, r, err) })
 }
 
 // receive writes the files that a request carries.

@@ -4,8 +4,8 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/cove-sh/cove/internal/daemon/auth"
 	"github.com/cove-sh/cove/internal/doors/dialect/gate"
+	"github.com/cove-sh/cove/internal/doors/dialect/sdkdoor"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -29,7 +29,7 @@ func (d *Door) token(c sandbox.Caller, id string) string {
 func parseToken(token string) (id, rest string, ok bool) {
 	body, ok := strings.CutPrefix(token, tokenPrefix)
 	id, rest, found := strings.Cut(body, ".")
-	if !ok || !found || len(token) > maxToken || !gate.ValidID(id) {
+	if !ok || !found || len(token) > maxToken || !sdkdoor.ValidID(id) {
 		return "", "", false
 	}
 	return id, rest, true
@@ -66,10 +66,6 @@ func (x *exchange) caller() (*sandbox.Caller, error) {
 	case x.d.cfg.Trusted(x.r):
 		return &c, nil
 	}
-	key, err := auth.BearerToken(x.r.Header)
-	if err != nil {
-		return nil, err
-	}
-	c, err = x.d.cfg.Gate.Caller(x.r, key)
+	c, err := x.d.cfg.Gate.Bearer(x.r)
 	return &c, err
 }

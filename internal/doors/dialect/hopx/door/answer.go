@@ -3,14 +3,11 @@ package door
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
-	"io"
-	"math"
 	"net/http"
-	"strconv"
 	"strings"
 
 	"github.com/cove-sh/cove/internal/doors/dialect/hopx"
+	"github.com/cove-sh/cove/internal/doors/dialect/sdkdoor"
 	"github.com/cove-sh/cove/internal/limits"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -32,10 +29,7 @@ func (x *exchange) request() (*hopx.Request, error) {
 	if x.at.sandbox != "" {
 		most = maxAgentBody
 	}
-	data, err := io.ReadAll(http.MaxBytesReader(x.w, x.r.Body, most))
-	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return nil, sandbox.Errorf(sandbox.CodeTooLarge, "the body has more than %d bytes; send files to POST /files/upload", most)
-	}
+	data, err := sdkdoor.ReadBody(x.w, x.r, most, "send files to POST /files/upload")
 	if err != nil {
 		return nil, err
 	}
@@ -73,9 +67,7 @@ func (x *exchange) json(status int, v any) {
 
 // fail writes an error in the product's form.
 func (x *exchange) fail(err error) {
-	if known, ok := errors.AsType[*sandbox.Error](err); ok && known.RetryAfter > 0 {
-		x.w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(known.RetryAfter.Seconds()))))
-	}
+	sdkdoor.SetRetryAfter(x.w.Header(), err)
 	status, body := hopx.Describe(err, x.at.sandbox != "", x.id)
 	if limits.IsStalled(err) {
 		status = http.StatusRequestTimeout

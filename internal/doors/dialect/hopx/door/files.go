@@ -9,11 +9,11 @@ import (
 	"mime"
 	"mime/multipart"
 	"net/http"
-	"strconv"
 	"time"
 
 	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/internal/doors/dialect/hopx"
+	"github.com/cove-sh/cove/internal/doors/dialect/sdkdoor"
 	"github.com/cove-sh/cove/internal/limits"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -22,9 +22,6 @@ const (
 	// maxHeld is what is held in memory of a file whose place is not known yet, in
 	// bytes. A larger one waits in its sandbox.
 	maxHeld = 1 << 20
-	// drainTime is how long the rest of a refused upload is read, so that the client
-	// can read the answer.
-	drainTime = 5 * time.Second
 	// cleanTime bounds the removal of what waited.
 	cleanTime = 10 * time.Second
 	// waitingPath begins the name of a file that waits.
@@ -54,38 +51,12 @@ func (x *exchange) download() {
 		return
 	}
 	defer file.Close()
-	h := x.w.Header()
-	h.Set("Content-Type", "application/octet-stream")
-	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set("Content-Security-Policy", "sandbox")
-	if file.Info.Size > 0 { // that of a file in /proc is not known
-		h.Set("Content-Length", strconv.FormatInt(file.Info.Size, 10))
-	}
-	if _, err := io.Copy(x.w, file); err != nil {
-		panic(http.ErrAbortHandler) // so that the client sees that it is cut
-	}
+	sdkdoor.SendFile(x.w, file, query.Get("path"))
 }
 
 // upload writes the file of a form.
 func (x *exchange) upload() {
-	// An error is answered while the client is still sending.
-	rc := http.NewResponseController(x.w)
-	_ = rc.EnableFullDuplex()
-	if x.r.ProtoMajor < 2 {
-		x.w.Header().Set("Connection", "close") // what is left of a body would be the next request
-	}
-	v, err := x.receive()
-	if err == nil {
-		// A form ends before its body does, whose end must be met before the answer.
-		if limits.Drain(x.w, x.r, drainTime) == nil {
-			x.w.Header().Del("Connection")
-		}
-		x.json(http.StatusOK, v)
-		return
-	}
-	x.fail(err)
-	_ = rc.Flush()
-	_ = limits.Drain(x.w, x.r, drainTime) // the client may be gone
+	sdkdoor.Receive(x.w, x.r, x.receive, func(v any) { x.json(http.StatusOK, v) }, x.fail)
 }
 
 // receive reads a form with one file and its path, in either order.

@@ -6,7 +6,7 @@ import (
 	"net/url"
 	"strings"
 
-	"github.com/cove-sh/cove/internal/doors/dialect/gate"
+	"github.com/cove-sh/cove/internal/doors/dialect/sdkdoor"
 )
 
 const (
@@ -29,7 +29,7 @@ var sockets = map[string]bool{"/execute/stream": true, "/commands/stream": true,
 // ClaimsHost reports whether a request is for this door by its host name. Such a
 // request must not reach another handler.
 func (d *Door) ClaimsHost(r *http.Request) bool {
-	host := gate.HostName(r.Host)
+	host := sdkdoor.HostName(r.Host)
 	if d.named && host == apiHost {
 		return true
 	}
@@ -56,7 +56,7 @@ func (d *Door) sandboxOfHost(host string) (id string, ok bool) {
 		return "", false
 	}
 	id, ok = strings.CutPrefix(label, agentPort)
-	return id, ok && gate.ValidID(id)
+	return id, ok && sdkdoor.ValidID(id)
 }
 
 // find returns the target of a request. Paths are taken as they were sent: one with
@@ -64,7 +64,7 @@ func (d *Door) sandboxOfHost(host string) (id string, ok bool) {
 // control plane.
 func (d *Door) find(r *http.Request) target {
 	raw := r.URL.EscapedPath()
-	host := gate.HostName(r.Host)
+	host := sdkdoor.HostName(r.Host)
 	if id, ok := d.sandboxOfHost(host); ok {
 		return target{id, raw}
 	}
@@ -81,7 +81,7 @@ func (d *Door) find(r *http.Request) target {
 	}
 	if vm, ok := strings.CutPrefix(rest, vmPath); ok {
 		id, path, _ := strings.Cut(vm, "/")
-		if gate.ValidID(id) {
+		if sdkdoor.ValidID(id) {
 			return target{id, "/" + path}
 		}
 	}

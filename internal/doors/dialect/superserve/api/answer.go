@@ -3,10 +3,9 @@ package api
 import (
 	"encoding/json"
 	"errors"
-	"math"
 	"net/http"
-	"strconv"
 
+	"github.com/cove-sh/cove/internal/doors/dialect/sdkdoor"
 	"github.com/cove-sh/cove/internal/limits"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -80,9 +79,7 @@ func encode(w http.ResponseWriter, v any) {
 
 // writeError writes an error without its cause.
 func writeError(w http.ResponseWriter, err error) {
-	if known, ok := errors.AsType[*sandbox.Error](err); ok && known.RetryAfter > 0 {
-		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(known.RetryAfter.Seconds()))))
-	}
+	sdkdoor.SetRetryAfter(w.Header(), err)
 	k := kindOf(err)
 	fail(w, k.status, k.code, sandbox.MessageOf(err))
 }

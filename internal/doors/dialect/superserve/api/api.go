@@ -112,7 +112,7 @@ func (d *Door) refuse(w http.ResponseWriter, r *http.Request, err error) {
 func (d *Door) admitControl(w http.ResponseWriter, r *http.Request) {
 	caller, err := sandbox.LocalCaller(), error(nil)
 	if !d.cfg.Trusted(r) {
-		caller, err = d.keyOf(r)
+		caller, err = d.cfg.Gate.Bearer(r)
 	}
 	if err != nil {
 		d.refuse(w, r, err)

@@ -10,14 +10,13 @@ import (
 	"os"
 	"path"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/internal/doors/dialect/gate"
+	"github.com/cove-sh/cove/internal/doors/dialect/sdkdoor"
 	"github.com/cove-sh/cove/internal/doors/dialect/superserve/terms"
-	"github.com/cove-sh/cove/internal/limits"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -28,9 +27,6 @@ const (
 	// waits.
 	maxZips = 4
 	zipWait = 20 * time.Second
-	// drainTime is how long the rest of a refused upload is read, so that the client can
-	// read the answer.
-	drainTime = 5 * time.Second
 )
 
 // filePath returns the path that a request names: absolute, and without climbing.
@@ -79,25 +75,8 @@ func (d *Door) download(w http.ResponseWriter, r *http.Request, _ []string) erro
 		return err
 	}
 	defer file.Close()
-	send(w, file, "application/octet-stream", path.Base(p), file.Info.Size)
+	sdkdoor.SendFile(w, file, p)
 	return nil
-}
-
-// send writes content. A failure breaks the connection, so that clients notice a cut
-// file. The size is 0 for what is empty or, as in /proc, of unknown size.
-func send(w http.ResponseWriter, content io.Reader, kind, name string, size int64) {
-	h := w.Header()
-	h.Set("Content-Type", kind)
-	h.Set("Content-Disposition", mime.FormatMediaType("attachment", map[string]string{"filename": strings.ToValidUTF8(name, "_")}))
-	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set("Cache-Control", "no-store")
-	if size > 0 {
-		h.Set("Content-Length", strconv.FormatInt(size, 10))
-		content = io.LimitReader(content, size) // it may have grown
-	}
-	if _, err := io.Copy(w, content); err != nil {
-		panic(http.ErrAbortHandler)
-	}
 }
 
 // zip sends a directory as an archive. The sandbox's own archive has other names and
@@ -119,7 +98,10 @@ func (d *Door) zip(w http.ResponseWriter, r *http.Request, id, dir string) error
 	pr, pw := io.Pipe()
 	go func() { _ = pw.CloseWithError(terms.Rearchive(pw, dir, file, size)) }()
 	defer pr.Close()
-	send(w, pr, "application/zip", path.Base(path.Clean(dir))+".zip", 0)
+	sdkdoor.SetAttachment(w.Header(), "application/zip", path.Base(path.Clean(dir))+".zip")
+	if _, err := io.Copy(w, pr); err != nil {
+		panic(http.ErrAbortHandler) // so that clients notice that the archive is cut
+	}
 	return nil
 }
 
@@ -148,25 +130,11 @@ func (d *Door) archive(ctx context.Context, id, dir string) (_ *os.File, size in
 
 // upload writes a file and makes its parents.
 func (d *Door) upload(w http.ResponseWriter, r *http.Request, _ []string) error {
-	// An error is answered while the client is still sending.
-	rc := http.NewResponseController(w)
-	_ = rc.EnableFullDuplex()
-	if r.ProtoMajor < 2 {
-		w.Header().Set("Connection", "close") // what is left of a body would be the next request
-	}
-	info, err := d.write(r)
-	if err != nil {
-		writeError(w, err)
-		_ = rc.Flush()
-		_ = limits.Drain(w, r, drainTime) // the client may be gone
-		return nil
-	}
-	// In full duplex, net/http must not meet the end of the body after the handler has
-	// returned: it would panic.
-	if limits.Drain(w, r, drainTime) == nil {
-		w.Header().Del("Connection")
-	}
-	writeJSON(w, http.StatusOK, map[string]any{"path": info.Path, "size": info.Size})
+	sdkdoor.Receive(w, r, func() (*sandbox.FileInfo, error) { return d.write(r) },
+		func(info *sandbox.FileInfo) {
+			writeJSON(w, http.StatusOK, map[string]any{"path": info.Path, "size": info.Size})
+		},
+		func(err error) { writeError(w, err) })
 	return nil
 }
 

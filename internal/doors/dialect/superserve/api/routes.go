@@ -4,15 +4,14 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"io"
 	"net/http"
 	"net/url"
 	"slices"
 	"strings"
 
 	"github.com/cove-sh/cove/internal/clip"
+	"github.com/cove-sh/cove/internal/doors/dialect/sdkdoor"
 	"github.com/cove-sh/cove/internal/limits"
-	"github.com/cove-sh/cove/sandbox"
 )
 
 const (
@@ -151,10 +150,7 @@ func (t *route) matches(parts []string) (open []string, ok bool) {
 // decode reads a JSON object into v, in which a member that is not known is refused
 // by its name: it would have no effect.
 func decode(w http.ResponseWriter, r *http.Request, v any) error {
-	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
-	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return sandbox.Errorf(sandbox.CodeTooLarge, "the body has more than %d bytes; send less", maxBody)
-	}
+	data, err := sdkdoor.ReadBody(w, r, maxBody, "send less")
 	if err != nil {
 		return err
 	}

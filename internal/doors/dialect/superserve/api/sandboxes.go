@@ -8,7 +8,7 @@ import (
 
 	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/internal/doors/dialect"
-	"github.com/cove-sh/cove/internal/doors/dialect/gate"
+	"github.com/cove-sh/cove/internal/doors/dialect/sdkdoor"
 	"github.com/cove-sh/cove/internal/doors/dialect/superserve/terms"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -73,7 +73,7 @@ func errGone(id string) error {
 
 // living returns a sandbox that exists for clients.
 func (d *Door) living(ctx context.Context, id string) (*sandbox.Sandbox, error) {
-	if !gate.ValidID(id) {
+	if !sdkdoor.ValidID(id) {
 		return nil, errGone(id)
 	}
 	s, err := d.cfg.Service.Get(ctx, id)

@@ -4,11 +4,9 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 
-	"github.com/cove-sh/cove/internal/daemon/auth"
-	"github.com/cove-sh/cove/internal/doors/dialect/gate"
+	"github.com/cove-sh/cove/internal/doors/dialect/sdkdoor"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -30,7 +28,6 @@ const (
 	dataLabel = "boxd-"
 
 	minPort = 1024
-	maxPort = 65535
 )
 
 func invalid(format string, args ...any) error {
@@ -54,7 +51,7 @@ type target struct {
 
 // ClaimsHost reports whether a request is for this door by its host name.
 func (d *Door) ClaimsHost(r *http.Request) bool {
-	name := gate.HostName(r.Host)
+	name := sdkdoor.HostName(r.Host)
 	if slices.Contains(apiHosts, name) || slices.Contains(dataHosts, name) {
 		return true
 	}
@@ -93,7 +90,7 @@ func find(r *http.Request) (target, error) {
 		}
 		return at, nil
 	}
-	if len(ids) > 1 || !gate.ValidID(ids[0]) || named && ids[0] != at.sandbox {
+	if len(ids) > 1 || !sdkdoor.ValidID(ids[0]) || named && ids[0] != at.sandbox {
 		return at, errSandbox
 	}
 	at.sandbox = ids[0]
@@ -102,7 +99,7 @@ func find(r *http.Request) (target, error) {
 
 // findPlace looks at the host name and the path; named reports that they tell all.
 func findPlace(r *http.Request) (at target, named bool, err error) {
-	name := gate.HostName(r.Host)
+	name := sdkdoor.HostName(r.Host)
 	if label, ok := labelOf(name); ok {
 		at, ok = parseLabel(label)
 		if !ok {
@@ -135,14 +132,14 @@ func findPlace(r *http.Request) (at target, named bool, err error) {
 // parseLabel parses boxd-ID and PORT-ID.
 func parseLabel(label string) (target, bool) {
 	if id, ok := strings.CutPrefix(label, dataLabel); ok {
-		return target{sandbox: id}, gate.ValidID(id)
+		return target{sandbox: id}, sdkdoor.ValidID(id)
 	}
 	digits, id, _ := strings.Cut(label, "-")
-	port, err := strconv.ParseUint(digits, 10, 16)
-	if err != nil || port < minPort || strconv.FormatUint(port, 10) != digits {
+	port, ok := sdkdoor.Port(digits)
+	if !ok || port < minPort {
 		return target{}, false
 	}
-	return target{sandbox: id, port: int(port)}, gate.ValidID(id)
+	return target{sandbox: id, port: port}, sdkdoor.ValidID(id)
 }
 
 // strip takes from the path of a request what is no part of the route.
@@ -160,15 +157,6 @@ func (at target) strip(r *http.Request) *http.Request {
 	}
 	out.URL = &u
 	return &out
-}
-
-// keyOf authenticates by API key.
-func (d *Door) keyOf(r *http.Request) (sandbox.Caller, error) {
-	key, err := auth.BearerToken(r.Header)
-	if err != nil {
-		return sandbox.Caller{}, err
-	}
-	return d.cfg.Gate.Caller(r, key)
 }
 
 // tokenOf returns the token of a request to the data plane: in its header, or as a

@@ -1,0 +1,132 @@
+// Package sdkdoor is what the doors for other products' SDKs have in common on HTTP:
+// reading host names and bodies, taking uploads, sending files, and telling when to try
+// again. Package gate authenticates their callers.
+package sdkdoor
+
+import (
+	"cmp"
+	"errors"
+	"io"
+	"math"
+	"mime"
+	"net/http"
+	"path"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cove-sh/cove/internal/limits"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// Domain returns the parent domain of sandboxes' host names as [HostName] writes names.
+func Domain(configured string) string {
+	return cmp.Or(strings.ToLower(strings.Trim(configured, ".")), "localhost")
+}
+
+// HostName returns the name in a Host header: in lower case, without port and final dots.
+func HostName(host string) string {
+	if i := strings.LastIndexByte(host, ':'); i >= 0 && !strings.HasSuffix(host, "]") {
+		host = host[:i]
+	}
+	return strings.TrimRight(strings.ToLower(host), ".")
+}
+
+// Port parses a port, 1 to 65535, that is written in one way only: without a sign and
+// without zeros before it.
+func Port(digits string) (port int, ok bool) {
+	n, err := strconv.ParseUint(digits, 10, 16)
+	return int(n), err == nil && n != 0 && strconv.FormatUint(n, 10) == digits
+}
+
+const (
+	idPrefix = "sbx-"
+	idRandom = 26
+)
+
+// ValidID reports whether s has the form of a sandbox's id, which no name has.
+func ValidID(s string) bool {
+	random, ok := strings.CutPrefix(s, idPrefix)
+	return ok && len(random) == idRandom && strings.Trim(random, "abcdefghijklmnopqrstuvwxyz0123456789") == ""
+}
+
+// SetRetryAfter tells a client when to try again, if the error knows it.
+func SetRetryAfter(h http.Header, err error) {
+	if known, ok := errors.AsType[*sandbox.Error](err); ok && known.RetryAfter > 0 {
+		h.Set("Retry-After", strconv.Itoa(int(math.Ceil(known.RetryAfter.Seconds()))))
+	}
+}
+
+// ReadBody reads the body of a request, of at most so many bytes, with memory of the
+// budget that the doors share. The error for a longer one ends with advice. The request
+// is a copy of the HTTP server's own.
+func ReadBody(w http.ResponseWriter, r *http.Request, most int64, advice string) ([]byte, error) {
+	if err := limits.HoldBody(r); err != nil {
+		return nil, err
+	}
+	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, most))
+	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return nil, sandbox.Errorf(sandbox.CodeTooLarge, "the body has more than %d bytes; %s", most, advice)
+	}
+	return data, err
+}
+
+// drainTime is how long the rest of a refused upload is read, so that the client can
+// read the answer.
+const drainTime = 5 * time.Second
+
+// Receive serves a request whose body is content of any size. Take reads the body, and
+// answer or fail writes the answer. An error is answered while the client is still sending.
+func Receive[T any](w http.ResponseWriter, r *http.Request, take func() (T, error), answer func(T), fail func(error)) {
+	rc := http.NewResponseController(w)
+	_ = rc.EnableFullDuplex()
+	if r.ProtoMajor < 2 {
+		w.Header().Set("Connection", "close") // what is left of a body would be the next request
+	}
+	v, err := take()
+	if err == nil {
+		// A form ends before its body does. In full duplex, net/http must not meet the
+		// end of the body after the handler has returned: it would panic.
+		if limits.Drain(w, r, drainTime) == nil {
+			w.Header().Del("Connection")
+		}
+		answer(v)
+		return
+	}
+	fail(err)
+	_ = rc.Flush()
+	_ = limits.Drain(w, r, drainTime) // the client may be gone
+}
+
+// SetAttachment describes content of a sandbox, which a browser saves under a name and does
+// not run as a page of this server.
+func SetAttachment(h http.Header, kind, name string) {
+	h.Set("Content-Type", kind)
+	h.Set("Content-Disposition", mime.FormatMediaType("attachment", map[string]string{"filename": strings.ToValidUTF8(name, "_")}))
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Content-Security-Policy", "sandbox")
+	h.Set("Cache-Control", "no-store")
+}
+
+// SendFile answers with the file that was found at a path.
+func SendFile(w http.ResponseWriter, file *sandbox.FileReader, at string) {
+	SetAttachment(w.Header(), "application/octet-stream", path.Base(at))
+	if file.Info.Size > 0 {
+		w.Header().Set("Content-Length", strconv.FormatInt(file.Info.Size, 10))
+	}
+	CopyFile(w, file)
+}
+
+// CopyFile writes a file as long as it said to be; 0 may be of one that does not know, as
+// in /proc. A failure breaks the connection, so that clients notice that something is missing.
+func CopyFile(w io.Writer, file *sandbox.FileReader) {
+	n, err := file.Info.Size, error(nil)
+	if n > 0 {
+		_, err = io.CopyN(w, file, n) // it may have grown
+	} else {
+		_, err = io.Copy(w, file)
+	}
+	if err != nil {
+		panic(http.ErrAbortHandler)
+	}
+}
