@@ -150,9 +150,18 @@ export function TerminalTab({ of: s }: { of: Sandbox }) {
   );
 }
 
+type State = "opening" | "open" | "lost" | "ended";
+
+const SAYS: Record<State, string> = {
+  opening: "Opening…",
+  open: "Connected",
+  lost: "Reconnecting to the same shell…",
+  ended: "Ended",
+};
+
 function Screen({ of: s, job, ended }: { of: Sandbox; job: Job; ended: () => void }) {
   const box = useRef<HTMLDivElement>(null);
-  const state = useSignal<"open" | "lost" | "ended">("open");
+  const state = useSignal<State>("opening");
   const title = useSignal("");
   const dark = isDark();
   const term = useRef<Terminal>();
@@ -215,6 +224,7 @@ function Screen({ of: s, job, ended }: { of: Sandbox; job: Job; ended: () => voi
     const watch = new ResizeObserver(resize);
     watch.observe(box.current!);
     t.focus();
+    state.value = "open"; // what is typed arrives from now on
 
     let offset = 0;
     const run = async () => {
@@ -279,7 +289,7 @@ function Screen({ of: s, job, ended }: { of: Sandbox; job: Job; ended: () => voi
       <div class="term" ref={box} data-test="terminal" />
       <div class="term-foot small">
         <i class={`dot ${state.value === "open" ? "green" : state.value === "lost" ? "amber" : ""}`} />
-        <span>{state.value === "open" ? "Connected" : state.value === "lost" ? "Reconnecting to the same shell…" : "Ended"}</span>
+        <span>{SAYS[state.value]}</span>
         <span class="muted cut grow">{title.value}</span>
         <span class="muted">Ctrl Shift Esc leaves the terminal · Ctrl-click opens links · Ctrl-Shift-C copies</span>
         <Button

@@ -25,6 +25,7 @@ export default async function process(check) {
     await fails(sbx.process.codeRun('import time; time.sleep(60)', undefined, 1), 'DaytonaProcessExecutionTimeoutError');
   });
   await check('charts of code', ['Process.codeRun'], async () => {
+    await sbx.process.codeRun('import matplotlib.font_manager'); // where fonts are slow to find, it says so once
     const r = await sbx.process.codeRun('import matplotlib.pyplot as plt\nplt.plot([1, 2], [3, 4], label="l")\nplt.title("T")\nplt.show()\nprint("done")');
     assert.equal(r.result, 'done\n');
     assert.deepEqual(r.artifacts.charts.map((c) => [c.type, c.title, c.elements.length]), [['line', 'T', 1]]);
