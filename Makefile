@@ -71,16 +71,18 @@ soak: deps lint build ## test with all of its cases, or those of PACKAGES: hours
 test-templates: build deps ## build the built-in templates for real and use them: minutes, and downloads
 	COVE_BIN=$(CURDIR)/bin/cove go run ./test/templates
 
+# It needs more modules than Cove itself, which tools.mod is spared.
+GOLANGCI_LINT = go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+
 # What looks at the OpenAPI description, by its lock file.
 OPENAPI_LINT = test/openapi/node_modules/.package-lock.json
 
 $(OPENAPI_LINT): test/openapi/package-lock.json
 	npm ci --prefix test/openapi
 
-lint: $(OPENAPI_LINT) $(if $(CONSOLE),$(CONSOLE_PACKAGES)) ## vet, staticcheck, format, the OpenAPI description, and the console
+lint: $(OPENAPI_LINT) $(if $(CONSOLE),$(CONSOLE_PACKAGES)) ## golangci-lint, format, the OpenAPI description, and the console
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); exit 1; }
-	go vet ./...
-	go tool -modfile=tools.mod staticcheck ./...
+	$(GOLANGCI_LINT) run ./...
 	cd test/openapi && REDOCLY_TELEMETRY=off REDOCLY_SUPPRESS_UPDATE_NOTICE=true node_modules/.bin/redocly lint --config redocly.yaml ../../api/openapi.yaml
 	cd test/openapi && node_modules/.bin/spectral lint --ruleset spectral.yaml --fail-severity hint ../../api/openapi.yaml
 	$(if $(CONSOLE),npm run check --prefix console)

@@ -26,7 +26,7 @@ func (p probe) disk() Check {
 	if err := unix.Statfs(dir, &st); err != nil {
 		return Check{Name: "disk", Status: Fail, Detail: fmt.Sprintf("%s: %v", dir, err), Fix: "choose another state directory"}
 	}
-	name := fsNames[int64(st.Type)]
+	name := fsNames[int64(st.Type)] //nolint:unconvert // an int32 on some processors
 	if name == "" {
 		name = fmt.Sprintf("type %#x", st.Type)
 	}

@@ -177,7 +177,7 @@ func (s *Sandbox) damaged(err error) {
 // gone: they end with process 1 of their namespace. gVisor's records stay behind; their
 // directory ends with that namespace too.
 func (s *Sandbox) Kill() {
-	for _, pid := range []int{s.c.SandboxPid(), int(s.c.GoferPid.Load())} {
+	for _, pid := range []int{s.c.SandboxPid(), s.c.GoferPid.Load()} {
 		if pid > 0 {
 			_ = unix.Kill(pid, unix.SIGKILL)
 		}

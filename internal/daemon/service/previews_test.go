@@ -10,7 +10,6 @@ import (
 
 	"github.com/cove-sh/cove/internal/daemon/service/expose"
 	"github.com/cove-sh/cove/internal/daemon/service/validate"
-	"github.com/cove-sh/cove/internal/daemon/store"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -389,6 +388,6 @@ func TestPreviewLists(t *testing.T) {
 	must(t, w.store.DeleteSandbox(ctx, x.ID))
 	all, _, err := w.store.ListPreviews(ctx, "red", "", x.ID, time.Now(), sandbox.Page{})
 	if err != nil || len(all) != 0 {
-		t.Errorf("without their sandbox: %v, %v", []store.PreviewRecord(all), err)
+		t.Errorf("without their sandbox: %v, %v", all, err)
 	}
 }

@@ -143,7 +143,7 @@ func (a *app) readLogin(opts *templateBuildOptions) (*sandbox.RegistryLogin, err
 // readTemplateFile reads a template file. The files that it names are below the
 // directory in which it is: it may come from somebody else.
 func (a *app) readTemplateFile(path string) (*sandbox.TemplateSpec, error) {
-	in, dir := io.Reader(a.Stdin), "."
+	in, dir := a.Stdin, "."
 	if path != "-" {
 		f, err := os.Open(path)
 		if err != nil {

@@ -1,4 +1,3 @@
-//lint:file-ignore SA1019 log messages are retired by the newest revision, and sent to clients that have them yet
 package mcpserver
 
 import (

@@ -92,13 +92,11 @@ func (p *progress) output(o dialect.Output) {
 	if p.ended {
 		return
 	}
-	//lint:ignore SA1019 the newest revision retires log messages; clients have them for a year yet
 	params := &mcp.LoggingMessageParams{Level: outputLevel, Logger: p.tool, Data: o}
 	if p.token != nil { // by which the client can match the message to its call
 		params.Meta = mcp.Meta{"progressToken": p.token}
 	}
 	_ = p.task.notify(func() error { // an error means that the client is gone
-		//lint:ignore SA1019 see above
 		return p.session.Log(p.ctx, params)
 	})
 }

@@ -88,7 +88,6 @@ func (b *builder) capabilities(o *offer) *mcp.ServerCapabilities {
 		c.Prompts = &mcp.PromptCapabilities{}
 	}
 	if s, ok := b.dialect.(dialect.Streamer); ok && s.StreamsOutput() {
-		//lint:ignore SA1019 see progress.output
 		c.Logging = &mcp.LoggingCapabilities{}
 	}
 	return c

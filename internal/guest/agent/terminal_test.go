@@ -107,7 +107,7 @@ func TestTerminalHangup(t *testing.T) {
 	})
 	c.until("$ ")
 	c.write("sleep 300; echo done-$?\n", false)
-	eventually(t, "sleep runs", func() bool { return len(sessionMembers(int(s.agent.jobs.list()[0].pid))) == 2 })
+	eventually(t, "sleep runs", func() bool { return len(sessionMembers(s.agent.jobs.list()[0].pid)) == 2 })
 	if _, err := s.Signal(t.Context(), connect.NewRequest(&agentv1.SignalRequest{JobId: c.id, Signal: 9})); err != nil {
 		t.Fatal(err)
 	}

@@ -3,7 +3,6 @@ package envd
 import (
 	"context"
 	"iter"
-	"syscall"
 	"time"
 
 	"connectrpc.com/connect"
@@ -91,7 +90,7 @@ func endOf(job *sandbox.Job) *pb.ProcessEvent_EndEvent {
 // signalText describes a signal as the C library does: "killed".
 func signalText(name string) string {
 	if n := unix.SignalNum("SIG" + name); n != 0 {
-		return syscall.Signal(n).String()
+		return n.String()
 	}
 	return "signal " + name
 }
