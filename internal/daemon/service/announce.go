@@ -11,14 +11,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-const (
-	// announceWait is how long one question for a job's end waits, in the agent.
-	announceWait = time.Minute
-	// maxAsking is how many such questions wait in a sandbox at the same time: its agent
-	// takes 250 calls at once, and most are for others. Further jobs are asked after now
-	// and then.
-	maxAsking = 64
-)
+// announceWait is how long one question for a job's end waits, in the agent.
+const announceWait = time.Minute
 
 // maxFound is how many jobs of a sandbox are followed that were found in it. What a
 // sandbox says that runs in it must not cost the server more.

@@ -14,6 +14,11 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
+// maxAsking is how many questions for the ends of jobs wait in a sandbox at the same time:
+// its agent takes 250 calls at once, and most are for others. Further jobs are asked after
+// now and then.
+const maxAsking = 64
+
 // handle is the connection to a running sandbox. It is in [Service.handles] from the
 // moment at which the sandbox runs, or was found running, until the sandbox ends.
 type handle struct {
