@@ -28,8 +28,8 @@ const (
 	EventSnapshot EventKind = "snapshot"
 	// EventSnapshotDeleted tells of one that was removed.
 	EventSnapshotDeleted EventKind = "snapshot_deleted"
-	// EventJob tells of a job that has begun or ended. The end is not told if the server
-	// was restarted in between.
+	// EventJob tells of a job that has begun or ended. The end is not told if it comes
+	// while no server runs.
 	EventJob EventKind = "job"
 	// EventBuild tells of a template's build that was made or changed.
 	EventBuild EventKind = "build"

@@ -7,6 +7,8 @@
 // Traffic that keeps moving is not limited, however long it lasts. Neither are idle
 // connections: streams of events, tunnels, WebSockets.
 //
+// What an upload needs is here too: it may be answered before it is read ([Receive]).
+//
 // The package also holds the checks that every door applies to a request first:
 // the JSON is unambiguous ([CheckJSON]), and a request with an idempotency key was
 // not answered before ([Requests]).

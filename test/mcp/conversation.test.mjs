@@ -112,6 +112,22 @@ for (const way of ways) {
       }
     });
 
+    test('changes of a sandbox and of the list are told', async () => {
+      const told = [];
+      c.onNotification('notifications/resources/updated', ({ params }) => told.push(params.uri));
+      c.onNotification('notifications/resources/list_changed', () => told.push('list'));
+      const uri = `cove://sandbox/${sandbox}`;
+      await c.client.listResources();
+      const end = await c.subscribe(uri);
+      await c.call('sandbox_update', { sandbox, name: `told-${Date.now()}` });
+      await until('the sandbox to be told', () => told.includes(uri));
+      await until('the list to be told', () => told.includes('list'));
+      const { contents } = await c.client.readResource({ uri });
+      assert.match(JSON.parse(contents[0].text).name, /^told-/);
+      await end();
+      await assert.rejects(c.subscribe('cove://sandbox/sbx-nope'));
+    });
+
     test('progress is told, and cancelling stops the work', async () => {
       const abort = new AbortController();
       let progress = 0;

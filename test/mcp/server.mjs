@@ -7,6 +7,7 @@
 // COVE_MCP_TOOLS    names of tools that must be offered, with commas between
 import assert from 'node:assert/strict';
 import { Client as ClientV1 } from '@modelcontextprotocol/sdk/client/index.js';
+import { ResourceListChangedNotificationSchema, ResourceUpdatedNotificationSchema } from '@modelcontextprotocol/sdk/types.js';
 import { StdioClientTransport as StdioV1 } from '@modelcontextprotocol/sdk/client/stdio.js';
 import { StreamableHTTPClientTransport as HTTPV1 } from '@modelcontextprotocol/sdk/client/streamableHttp.js';
 import { Client as ClientV2, StreamableHTTPClientTransport as HTTPV2 } from '@modelcontextprotocol/client';
@@ -52,8 +53,15 @@ export const ways = [
 ];
 assert.ok(ways.length > 0, 'set COVE_MCP_URL, COVE_MCP_COMMAND or COVE_BIN');
 
+// What SDK 1 wants in place of the name of a notification.
+const schemas = {
+  'notifications/resources/updated': ResourceUpdatedNotificationSchema,
+  'notifications/resources/list_changed': ResourceListChangedNotificationSchema,
+};
+
 // connect returns a connected client with call(tool, args, options), which
-// works with both versions of the SDK and fails on a tool's error.
+// works with both versions of the SDK and fails on a tool's error; and with
+// onNotification(method, handler) and subscribe(uri), which returns what ends it.
 export async function connect(way) {
   const [client, transport] = way.make();
   await client.connect(transport);
@@ -65,5 +73,14 @@ export async function connect(way) {
     assert.ok(!result.isError, `${name}: ${result.content?.[0]?.text}`);
     return result.structuredContent;
   };
-  return { client, raw, call, close: () => client.close() };
+  const onNotification = (method, handler) => client.setNotificationHandler(way.legacy ? schemas[method] : method, handler);
+  const subscribe = async (uri) => {
+    if (!way.legacy && client.getNegotiatedProtocolVersion() >= '2026-07-28') {
+      const listening = await client.listen({ resourceSubscriptions: [uri], resourcesListChanged: true });
+      return () => listening.close();
+    }
+    await client.subscribeResource({ uri });
+    return () => client.unsubscribeResource({ uri });
+  };
+  return { client, raw, call, onNotification, subscribe, close: () => client.close() };
 }

@@ -1,6 +1,7 @@
 // Keeps the world up to date by the server's event stream.
 import { computed, signal } from "@preact/signals";
 import { ApiError, api, lines, pages, type Sandbox, send, want } from "../api/client";
+import { again } from "../lib/again";
 import { whileShown } from "../lib/shown";
 import { SSEParser } from "./sse";
 import { apply, type CoveEvent, EMPTY, isEnded, listed, unheard, type World } from "./world";
@@ -20,7 +21,7 @@ export const snapshots = computed(() => world.value.snapshots);
 export const kept = computed(() => [...world.value.snapshots.values()].filter((s) => !s.automatic));
 export const living = computed(() => [...world.value.sandboxes.values()].filter((s) => !isEnded(s)));
 
-const LONGEST_PAUSE_MS = 15_000;
+const PAUSES = { first: 500, longest: 15_000 };
 /** A stream that is silent for so long is taken for dead: the server says something every 15 s. */
 const SILENCE_MS = 45_000;
 
@@ -81,32 +82,19 @@ async function listAll(signal: AbortSignal): Promise<void> {
 }
 
 async function follow(signal: AbortSignal): Promise<void> {
-  let pause = 500;
   // A connection that breaks is resumed after the last event that came by it.
   const heard: Heard = {};
-  while (!signal.aborted) {
-    try {
-      // A page that is opened behind others has something to show when it is seen.
-      if (!loaded.value) await listAll(signal);
-      const hidden = await whileShown(signal, (shown) =>
-        events(shown, heard, () => {
-          pause = 500;
-        }),
-      );
-      if (hidden) {
-        connection.value = "connecting";
-        continue;
-      }
-    } catch (err) {
-      if (signal.aborted) return;
-      loadError.value = (err as Error).message;
-      if (err instanceof ApiError && err.status === 401) return;
-    }
-    if (signal.aborted) return;
-    connection.value = "lost";
-    await sleep(pause, signal);
-    pause = Math.min(pause * 2, LONGEST_PAUSE_MS);
-  }
+  const connect = async (works: () => void) => {
+    // A page that is opened behind others has something to show when it is seen.
+    if (!loaded.value) await listAll(signal);
+    return whileShown(signal, (shown) => events(shown, heard, works));
+  };
+  await again(signal, PAUSES, connect, (hidden, err) => {
+    if (err) loadError.value = (err as Error).message;
+    if (err instanceof ApiError && err.status === 401) return true;
+    connection.value = hidden ? "connecting" : "lost";
+    return false;
+  });
 }
 
 interface Heard {
@@ -145,14 +133,4 @@ async function events(signal: AbortSignal, heard: Heard, opened: () => void): Pr
   } finally {
     clearTimeout(timer);
   }
-}
-
-function sleep(ms: number, signal: AbortSignal): Promise<void> {
-  return new Promise((done) => {
-    const timer = setTimeout(done, ms);
-    signal.addEventListener("abort", () => {
-      clearTimeout(timer);
-      done();
-    });
-  });
 }

@@ -2,6 +2,7 @@ package service
 
 import (
 	"context"
+	"maps"
 	"time"
 
 	"github.com/cove-sh/cove/internal/clip"
@@ -10,8 +11,12 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// announceWait is how long one question for a job's end waits.
+// announceWait is how long one question for a job's end waits, in the agent.
 const announceWait = time.Minute
+
+// maxFound is how many jobs of a sandbox are followed that were found in it. What a
+// sandbox says that runs in it must not cost the server more.
+const maxFound = 256
 
 // maxAnnounced bounds the command of a job in an event, in bytes: thousands of events
 // are remembered.
@@ -50,6 +55,94 @@ func (s *Service) announcing(in call.Realm, pass func(sandbox.JobEvent) error) f
 	}
 }
 
+// announceLater announces the end of a job that runs in the background, when it comes.
+func (s *Service) announceLater(in call.Realm, sandboxID, id string) {
+	s.mu.Lock()
+	of := s.awaited[sandboxID]
+	if of == nil {
+		of = map[string]bool{}
+		s.awaited[sandboxID] = of
+	}
+	there := of[id]
+	of[id] = true
+	s.mu.Unlock()
+	if there {
+		return
+	}
+	s.gate.Go(func() {
+		defer s.announced(sandboxID, id)
+		s.announceEnd(in, sandboxID, id)
+	})
+}
+
+func (s *Service) announced(sandboxID, id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.awaited[sandboxID], id)
+	if len(s.awaited[sandboxID]) == 0 {
+		delete(s.awaited, sandboxID)
+	}
+}
+
+// awaitedIn returns the jobs of a sandbox whose ends will be announced.
+func (s *Service) awaitedIn(sandboxID string) map[string]bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.awaited[sandboxID])
+}
+
+// announceFound announces, in the background, the ends of jobs that ran in a sandbox when
+// it was opened: a daemon before this one has begun them, or the sandbox was put
+// back to when they ran. Few sandboxes are asked at the same time. The caller has called
+// [handle.noteJobs].
+func (s *Service) announceFound(h *handle) {
+	s.gate.Go(func() {
+		for s.gate.Context().Err() == nil && !s.askForJobs(h) {
+			waitUnless(s.gate.Context(), sandbox.StatsInterval, h.gone)
+		}
+	})
+}
+
+// askForJobs looks for jobs whose ends are to be announced. It reports false if the
+// sandbox does not answer.
+func (s *Service) askForJobs(h *handle) bool {
+	select {
+	case s.asking <- struct{}{}:
+		defer func() { <-s.asking }()
+	case <-h.gone:
+	case <-s.gate.Context().Done():
+	}
+	select {
+	case <-h.gone:
+		return true // whoever opens it next asks again
+	default:
+	}
+	// What is awaited now is announced even if it ends while the sandbox is asked.
+	awaited := s.awaitedIn(h.id)
+	jobs, err := h.client.ListJobs(s.gate.Context())
+	if err != nil {
+		return false
+	}
+	noted, since := h.notedJobs()
+	left := max(0, maxFound-len(awaited))
+	for i := range jobs {
+		job := &jobs[i]
+		ended := job.EndedAt != nil
+		switch {
+		case left == 0:
+			return true
+		case awaited[job.ID], noted[job.ID], ended && job.EndedAt.Before(since):
+			continue
+		case ended:
+			s.announceJob(h.realm, job)
+		default:
+			s.announceLater(h.realm, h.id, job.ID)
+		}
+		left--
+	}
+	return true
+}
+
 // announceEnd waits for the end of a job that runs in the background, also over pauses
 // of its sandbox, and announces the end. The end of the sandbox is announced by itself.
 func (s *Service) announceEnd(in call.Realm, sandboxID, id string) {
@@ -66,7 +159,7 @@ func (s *Service) announceEnd(in call.Realm, sandboxID, id string) {
 			waitUnless(ctx, sandbox.StatsInterval, nil)
 			continue
 		}
-		job, err := h.client.GetJob(ctx, id, announceWait)
+		job, err := h.awaitJob(ctx, id)
 		switch {
 		case err == nil && job.State == sandbox.JobExited:
 			s.announceJob(in, job)
@@ -78,6 +171,18 @@ func (s *Service) announceEnd(in call.Realm, sandboxID, id string) {
 			// the wait is over does not keep the server busy.
 			waitUnless(ctx, time.Second, h.gone)
 		}
+	}
+}
+
+// awaitJob waits for the end of a job, for a while, and returns the job.
+func (h *handle) awaitJob(ctx context.Context, id string) (*sandbox.Job, error) {
+	select {
+	case h.asking <- struct{}{}:
+		defer func() { <-h.asking }()
+		return h.client.GetJob(ctx, id, announceWait)
+	default:
+		waitUnless(ctx, sandbox.StatsInterval, h.gone)
+		return h.client.GetJob(ctx, id, 0)
 	}
 }
 

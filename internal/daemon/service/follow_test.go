@@ -144,6 +144,77 @@ func TestFollowEvents(t *testing.T) {
 	}
 }
 
+// TestEventsAfterRestart is told of the end of a job that a daemon before has begun, and of
+// one that came into a sandbox by a merge. Nobody is told twice of jobs that are begun
+// meanwhile, and a paused sandbox is not woken.
+func TestEventsAfterRestart(t *testing.T) {
+	w := newHarness(t)
+	begin := func(name string) {
+		_, err := w.Exec(asRed(t), name, sandbox.ExecRequest{Shell: "until [ -e go ]; do sleep 0.01; done; exit 3", Background: true}, nil)
+		must(t, err)
+	}
+	x := w.create(sandbox.CreateRequest{Name: "x"})
+	begin("x")
+	w.create(sandbox.CreateRequest{Name: "y"})
+	w.pause("y")
+	w.restart()
+	ctx, cancel := context.WithCancel(asRed(t))
+	defer cancel()
+	got, done := make(chan sandbox.Event, 64), make(chan error, 1)
+	go func() {
+		done <- w.FollowEvents(ctx, sandbox.FollowEventsRequest{Kinds: []sandbox.EventKind{sandbox.EventJob}}, func(e sandbox.Event) error { got <- e; return nil })
+	}()
+	if e := <-got; e.Kind != sandbox.EventBegun {
+		t.Fatalf("the first event is %s", eventText(e))
+	}
+	told := map[string]int{}
+	until := func(box *sandbox.Sandbox, what string) {
+		t.Helper()
+		for told[box.ID+what] == 0 {
+			e := <-got
+			told[e.SandboxID+eventText(e)]++
+		}
+	}
+	w.shell(x.ID, "touch go")
+	until(x, "job exited 3")
+	y, err := w.Get(asRed(t), "y")
+	must(t, err)
+	if y.State != sandbox.StatePaused {
+		t.Fatalf("sandbox y is %s", y.State)
+	}
+	w.shell(x.ID, "rm go")
+	child := w.fork("x", sandbox.ForkRequest{Name: "child"})[0]
+	begin(child.ID)
+	_, err = w.Merge(asRed(t), "x", sandbox.MergeRequest{Winner: child.ID})
+	must(t, err)
+	delete(told, x.ID+"job exited 3")
+	w.shell(x.ID, "touch go; exit 4")
+	until(x, "job exited 3")
+	until(x, "job exited 4")
+	cancel()
+	<-done
+	if told[x.ID+"job exited 0"] != 2 || told[x.ID+"job exited 3"] != 1 || told[x.ID+"job exited 4"] != 1 {
+		t.Errorf("is told %v", told)
+	}
+	wait(t, func() bool { return len(w.awaitedIn(x.ID)) == 0 }, func() string { return "jobs are awaited that have ended" })
+}
+
+// However many jobs a sandbox says that run in it, few of them are awaited.
+func TestFoundJobsAreBounded(t *testing.T) {
+	w := newHarness(t)
+	x := w.create(sandbox.CreateRequest{Name: "x"})
+	const n = maxFound + 8
+	for range n {
+		_, err := w.Exec(asRed(t), x.ID, sandbox.ExecRequest{Shell: "exec sleep 300", Background: true}, nil)
+		must(t, err)
+	}
+	w.restart()
+	wait(t, func() bool { return len(w.awaitedIn(x.ID)) == maxFound }, func() string { return fmt.Sprintf("%d jobs are awaited", len(w.awaitedIn(x.ID))) })
+	if !w.askForJobs(w.handleOf(x.ID)) || len(w.awaitedIn(x.ID)) != maxFound {
+		t.Errorf("%d jobs are awaited when the sandbox is asked again", len(w.awaitedIn(x.ID)))
+	}
+}
+
 // Thousands of events are remembered, so that none has all of a long command.
 func TestCommandsInEventsAreShort(t *testing.T) {
 	w := newHarness(t)

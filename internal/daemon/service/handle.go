@@ -14,6 +14,11 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
+// maxAsking is how many questions for the ends of jobs wait in a sandbox at the same time:
+// its agent takes 250 calls at once, and most are for others. Further jobs are asked after
+// now and then.
+const maxAsking = 64
+
 // handle is the connection to a running sandbox. It is in [Service.handles] from the
 // moment at which the sandbox runs, or was found running, until the sandbox ends.
 type handle struct {
@@ -27,6 +32,8 @@ type handle struct {
 	vcpus atomic.Int32
 	// history is how many automatic snapshots are kept.
 	history atomic.Int32
+	// asking is a semaphore: one place for each question for a job's end that waits.
+	asking chan struct{}
 	// gone is closed when the sandbox has ended or is paused; why is set before gone is
 	// closed.
 	gone chan struct{}
@@ -42,6 +49,11 @@ type handle struct {
 	// silentSince is when the agent first failed to answer a check, and zero while it
 	// answers. Guarded by mu.
 	silentSince time.Time
+	// begun are the jobs that this daemon has begun while [Service.announceFound] does
+	// not know what else runs; nil otherwise. Guarded by mu.
+	begun map[string]bool
+	// opened is since when begun is complete.
+	opened time.Time
 }
 
 func newHandle(r *store.Record, instance engine.Instance) *handle {
@@ -49,6 +61,7 @@ func newHandle(r *store.Record, instance engine.Instance) *handle {
 		id: r.ID, realm: call.RealmOf(r), instance: instance,
 		client:   agentclient.New(r.ID, instance.Dial),
 		updating: make(chan struct{}, 1),
+		asking:   make(chan struct{}, maxAsking),
 		gone:     make(chan struct{}),
 		active:   r.LastActiveAt, stored: r.LastActiveAt,
 	}
@@ -93,6 +106,31 @@ func (h *handle) rest(since time.Time) (wake func(), ok bool) {
 		h.mu.Unlock()
 		close(resting)
 	}, true
+}
+
+// noteJobs keeps what jobs begin until [handle.notedJobs]. It is called before others
+// see the handle.
+func (h *handle) noteJobs() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.begun, h.opened = map[string]bool{}, time.Now()
+}
+
+// noteJob notes that this daemon is about to begin a job, whose end it announces.
+func (h *handle) noteJob(id string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.begun != nil {
+		h.begun[id] = true
+	}
+}
+
+// notedJobs returns the jobs that were noted, and since when, and notes no more.
+func (h *handle) notedJobs() (begun map[string]bool, since time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	begun, h.begun = h.begun, nil
+	return begun, h.opened
 }
 
 func (h *handle) release() {

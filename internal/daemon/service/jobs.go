@@ -77,11 +77,12 @@ func (s *Service) Exec(ctx context.Context, ref string, req sandbox.ExecRequest,
 				s.webhooks.Deliver(delivery)
 			}()
 		}
+		h.noteJob(id)
 		events := &sink{f: f}
 		job, err = h.client.Exec(c.Ctx, id, &req, s.announcing(h.realm, events.event))
 		if err == nil {
 			if job.State == sandbox.JobRunning {
-				s.gate.Go(func() { s.announceEnd(h.realm, h.id, job.ID) })
+				s.announceLater(h.realm, h.id, job.ID)
 			}
 			return job, nil
 		}
@@ -98,7 +99,7 @@ func (s *Service) Exec(ctx context.Context, ref string, req sandbox.ExecRequest,
 			return job, err
 		}
 		if job != nil && job.State == sandbox.JobRunning {
-			s.gate.Go(func() { s.announceEnd(h.realm, h.id, job.ID) })
+			s.announceLater(h.realm, h.id, job.ID)
 		}
 		if err = h.explain(c.Ctx, err); job != nil && sandbox.CodeOf(err) == sandbox.CodeUnavailable {
 			err = call.Unavailable(err, "the connection to the sandbox broke while job %s ran; it may run on, get the job to see", id)

@@ -18,11 +18,12 @@ func TestNetworkWithoutTheAgent(t *testing.T) {
 	w.secret("one", "first")
 	w.secret("two", "second")
 	x := w.create(sandbox.CreateRequest{Name: "x", Secrets: map[string]string{"ONE": "one"}})
-	w.restart() // no connection to the agent is open
+	w.stop()
 	silent := errors.New("the agent does not answer")
 	for range 100 {
 		w.state.Fail(memory.StepDial, memory.Before, silent)
 	}
+	w.start() // no connection to the agent is open, and none can be opened
 	_, err := w.SetNetwork(ctx, "x", *strict())
 	must(t, err)
 	w.gated("set", x.ID, strict())

@@ -148,6 +148,7 @@ func (s *Service) attach(ctx context.Context, r *store.Record, place chan struct
 		return nil, call.Unavailable(err, "sandbox %s does not answer now; try again", r.ID)
 	}
 	h := newHandle(r, instance)
+	h.noteJobs()
 	s.mu.Lock()
 	there := s.handles[r.ID]
 	if there == nil {
@@ -162,6 +163,7 @@ func (s *Service) attach(ctx context.Context, r *store.Record, place chan struct
 	// changes the record before dropping the handle.
 	now, err := s.cfg.Store.Sandbox(ctx, r.ID)
 	if err == nil && now.State == sandbox.StateRunning && now.Instance == r.Instance {
+		s.announceFound(h)
 		return h, nil
 	}
 	switch {

@@ -14,7 +14,7 @@ import (
 // file refers to those before it only.
 var order = []struct{ part, files string }{
 	{"ground: locks, holds, the record as callers see it, the connection to a sandbox", "doc transition hold source handle silence sandboxes"},
-	{"open: the way of every call to its sandbox", "open history announce"},
+	{"open: the way of every call to its sandbox", "announce open history"},
 	{"admit: what a new sandbox is made from, and whether there is room", "golden draft create templates keys"},
 	{"use: calls into running sandboxes, changes of their records", "jobs code files computers update env network follow observe metrics clock"},
 	{"life: how sandboxes end and rest", "kill lost isolated pause expire"},

@@ -345,6 +345,7 @@ func (s *Service) continueIn(r *store.Record, instance engine.Instance) {
 // of its new one. If a call that has seen the record has already opened the new
 // instance, the handle of that call stays.
 func (s *Service) swap(r *store.Record, h *handle) {
+	h.noteJobs()
 	s.mu.Lock()
 	old := s.handles[r.ID]
 	same := old != nil && old.instance.ID() == h.instance.ID()
@@ -364,6 +365,9 @@ func (s *Service) swap(r *store.Record, h *handle) {
 	defer cancel()
 	if now, err := s.cfg.Store.Sandbox(ctx, r.ID); err == nil && (now.State != sandbox.StateRunning || now.Instance != r.Instance) {
 		s.drop(r.ID, call.NotRunning(&now))
+	}
+	if !same {
+		s.announceFound(h)
 	}
 }
 

@@ -134,6 +134,7 @@ type Service struct {
 	events       *events.Log
 	slots        chan struct{}        // a semaphore: one place for each create under way
 	leaving      chan struct{}        // a semaphore: one place for each sandbox that killSoon leaves behind
+	asking       chan struct{}        // a semaphore: one place for each sandbox that [Service.announceFound] asks
 	checkpointer engine.Checkpointer  // the engine, or nil if it keeps no state
 	logger       engine.NetworkLogger // the engine, or nil if it keeps no logs
 
@@ -148,6 +149,8 @@ type Service struct {
 	// coming are instances in which a sandbox is about to continue, with the reason
 	// of those that have already ended. Guarded by mu.
 	coming map[string]string
+	// awaited are the jobs whose ends will be announced, by sandbox. Guarded by mu.
+	awaited map[string]map[string]bool
 	// insisting are the instances at which [Service.insist] is at work. Guarded by mu.
 	insisting map[string]bool
 
@@ -179,9 +182,10 @@ func New(cfg Config) (*Service, error) {
 	cfg.Store = events.Watch(cfg.Store, happened, func(r store.Record) *sandbox.Sandbox { return s.view(r) })
 	s = &Service{
 		cfg: cfg, log: log, events: happened, audit: audit.NewRecorder(cfg.Store, log),
-		slots: make(chan struct{}, cmp.Or(cfg.MaxCreates, 8)), leaving: make(chan struct{}, maxLeaving),
+		slots: make(chan struct{}, cmp.Or(cfg.MaxCreates, 8)), leaving: make(chan struct{}, maxLeaving), asking: make(chan struct{}, lookers),
 		handles: map[string]*handle{}, opening: map[string]chan struct{}{}, creating: map[string]*creation{},
 		moving: map[string]chan struct{}{}, using: map[string]int{}, ours: map[string]bool{}, coming: map[string]string{}, spared: map[string]bool{}, insisting: map[string]bool{},
+		awaited: map[string]map[string]bool{},
 		collect: make(chan struct{}, 1),
 	}
 	s.checkpointer, _ = cfg.Engine.(engine.Checkpointer)

@@ -119,7 +119,8 @@ func (a *app) compatProductCommand(p *compatProduct) *cobra.Command {
 		Use: p.name, Short: "Print the environment by which " + p.title + "'s SDKs use Cove",
 		Long: "Print the environment variables by which " + p.title + "'s SDKs use Cove, as lines for a shell. The daemon is\n" +
 			"started if it does not run. A key is made once and kept in the state directory, in " + p.keyFile() + ";\n" +
-			"with --url, the lines have the key of --key.\n\n" +
+			"with --url, the lines have the key of --key. JSON has the variables to set in env, those to unset in\n" +
+			"unset, and in note what a program has to do beside.\n\n" +
 			"A daemon that was started on demand ends after " + onDemandIdle + " without clients and sandboxes, and has the same\n" +
 			"address when it is started again; one that stays is started with: cove serve",
 		Example: "  " + p.command() + "\n  cove compat " + p.name + " --json",
@@ -151,11 +152,7 @@ func (c *call) compat(ctx context.Context, p *compatProduct) error {
 		env = append(env, more...)
 	}
 	if c.json {
-		values := map[string]string{}
-		for _, v := range env {
-			values[v.name] = v.value
-		}
-		return c.printJSON(values)
+		return c.printJSON(p.view(env))
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "# %s's SDKs use Cove with these; tested with %s.\n", p.title, p.tested)
@@ -169,6 +166,21 @@ func (c *call) compat(ctx context.Context, p *compatProduct) error {
 		c.say("%s", p.note)
 	}
 	return c.print(b.String())
+}
+
+// compatView is what a program has to set and unset, and what it has to do beside.
+type compatView struct {
+	Env   map[string]string `json:"env"`
+	Unset []string          `json:"unset"`
+	Note  string            `json:"note,omitempty"`
+}
+
+func (p *compatProduct) view(env []envVar) compatView {
+	v := compatView{Env: map[string]string{}, Unset: append([]string{}, p.unset...), Note: p.note}
+	for _, e := range env {
+		v.Env[e.name] = e.value
+	}
+	return v
 }
 
 // compatAddress asks the local daemon, which is started if need be, for the

@@ -16,6 +16,16 @@ type Lister interface {
 	ListResources(ctx context.Context, svc sandbox.Service, cursor string) (page []*mcp.Resource, next string, err error)
 }
 
+// Watcher is implemented by a [Lister] whose clients may subscribe to resources. Of its
+// list they are told as well.
+type Watcher interface {
+	Lister
+	// Watched returns the id of the sandbox whose changes are those of a resource. It
+	// fails where nobody would be told, and where the caller may not read it. uri is
+	// hostile.
+	Watched(ctx context.Context, svc sandbox.Service, uri string) (sandboxID string, err error)
+}
+
 // Completer is implemented by a dialect that completes arguments of its prompts
 // and of the URIs of its resources.
 type Completer interface {

@@ -56,6 +56,7 @@ type Handler struct {
 	memory    *limits.MemoryBudget
 	limit     *sessionLimit
 	tasks     *tasks
+	watches   *watches
 
 	mu      sync.Mutex
 	servers map[string]*mcp.Server // guarded by mu
@@ -71,6 +72,7 @@ func NewHTTP(cfg Config) (*Handler, error) {
 		memory:   limits.NewMemoryBudget(*cfg.Memory),
 		servers:  make(map[string]*mcp.Server),
 		tasks:    newTasks(),
+		watches:  newWatches(cfg.MaxSessionsPerKey, 0),
 	}
 	for _, d := range all.Dialects() {
 		h.dialects[d.Name()] = newSessions(true)
@@ -119,7 +121,7 @@ func (h *Handler) server(name string, sel dialect.Selection) (*mcp.Server, error
 	if s, ok := h.servers[key]; ok {
 		return s, nil
 	}
-	b := &builder{cfg: h.cfg, dialect: d, sessions: h.dialects[d.Name()], tasks: h.tasks, join: h.join}
+	b := &builder{cfg: h.cfg, dialect: d, sessions: h.dialects[d.Name()], tasks: h.tasks, watches: h.watches, join: h.join}
 	s, err := b.build(sel)
 	if err != nil {
 		return nil, err
@@ -326,6 +328,11 @@ func (h *Handler) serveSession(w http.ResponseWriter, r *http.Request, server *m
 			// The library would wait for the calls that still run.
 			h.limit.cancelCalls(id, ownerOf(r.Context()))
 		}
+		if r.Method == http.MethodGet && h.limit.owns(id, ownerOf(r.Context())) {
+			// What happens is told on this stream. The caller's key is looked at again for
+			// as long as it lasts.
+			defer h.watches.open(r.Context(), id)()
+		}
 		h.stateful.ServeHTTP(w, r)
 		return
 	}
@@ -437,7 +444,9 @@ func (h *Handler) join(ctx context.Context, req mcp.Request) (context.Context, c
 		request, _ = extra.TokenInfo.Extra[extraContext].(context.Context)
 	}
 	ctx, cancel := context.WithCancel(sandbox.WithCaller(ctx, caller))
-	if _, ok := req.GetParams().(*mcp.CallToolParamsRaw); !ok || request == nil {
+	_, calls := req.GetParams().(*mcp.CallToolParamsRaw)
+	_, listens := req.GetParams().(*mcp.SubscriptionsListenParams)
+	if !calls && !listens || request == nil {
 		return ctx, cancel
 	}
 	stop := context.AfterFunc(request, cancel)

@@ -27,6 +27,9 @@ type builder struct {
 	dialect  dialect.Dialect
 	sessions *sessions
 	tasks    *tasks
+	watches  *watches
+	// send sends a message to a client.
+	send mcp.MethodHandler
 	// join derives the context of a request's work: it carries the caller and
 	// ends when nobody waits for the result.
 	join func(ctx context.Context, req mcp.Request) (context.Context, context.CancelFunc)
@@ -53,6 +56,7 @@ func (b *builder) build(sel dialect.Selection) (*mcp.Server, error) {
 	} else {
 		opts.CompletionHandler = b.completion()
 	}
+	b.subscriptions(opts)
 	if b.hasTasks() {
 		opts.Capabilities.AddExtension(tasksExtension, nil)
 	}
@@ -63,11 +67,12 @@ func (b *builder) build(sel dialect.Selection) (*mcp.Server, error) {
 		b.register(s, offer)
 		s.AddSendingMiddleware(offer.onlyChanged(b.sessions))
 	}
+	s.AddSendingMiddleware(b.acknowledged)
 	if !b.hasTasks() {
-		s.AddReceivingMiddleware(b.middleware(offer), b.listResources)
+		s.AddReceivingMiddleware(b.middleware(offer), b.watching, b.listResources)
 		return s, nil
 	}
-	s.AddReceivingMiddleware(b.middleware(offer), b.withTasks, b.listResources)
+	s.AddReceivingMiddleware(b.middleware(offer), b.watching, b.withTasks, b.listResources)
 	return s, b.taskMethods(s)
 }
 
@@ -78,11 +83,13 @@ func (b *builder) hasTasks() bool {
 }
 
 // capabilities announces no changes of lists, except of the list of tools where
-// sessions can turn on further toolsets.
+// sessions can turn on further toolsets, and of that of resources which can be
+// subscribed to.
 func (b *builder) capabilities(o *offer) *mcp.ServerCapabilities {
 	c := &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{ListChanged: o.dynamic}}
 	if _, ok := b.dialect.(dialect.Resourcer); ok {
-		c.Resources = &mcp.ResourceCapabilities{}
+		_, watched := b.watcher()
+		c.Resources = &mcp.ResourceCapabilities{ListChanged: watched}
 	}
 	if _, ok := b.dialect.(dialect.Prompter); ok && b.cfg.Content == nil {
 		c.Prompts = &mcp.PromptCapabilities{}

@@ -67,6 +67,14 @@ func (b *sessionLimit) track(id string, cancel context.CancelFunc) (forget func(
 	}
 }
 
+// owns reports whether a session is an owner's.
+func (b *sessionLimit) owns(id, owner string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	t := b.sessions[id]
+	return t != nil && t.owner == owner
+}
+
 // cancelCalls cancels the calls of a session, if it is the owner's.
 func (b *sessionLimit) cancelCalls(id, owner string) {
 	b.mu.Lock()

@@ -33,7 +33,8 @@ func RunStdio(ctx context.Context, cfg Config, in io.Reader, out io.Writer) erro
 	kept := newSessions(false)
 	works := newTasks()
 	defer works.close()
-	b := &builder{cfg: cfg, dialect: d, sessions: kept, tasks: works, maxResult: maxResult, join: func(ctx context.Context, _ mcp.Request) (context.Context, context.CancelFunc) {
+	told := newWatches(0, listQuiet)
+	b := &builder{cfg: cfg, dialect: d, sessions: kept, tasks: works, watches: told, maxResult: maxResult, join: func(ctx context.Context, _ mcp.Request) (context.Context, context.CancelFunc) {
 		ctx, cancel := context.WithCancel(sandbox.WithCaller(ctx, caller))
 		unhook := context.AfterFunc(run, cancel)
 		return ctx, func() { unhook(); cancel() }
@@ -42,6 +43,7 @@ func RunStdio(ctx context.Context, cfg Config, in io.Reader, out io.Writer) erro
 	if err != nil {
 		return err
 	}
+	defer told.open(sandbox.WithCaller(run, caller), "")()
 	lines := newLines(in, out)
 	session, err := server.Connect(ctx, &mcp.IOTransport{Reader: lines, Writer: lines, MaxLineLength: -1}, nil)
 	if err != nil {

@@ -393,6 +393,33 @@ func TestTerminalControls(t *testing.T) {
 	}
 }
 
+// A signal gets to a command that does not take its input, of which there is more than a
+// pipe holds.
+func TestTerminalInputAhead(t *testing.T) {
+	w := newHarness(t, nil)
+	term, err := w.c.OpenTerminal(t.Context(), w.name, sandbox.ExecRequest{
+		Shell: `trap 'exit 9' TERM; echo up; while :; do sleep 0.01; done`, OpenStdin: true,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer term.Close()
+	job, err := term.Run(func(ev sandbox.JobEvent) error {
+		if len(ev.Data) == 0 {
+			return nil
+		}
+		for range 4 {
+			if _, err := term.Write(make([]byte, 128<<10)); err != nil {
+				return err
+			}
+		}
+		return term.Signal("TERM")
+	})
+	if err != nil || job.ExitCode != 9 {
+		t.Errorf("job %+v, %v", job, err)
+	}
+}
+
 func TestTerminalEnds(t *testing.T) {
 	w := newHarness(t, nil)
 	t.Run("closed by the client", func(t *testing.T) {

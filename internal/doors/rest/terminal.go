@@ -13,6 +13,7 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"github.com/cove-sh/cove/internal/doors/operation"
+	"github.com/cove-sh/cove/internal/doors/stdin"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -20,7 +21,7 @@ const (
 	// firstMessageTime is how long a client may take to say what to run.
 	firstMessageTime = 30 * time.Second
 	// keepAlive is how often the server writes when it has nothing to say: only
-	// a write tells that a client is gone while its input is not read.
+	// a write tells that a client is gone while it waits for room for its input.
 	keepAlive = 15 * time.Second
 	// maxInputMessage bounds a message of input, in bytes.
 	maxInputMessage = 1 << 20
@@ -71,6 +72,7 @@ type terminal struct {
 	// workers end when the connection is closed and the command has ended.
 	workers sync.WaitGroup
 	job     string
+	input   *stdin.Queue
 	frame   []byte
 	offsets [2]int64
 }
@@ -81,7 +83,7 @@ func (h *handlers) terminal(w http.ResponseWriter, r *http.Request, name string)
 		// Accept has answered.
 		return
 	}
-	t := &terminal{h: h, conn: conn, sandbox: name}
+	t := h.newTerminal(conn, name)
 	defer t.workers.Wait()
 	defer conn.CloseNow()
 	job, err := t.run(r.Context())
@@ -92,6 +94,14 @@ func (h *handlers) terminal(w http.ResponseWriter, r *http.Request, name string)
 	if t.sendText(r.Context(), last) == nil {
 		_ = conn.Close(websocket.StatusNormalClosure, "")
 	}
+}
+
+func (h *handlers) newTerminal(conn *websocket.Conn, name string) *terminal {
+	t := &terminal{h: h, conn: conn, sandbox: name}
+	t.input = stdin.New(func(ctx context.Context, data []byte, end bool) error {
+		return h.svc.WriteInput(ctx, name, t.job, data, end)
+	})
+	return t
 }
 
 // run runs the command that the first message describes. It runs in the
@@ -116,6 +126,7 @@ func (t *terminal) run(parent context.Context) (*sandbox.Job, error) {
 	// What they write must not end with ctx: a write that is cancelled closes the
 	// connection, before the last words are said.
 	t.workers.Go(func() { t.keepAlive(ctx, parent, cancel) })
+	t.workers.Go(func() { t.input.Run(ctx) })
 	t.workers.Go(func() { t.readInput(ctx, parent, cancel) })
 	job, err := t.h.svc.Attach(ctx, t.sandbox, t.job, sandbox.AttachRequest{}, func(ev sandbox.JobEvent) error { return t.send(ctx, ev) })
 	if err != nil {
@@ -235,9 +246,7 @@ func (t *terminal) readInput(ctx, conn context.Context, cancel context.CancelFun
 			return
 		}
 		if kind == websocket.MessageBinary {
-			// A command need not read its input: what it does not take is lost,
-			// as in a pipe.
-			_ = t.h.svc.WriteInput(ctx, t.sandbox, t.job, data, false)
+			t.input.Put(ctx, data)
 			continue
 		}
 		if err := t.control(ctx, data); err != nil {
@@ -262,7 +271,7 @@ func (t *terminal) control(ctx context.Context, data []byte) error {
 		_, _ = t.h.svc.SignalJob(ctx, t.sandbox, t.job, c.Signal, 0)
 	}
 	if c.CloseStdin {
-		_ = t.h.svc.WriteInput(ctx, t.sandbox, t.job, nil, true)
+		t.input.End()
 	}
 	return nil
 }

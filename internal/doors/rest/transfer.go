@@ -7,7 +7,6 @@ import (
 	"io"
 	"net/http"
 	"strings"
-	"time"
 	"unicode/utf16"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -24,9 +23,6 @@ const (
 	// endTrailer says, after the content, "ok" or what went wrong. It is sent to
 	// clients that say "TE: trailers"; for others a broken connection must do.
 	endTrailer = "X-Cove-End"
-	// drainTime is how long the rest of a refused upload is read, so that the
-	// client gets to see the answer.
-	drainTime = 5 * time.Second
 	// contentPath is how the path of a file's content ends.
 	contentPath = "/files/content"
 )
@@ -51,7 +47,13 @@ func registerUpload[In, Out any](h *handlers, a huma.API, op operation.Op[In, Ou
 	o.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{contentRaw: {}}}
 	huma.Register(a, answers[Out](a, o, contentJSON), func(_ context.Context, in *In) (*huma.StreamResponse, error) {
 		return &huma.StreamResponse{Body: func(hctx huma.Context) {
-			receive(h, hctx, func(ctx context.Context, body io.Reader) (*Out, error) { return take(ctx, in, body) })
+			r, w := humago.Unwrap(hctx)
+			limits.Receive(w, r, func() (*Out, error) { return take(r.Context(), in, r.Body) }, func(v *Out) {
+				w.Header().Set("Content-Type", contentJSON)
+				if encodeJSON(w, v) != nil {
+					panic(http.ErrAbortHandler)
+				}
+			}, func(err error) { h.fail(r.Context(), err).write(w) })
 		}}, nil
 	})
 }
@@ -153,31 +155,6 @@ func acceptsTrailers(r *http.Request) bool {
 		}
 	}
 	return false
-}
-
-// receive answers a request whose body is content of any size.
-func receive[T any](h *handlers, hctx huma.Context, take func(context.Context, io.Reader) (*T, error)) {
-	r, w := humago.Unwrap(hctx)
-	rc := http.NewResponseController(w)
-	// An error is answered while the client still sends.
-	_ = rc.EnableFullDuplex()
-	v, err := take(r.Context(), r.Body)
-	if err == nil {
-		// An archive may end before its body does. In full duplex, net/http must not
-		// meet the end of the body after the handler has returned: it would panic.
-		if limits.Drain(w, r, drainTime) != nil {
-			w.Header().Set("Connection", "close")
-		}
-		w.Header().Set("Content-Type", contentJSON)
-		if encodeJSON(w, v) != nil {
-			panic(http.ErrAbortHandler)
-		}
-		return
-	}
-	w.Header().Set("Connection", "close")
-	h.fail(r.Context(), err).write(w)
-	_ = rc.Flush()
-	_ = limits.Drain(w, r, drainTime) // the client may be gone
 }
 
 // asciiJSON encodes v for a header: JSON in which all but ASCII is escaped.

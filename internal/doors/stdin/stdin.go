@@ -21,13 +21,15 @@ type Write func(ctx context.Context, data []byte, end bool) error
 // client's connection, puts into it.
 type Queue struct {
 	write Write
-	// filled and emptied hold a value when there may be input to write, and room.
+	// filled and emptied hold a value when there may be input to write, and when some was
+	// taken or written.
 	filled, emptied chan struct{}
 
 	mu     sync.Mutex
 	data   []byte    // guarded by mu
 	ended  bool      // whether End was called; guarded by mu
 	closed bool      // whether the input of the program was closed; guarded by mu
+	taken  bool      // whether input is being written; guarded by mu
 	held   bool      // whether the client waits for room; guarded by mu
 	freed  time.Time // when the client last stopped waiting for room; guarded by mu
 }
@@ -43,6 +45,7 @@ func (q *Queue) Run(ctx context.Context) {
 	for {
 		if data, end := q.take(); len(data) > 0 || end {
 			_ = q.write(ctx, data, end)
+			q.written()
 		}
 		select {
 		case <-q.filled:
@@ -57,8 +60,34 @@ func (q *Queue) take() (data []byte, end bool) {
 	defer q.mu.Unlock()
 	data, end = q.data, q.ended && !q.closed
 	q.data, q.closed = nil, q.ended
+	q.taken = len(data) > 0 || end
 	notify(q.emptied)
 	return data, end
+}
+
+func (q *Queue) written() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.taken = false
+	notify(q.emptied)
+}
+
+// Drain waits until the program has taken what was put, or until ctx ends. Whoever puts
+// calls it, when there is no more.
+func (q *Queue) Drain(ctx context.Context) {
+	for !q.empty() {
+		select {
+		case <-q.emptied:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (q *Queue) empty() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return !q.taken && len(q.data) == 0 && q.ended == q.closed
 }
 
 // Put adds input, which it copies. It waits while there is no room, or until ctx ends.
@@ -111,6 +140,27 @@ func (q *Queue) Answer(began time.Time, err error) error {
 		return nil
 	}
 	return err
+}
+
+// Watch pings the client every so often, until ctx ends or the client does not answer in
+// that time: then it returns the error of the ping.
+func (q *Queue) Watch(ctx context.Context, every time.Duration, ping func(context.Context) error) error {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+		began := time.Now()
+		within, done := context.WithTimeout(ctx, every)
+		err := q.Answer(began, ping(within))
+		done()
+		if err != nil {
+			return err
+		}
+	}
 }
 
 func notify(c chan<- struct{}) {

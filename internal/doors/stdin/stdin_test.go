@@ -92,3 +92,47 @@ func TestQueueEnds(t *testing.T) {
 		}
 	})
 }
+
+// What was put is with the program when the queue is drained, and with a program that takes
+// nothing the wait ends.
+func TestQueueDrains(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &program{take: make(chan struct{})}
+		q := New(p.write)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		q.Drain(ctx) // there is nothing
+		go q.Run(ctx)
+		q.Put(ctx, []byte("last"))
+		synctest.Wait() // it is being written
+		within, done := context.WithTimeout(ctx, time.Second)
+		defer done()
+		q.Drain(within)
+		if within.Err() == nil {
+			t.Error("the queue is empty while the program takes nothing")
+		}
+		close(p.take)
+		q.End()
+		q.Drain(ctx)
+		if string(p.got) != "last" || p.ends != 1 {
+			t.Errorf("the program got %q and %d ends", p.got, p.ends)
+		}
+	})
+}
+
+// A client is pinged until it does not answer.
+func TestWatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q, pings, began := New(nil), 0, time.Now()
+		err := q.Watch(t.Context(), time.Second, func(ctx context.Context) error {
+			if pings++; pings < 3 {
+				return nil
+			}
+			<-ctx.Done()
+			return ctx.Err()
+		})
+		if took := time.Since(began); err != context.DeadlineExceeded || pings != 3 || took != 4*time.Second {
+			t.Errorf("%v after %d pings, %s", err, pings, took)
+		}
+	})
+}

@@ -2,6 +2,7 @@ import { useComputed, useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 import { api, enc, type NetworkEvent, type NetworkPolicy, type Sandbox, stream, want } from "../../api/client";
 import { may } from "../../api/session";
+import { again } from "../../lib/again";
 import { calls } from "../../lib/calls";
 import { bytes, clock, span } from "../../lib/format";
 import { allowing, type NetworkRule, without } from "../../lib/policy";
@@ -17,6 +18,7 @@ import { Button, Empty, Failure, Loading, Rows } from "../../ui/kit";
 const MOST = 1000;
 /** How soon a stream that is refused says so. */
 const QUIET_MS = 1000;
+const PAUSES = { first: 500, longest: 10_000 };
 const PRESETS: [string, string][] = [
   ["open", "the public Internet"],
   ["packages", "package registries and code hosts"],
@@ -78,19 +80,6 @@ export function NetworkTab({ of: s }: { of: Sandbox }) {
         if (!stop.signal.aborted) live.value = false;
       }
     };
-    const follow = async () => {
-      let pause = 500;
-      while (!stop.signal.aborted) {
-        const hidden = await whileShown(stop.signal, (shown) =>
-          connect(shown, () => {
-            pause = 500;
-          }),
-        ).catch(() => false);
-        if (hidden) continue;
-        await new Promise((done) => setTimeout(done, pause));
-        pause = Math.min(pause * 2, 10_000);
-      }
-    };
     live.value = false;
     void list();
     if (!ended) {
@@ -100,7 +89,7 @@ export function NetworkTab({ of: s }: { of: Sandbox }) {
         },
         () => {},
       );
-      void follow();
+      void again(stop.signal, PAUSES, (works) => whileShown(stop.signal, (shown) => connect(shown, works)));
     }
     return () => stop.abort();
   }, [s.id, ended]);

@@ -9,6 +9,7 @@ import "@xterm/xterm/css/xterm.css";
 import { useEffect, useRef } from "preact/hooks";
 import { ApiError, api, decodeBase64, enc, type Job, pages, type Sandbox, send, stream, want } from "../../api/client";
 import { may } from "../../api/session";
+import { again } from "../../lib/again";
 import { calls } from "../../lib/calls";
 import { whileShown } from "../../lib/shown";
 import { label } from "../../lib/text";
@@ -24,6 +25,7 @@ const TAG = "console-terminal";
 const SCROLLBACK = 5000;
 /** How much output a terminal keeps for who comes back to it, in bytes. */
 const KEEP = 1 << 20;
+const PAUSES = { first: 300, longest: 8000 };
 
 /** Whether terminals are read out, which is slower: asked for once, it holds for all of them. */
 const reader = signal(false);
@@ -227,50 +229,44 @@ function Screen({ of: s, job, ended }: { of: Sandbox; job: Job; ended: () => voi
     state.value = "open"; // what is typed arrives from now on
 
     let offset = 0;
-    const run = async () => {
-      let pause = 300;
-      while (!stop.signal.aborted) {
-        try {
-          const hidden = await whileShown(stop.signal, (shown) =>
-            stream<Line>(
-              "GET",
-              `/v1/sandboxes/${enc(s.id)}/jobs/${enc(job.id)}/attach?stdout_offset=${offset}`,
-              undefined,
-              (line) => {
-                pause = 300;
-                if (state.value === "lost") state.value = "open";
-                if (line.data) {
-                  const from = line.offset ?? offset;
-                  if (from > offset && offset > 0) t.write("\r\n\x1b[7m output was not kept \x1b[0m\r\n");
-                  const data = decodeBase64(line.data);
-                  offset = from + data.length;
-                  t.write(data);
-                }
-                if (line.final) {
-                  state.value = "ended";
-                  t.write("\r\n\x1b[2mThe shell has ended.\x1b[0m\r\n");
-                  t.options.disableStdin = true;
-                }
-              },
-              shown,
-            ),
-          );
-          if (state.value === "ended") return;
-          if (hidden) continue;
-        } catch (err) {
-          if (stop.signal.aborted) return;
-          if (err instanceof ApiError && [404, 409].includes(err.status)) {
-            state.value = "ended";
-            t.write(`\r\n${label(err.message)}\r\n`);
-            return;
-          }
-          state.value = "lost";
-        }
-        await new Promise((done) => setTimeout(done, pause));
-        pause = Math.min(pause * 2, 8000);
+    const heard = (line: Line) => {
+      if (state.value === "lost") state.value = "open";
+      if (line.data) {
+        const from = line.offset ?? offset;
+        if (from > offset && offset > 0) t.write("\r\n\x1b[7m output was not kept \x1b[0m\r\n");
+        const data = decodeBase64(line.data);
+        offset = from + data.length;
+        t.write(data);
+      }
+      if (line.final) {
+        state.value = "ended";
+        t.write("\r\n\x1b[2mThe shell has ended.\x1b[0m\r\n");
+        t.options.disableStdin = true;
       }
     };
-    void run();
+    const connect = (works: () => void) =>
+      whileShown(stop.signal, (shown) =>
+        stream<Line>(
+          "GET",
+          `/v1/sandboxes/${enc(s.id)}/jobs/${enc(job.id)}/attach?stdout_offset=${offset}`,
+          undefined,
+          (line) => {
+            works();
+            heard(line);
+          },
+          shown,
+        ),
+      );
+    void again(stop.signal, PAUSES, connect, (_, err) => {
+      if (state.value === "ended") return true;
+      if (err instanceof ApiError && [404, 409].includes(err.status)) {
+        state.value = "ended";
+        t.write(`\r\n${label(err.message)}\r\n`);
+        return true;
+      }
+      if (err) state.value = "lost";
+      return false;
+    });
     return () => {
       stop.abort();
       clearTimeout(resizing);

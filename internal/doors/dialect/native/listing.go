@@ -69,6 +69,23 @@ func readSandbox(ctx context.Context, svc sandbox.Service, uri, id string) (*mcp
 	return document(uri, view(sb))
 }
 
+// Watched returns the id of the sandbox that a resource is. What happens to files is not
+// told: a client reads them when it needs them.
+func (d *Dialect) Watched(ctx context.Context, svc sandbox.Service, uri string) (string, error) {
+	id, file, _, err := parseURI(uri)
+	if err != nil {
+		return "", err
+	}
+	if file != "" {
+		return "", invalid("changes of files are not told; subscribe to a sandbox, %s", sandboxURI(id))
+	}
+	sb, err := svc.Get(ctx, id)
+	if err != nil {
+		return "", err
+	}
+	return sb.ID, nil
+}
+
 // entryView is an entry of a directory as a resource.
 type entryView struct {
 	URI string `json:"uri"`

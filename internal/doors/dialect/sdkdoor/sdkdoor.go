@@ -1,6 +1,5 @@
 // Package sdkdoor is what the doors for other products' SDKs have in common on HTTP:
-// reading host names and bodies, taking uploads, sending files, and telling when to try
-// again. Package gate authenticates their callers.
+// reading host names and bodies, sending files, and telling when to try again. Package gate authenticates their callers.
 package sdkdoor
 
 import (
@@ -13,7 +12,6 @@ import (
 	"path"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/cove-sh/cove/internal/limits"
 	"github.com/cove-sh/cove/sandbox"
@@ -69,33 +67,6 @@ func ReadBody(w http.ResponseWriter, r *http.Request, most int64, advice string)
 		return nil, sandbox.Errorf(sandbox.CodeTooLarge, "the body has more than %d bytes; %s", most, advice)
 	}
 	return data, err
-}
-
-// drainTime is how long the rest of a refused upload is read, so that the client can
-// read the answer.
-const drainTime = 5 * time.Second
-
-// Receive serves a request whose body is content of any size. Take reads the body, and
-// answer or fail writes the answer. An error is answered while the client is still sending.
-func Receive[T any](w http.ResponseWriter, r *http.Request, take func() (T, error), answer func(T), fail func(error)) {
-	rc := http.NewResponseController(w)
-	_ = rc.EnableFullDuplex()
-	if r.ProtoMajor < 2 {
-		w.Header().Set("Connection", "close") // what is left of a body would be the next request
-	}
-	v, err := take()
-	if err == nil {
-		// A form ends before its body does. In full duplex, net/http must not meet the
-		// end of the body after the handler has returned: it would panic.
-		if limits.Drain(w, r, drainTime) == nil {
-			w.Header().Del("Connection")
-		}
-		answer(v)
-		return
-	}
-	fail(err)
-	_ = rc.Flush()
-	_ = limits.Drain(w, r, drainTime) // the client may be gone
 }
 
 // SetAttachment describes content of a sandbox, which a browser saves under a name and does

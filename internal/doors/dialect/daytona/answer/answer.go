@@ -207,7 +207,7 @@ func (rt *Router) On(pattern string, h Handler) {
 func (rt *Router) OnUpload(pattern string, take func(r *http.Request) (status int, v any, err error)) {
 	rt.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 		var status int
-		sdkdoor.Receive(w, r, func() (v any, err error) {
+		limits.Receive(w, r, func() (v any, err error) {
 			status, v, err = take(r)
 			return v, err
 		}, func(v any) { JSON(w, status, v) }, func(err error) { rt.fail(w, r, err) })

@@ -15,6 +15,7 @@ import (
 	"github.com/coder/websocket"
 
 	"github.com/cove-sh/cove/internal/doors/dialect/daytona/answer"
+	"github.com/cove-sh/cove/internal/doors/stdin"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -25,7 +26,11 @@ const (
 	// ptyKeep is how much output of a terminal a client may find when it attaches late.
 	ptyKeep = 4 << 20
 	// maxTerminal bounds the columns and rows of a terminal.
-	maxTerminal     = 1000
+	maxTerminal = 1000
+	// pingEvery is how often a client is asked whether it is still there, and lastInput
+	// how long a program may take for what a client has typed that is gone.
+	pingEvery       = 30 * time.Second
+	lastInput       = 2 * time.Second
 	defaultCols     = 80
 	defaultRows     = 24
 	shellOfTerminal = `if command -v bash >/dev/null; then exec bash -il; else exec sh -il; fi`
@@ -298,25 +303,15 @@ func (p *plane) attach(w http.ResponseWriter, r *http.Request, job *sandbox.Job,
 	if err != nil {
 		return // it has answered
 	}
-	var reader sync.WaitGroup
-	defer reader.Wait()
+	var workers sync.WaitGroup
+	defer workers.Wait()
 	defer conn.CloseNow()
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	if sendJSON(ctx, conn, control{Type: "control", Status: "connected"}) != nil {
 		return
 	}
-	reader.Go(func() {
-		defer cancel()
-		// A read that is cancelled would close the connection before the last words.
-		for {
-			_, data, err := conn.Read(context.WithoutCancel(ctx))
-			if err != nil {
-				return
-			}
-			_ = p.svc.WriteInput(ctx, job.SandboxID, job.ID, data, false) // a program need not read
-		}
-	})
+	p.typing(ctx, cancel, &workers, conn, job)
 	next := from.StdoutOffset
 	ended, err := p.svc.Attach(ctx, job.SandboxID, job.ID, from, func(e sandbox.JobEvent) error {
 		if len(e.Data) == 0 {
@@ -336,6 +331,31 @@ func (p *plane) attach(w http.ResponseWriter, r *http.Request, job *sandbox.Job,
 	default:
 		p.say(r.Context(), conn, ended)
 	}
+}
+
+// typing passes on to a terminal what its client types, and cancels when the client is
+// gone. The last words of a client get to the terminal all the same.
+func (p *plane) typing(ctx context.Context, cancel context.CancelFunc, workers *sync.WaitGroup, conn *websocket.Conn, job *sandbox.Job) {
+	input := stdin.New(func(ctx context.Context, data []byte, end bool) error {
+		return p.svc.WriteInput(ctx, job.SandboxID, job.ID, data, end)
+	})
+	writing, stop := context.WithCancel(context.WithoutCancel(ctx))
+	workers.Go(func() { input.Run(writing) })
+	workers.Go(func() {
+		defer cancel()
+		_ = input.Watch(ctx, pingEvery, conn.Ping)
+	})
+	workers.Go(func() {
+		defer stop()
+		// A read that is cancelled would close the connection before the last words.
+		for _, data, err := conn.Read(writing); err == nil; _, data, err = conn.Read(writing) {
+			input.Put(ctx, data)
+		}
+		cancel()
+		last, done := context.WithTimeout(writing, lastInput)
+		defer done()
+		input.Drain(last)
+	})
 }
 
 // say tells a client how a terminal's program has ended.

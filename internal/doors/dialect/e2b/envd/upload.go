@@ -14,7 +14,6 @@ import (
 	"github.com/klauspost/compress/gzip"
 
 	"github.com/cove-sh/cove/internal/doors/dialect/e2b/answer"
-	"github.com/cove-sh/cove/internal/doors/dialect/sdkdoor"
 	"github.com/cove-sh/cove/internal/limits"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -37,7 +36,7 @@ type written struct {
 
 // upload writes one file, or the files of a form.
 func (p *plane) upload(w http.ResponseWriter, r *http.Request) {
-	sdkdoor.Receive(w, r, func() ([]written, error) { return p.receive(r) },
+	limits.Receive(w, r, func() ([]written, error) { return p.receive(r) },
 		func(files []written) { answer.JSON(w, http.StatusOK, files) },
 		func(err error) { p.refuse(w, r, err) })
 }

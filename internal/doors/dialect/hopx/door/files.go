@@ -56,7 +56,7 @@ func (x *exchange) download() {
 
 // upload writes the file of a form.
 func (x *exchange) upload() {
-	sdkdoor.Receive(x.w, x.r, x.receive, func(v any) { x.json(http.StatusOK, v) }, x.fail)
+	limits.Receive(x.w, x.r, x.receive, func(v any) { x.json(http.StatusOK, v) }, x.fail)
 }
 
 // receive reads a form with one file and its path, in either order.

@@ -17,6 +17,7 @@ import (
 	"github.com/cove-sh/cove/internal/doors/dialect/gate"
 	"github.com/cove-sh/cove/internal/doors/dialect/sdkdoor"
 	"github.com/cove-sh/cove/internal/doors/dialect/superserve/terms"
+	"github.com/cove-sh/cove/internal/limits"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -130,7 +131,7 @@ func (d *Door) archive(ctx context.Context, id, dir string) (_ *os.File, size in
 
 // upload writes a file and makes its parents.
 func (d *Door) upload(w http.ResponseWriter, r *http.Request, _ []string) error {
-	sdkdoor.Receive(w, r, func() (*sandbox.FileInfo, error) { return d.write(r) },
+	limits.Receive(w, r, func() (*sandbox.FileInfo, error) { return d.write(r) },
 		func(info *sandbox.FileInfo) {
 			writeJSON(w, http.StatusOK, map[string]any{"path": info.Path, "size": info.Size})
 		},

@@ -91,7 +91,10 @@ func (s *session) run(parent context.Context) (*sandbox.Job, error) {
 		return nil, err
 	}
 	s.job = started.ID
-	s.workers.Go(func() { s.ping(ctx, cancel) })
+	s.workers.Go(func() {
+		defer cancel() // a client that does not answer is gone
+		_ = s.input.Watch(ctx, pingEvery, s.conn.Ping)
+	})
 	s.workers.Go(func() { s.input.Run(ctx) })
 	s.workers.Go(func() { s.readInput(ctx, cancel) })
 	var offsets [2]int64
@@ -140,27 +143,6 @@ func (s *session) sendText(ctx context.Context, v any) error {
 		return err
 	}
 	return s.conn.Write(ctx, websocket.MessageText, data)
-}
-
-// ping ends the command of a client that does not answer.
-func (s *session) ping(ctx context.Context, cancel context.CancelFunc) {
-	tick := time.NewTicker(pingEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			began := time.Now()
-			within, done := context.WithTimeout(ctx, pingEvery)
-			err := s.input.Answer(began, s.conn.Ping(within))
-			done()
-			if err != nil {
-				cancel()
-				return
-			}
-		}
-	}
 }
 
 // readInput passes what the client sends to the command, and cancels it when the

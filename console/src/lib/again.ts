@@ -1,0 +1,47 @@
+// One connection after another, with pauses between those that fail.
+
+/** Pauses are how long the first pause is and the longest, in milliseconds. */
+export interface Pauses {
+  first: number;
+  longest: number;
+}
+
+/**
+ * again connects until signal aborts or ended says that it is over. Connect tells whether the page was hidden, and calls
+ * works when there is an answer. After a page was hidden the next connection comes at once, and else after a pause, which
+ * doubles until a connection works.
+ */
+export async function again(
+  signal: AbortSignal,
+  pauses: Pauses,
+  connect: (works: () => void) => Promise<boolean>,
+  ended: (hidden: boolean, err?: unknown) => boolean = () => false,
+): Promise<void> {
+  let pause = pauses.first;
+  const works = () => {
+    pause = pauses.first;
+  };
+  while (!signal.aborted) {
+    let hidden = false;
+    let failure: unknown;
+    try {
+      hidden = await connect(works);
+    } catch (err) {
+      failure = err;
+    }
+    if (signal.aborted || ended(hidden, failure)) return;
+    if (hidden) continue;
+    await sleep(pause, signal);
+    pause = Math.min(pause * 2, pauses.longest);
+  }
+}
+
+function sleep(ms: number, signal: AbortSignal): Promise<void> {
+  return new Promise((done) => {
+    const timer = setTimeout(done, ms);
+    signal.addEventListener("abort", () => {
+      clearTimeout(timer);
+      done();
+    });
+  });
+}
