@@ -11,8 +11,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// asking is a policy that asks about everything.
-var asking = sandbox.NetworkPolicy{Preset: sandbox.NetworkNone, Rules: []sandbox.NetworkRule{{Action: sandbox.NetworkAsk, To: "*"}}}
+// askAll is a policy that asks about everything.
+var askAll = sandbox.NetworkPolicy{Preset: sandbox.NetworkNone, Rules: []sandbox.NetworkRule{{Action: sandbox.NetworkAsk, To: "*"}}}
 
 // openQuestions waits until a sandbox has n open questions, and returns them.
 func openQuestions(t *testing.T, d *covetest.Daemon, id string, n int) []sandbox.Approval {
@@ -70,7 +70,7 @@ func TestRealAsk(t *testing.T) {
 		n := internet.Here(t)
 		n.SetName("first.ask.test", netip.MustParseAddr("203.0.113.10"))
 		n.SetName("second.ask.test", netip.MustParseAddr("203.0.113.10"))
-		id := create(t, d, asking)
+		id := create(t, d, askAll)
 		visits := n.Visits("203.0.113.10:80")
 		job := begin(t, d, id, slowly("http://first.ask.test/"))
 		q := openQuestions(t, d, id, 1)[0]
@@ -140,8 +140,8 @@ func TestRealAsk(t *testing.T) {
 func TestRealAskOutlivesTheDaemon(t *testing.T) {
 	own(t, func(t *testing.T, d *covetest.Daemon) {
 		n := internet.Here(t)
-		id := create(t, d, asking)
-		short := asking
+		id := create(t, d, askAll)
+		short := askAll
 		short.AskTimeoutSeconds = 2
 		late := create(t, d, short)
 		before := n.Visits("198.51.100.10:80")
@@ -176,7 +176,7 @@ func TestRealAskOutlivesTheDaemon(t *testing.T) {
 func TestRealAskFlood(t *testing.T) {
 	shared(t, func(t *testing.T, d *covetest.Daemon) {
 		n := internet.Here(t)
-		id := create(t, d, asking)
+		id := create(t, d, askAll)
 		flood := begin(t, d, id, python(`
 def one(i):
     try:

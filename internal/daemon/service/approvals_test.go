@@ -263,6 +263,26 @@ func TestApprovalOutlivesTheDaemon(t *testing.T) {
 	must(t, err)
 }
 
+// A merge makes the winner's machine the parent's: what waits in it is the parent's
+// question from then on, and the parent's answer counts.
+func TestApprovalThroughAMerge(t *testing.T) {
+	w := newHarness(t)
+	x := w.asking("x")
+	child := w.fork("x", sandbox.ForkRequest{Name: "f"})[0]
+	w.engine.Ask(w.record(child.ID).Instance, asks(1))
+	w.await(sandbox.EventApprovalAsked, 1)
+	_, err := w.Merge(asRed(t), "x", sandbox.MergeRequest{Winner: "f"})
+	must(t, err)
+	if got := w.approvalIDs(asRed(t), sandbox.ListApprovalsRequest{Sandbox: "x"}); !slices.Equal(got, []string{asks(1).ID}) {
+		t.Errorf("the parent asks %q", got)
+	}
+	_, err = w.AnswerApproval(asRed(t), asks(1).ID, sandbox.AnswerApprovalRequest{Allow: true, Scope: sandbox.ApproveSandbox})
+	must(t, err)
+	if r := w.record(x.ID); len(r.Answers) != 1 {
+		t.Errorf("the parent has the answers %+v", r.Answers)
+	}
+}
+
 func TestApprovalsOfOthers(t *testing.T) {
 	w := newHarness(t)
 	x := w.asking("x")

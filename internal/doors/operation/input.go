@@ -69,12 +69,13 @@ type orphanPath struct {
 	ID string `path:"id" doc:"An orphan's id."`
 }
 
-type approvalPath struct {
+// ApprovalPath is the part of a path that names an approval.
+type ApprovalPath struct {
 	ID string `path:"id" doc:"An approval's id."`
 }
 
 type answerApprovalInput struct {
-	approvalPath
+	ApprovalPath
 	Body sandbox.AnswerApprovalRequest
 }
 
@@ -100,7 +101,7 @@ func (p *SecretPath) name() string   { return p.Secret }
 func (p *snapshotPath) name() string { return p.Snapshot }
 func (p *volumePath) name() string   { return p.Volume }
 func (p *orphanPath) name() string   { return p.ID }
-func (p *approvalPath) name() string { return p.ID }
+func (p *ApprovalPath) name() string { return p.ID }
 func (p *keyPath) name() string      { return p.ID }
 func (p *templatePath) name() string { return p.Name }
 func (p *buildPath) name() string    { return p.Build }

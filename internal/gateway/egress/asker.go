@@ -24,6 +24,8 @@ const (
 	// newQuestions is how many further questions a second a sandbox may ask, after as
 	// many at once as can be open.
 	newQuestions = 1
+	// maxWaiting is how many connections may wait, for all questions together.
+	maxWaiting = 1024
 )
 
 // Subject is what a question is about, and all that an answer to it allows: the port of a
@@ -75,8 +77,9 @@ type asker struct {
 	changed func() // nil if nobody can be asked
 	more    *rate.Limiter
 
-	mu   sync.Mutex
-	open map[Subject]*asking // guarded by mu
+	mu      sync.Mutex
+	open    map[Subject]*asking // guarded by mu
+	waiting int                 // guarded by mu; who has joined and not left
 }
 
 // asking is an open question. Its Waiting is guarded by asker.mu, and so is refusal
@@ -102,8 +105,12 @@ func (k *asker) join(sub Subject, open time.Duration) (q *asking, refusal string
 	defer k.changed()
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if k.waiting >= maxWaiting {
+		return nil, fmt.Sprintf("%d connections of the sandbox wait for answers already", k.waiting)
+	}
 	if q := k.open[sub]; q != nil {
 		q.Waiting++
+		k.waiting++
 		return q, ""
 	}
 	if len(k.open) >= sandbox.MaxOpenApprovals || !k.more.Allow() {
@@ -113,6 +120,7 @@ func (k *asker) join(sub Subject, open time.Duration) (q *asking, refusal string
 	q = &asking{done: make(chan struct{}), Question: Question{ID: QuestionPrefix + strings.ToLower(rand.Text()), Subject: sub,
 		Since: now, Expires: now.Add(open), Waiting: 1}}
 	k.open[sub] = q
+	k.waiting++
 	q.timer = time.AfterFunc(open, func() { k.settle(q, "nobody has answered in time") })
 	return q, ""
 }
@@ -124,6 +132,7 @@ func (k *asker) leave(q *asking) {
 	}
 	k.mu.Lock()
 	q.Waiting--
+	k.waiting--
 	if q.Waiting == 0 && k.open[q.Subject] == q {
 		delete(k.open, q.Subject)
 		q.timer.Stop()

@@ -78,7 +78,7 @@ var about = map[string]string{
 // words are the values of enumerated types.
 var words = map[reflect.Type][]string{
 	reflect.TypeFor[sandbox.NetworkPreset]():     {string(sandbox.NetworkOpen), string(sandbox.NetworkPackages), string(sandbox.NetworkNone)},
-	reflect.TypeFor[sandbox.NetworkAction]():     {string(sandbox.NetworkAllow), string(sandbox.NetworkDeny)},
+	reflect.TypeFor[sandbox.NetworkAction]():     {string(sandbox.NetworkAllow), string(sandbox.NetworkDeny), string(sandbox.NetworkAsk)},
 	reflect.TypeFor[sandbox.PlaceholderAction](): {string(sandbox.PlaceholderForward), string(sandbox.PlaceholderBlock)},
 }
 

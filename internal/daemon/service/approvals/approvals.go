@@ -131,6 +131,17 @@ func (b *Book) add(o Owner, q *engine.Question) *entry {
 	return e
 }
 
+// Move gives the open questions of an instance to the sandbox that it has become.
+func (b *Book) Move(o Owner) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, e := range b.open {
+		if e.Instance == o.Instance {
+			b.move(e, o)
+		}
+	}
+}
+
 // move gives a question to the sandbox that its instance has become. It requires mu.
 func (b *Book) move(e *entry, o Owner) {
 	b.leaveTeam(e)
