@@ -63,16 +63,42 @@ function Question({ a }: { a: Approval }) {
         <Left until={a.expires_at} />
       </td>
       <td class="actions">
-        <Button small kind="primary" scope="sandboxes:write" disabled={busy.value} aria-label={`Allow ${what} once`} onClick={() => void answer(true, "once", "Allowed once")}>
+        <Button
+          small
+          kind="primary"
+          scope="sandboxes:write"
+          disabled={busy.value}
+          aria-label={`Allow ${what} once`}
+          onClick={() => void answer(true, "once", "Allowed once")}
+        >
           Once
         </Button>
-        <Button small scope="sandboxes:write" disabled={busy.value} aria-label={`Allow ${what} for this sandbox`} onClick={() => void answer(true, "sandbox", "Allowed for this sandbox")}>
+        <Button
+          small
+          scope="sandboxes:write"
+          disabled={busy.value}
+          aria-label={`Allow ${what} for this sandbox`}
+          onClick={() => void answer(true, "sandbox", "Allowed for this sandbox")}
+        >
           This sandbox
         </Button>
-        <Button small scope="sandboxes:write" disabled={busy.value} aria-label={`Allow ${what} for an hour`} onClick={() => void answer(true, "duration", "Allowed for an hour")}>
+        <Button
+          small
+          scope="sandboxes:write"
+          disabled={busy.value}
+          aria-label={`Allow ${what} for an hour`}
+          onClick={() => void answer(true, "duration", "Allowed for an hour")}
+        >
           An hour
         </Button>
-        <Button small kind="danger" scope="sandboxes:write" disabled={busy.value} aria-label={`Refuse ${what}`} onClick={() => void answer(false, "once", "Refused")}>
+        <Button
+          small
+          kind="danger"
+          scope="sandboxes:write"
+          disabled={busy.value}
+          aria-label={`Refuse ${what}`}
+          onClick={() => void answer(false, "once", "Refused")}
+        >
           Refuse
         </Button>
       </td>

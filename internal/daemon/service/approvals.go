@@ -267,6 +267,9 @@ func describeAnswer(asked, answer *sandbox.Approval) string {
 func (s *Service) apply(ctx context.Context, o approvals.Owner, asked, answer *sandbox.Approval) error {
 	allow := answer.State == sandbox.ApprovalAllowed
 	if answer.Scope == sandbox.ApproveOnce {
+		// The answer counts whether or not the caller stays to hear of it.
+		ctx, cancel := call.Teardown(ctx)
+		defer cancel()
 		asking, err := s.askingInstance(ctx, o.Instance)
 		if err == nil {
 			err = asking.AnswerQuestion(ctx, asked.ID, allow)

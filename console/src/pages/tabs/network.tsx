@@ -330,7 +330,9 @@ function Policy({
             {rules.length === 0 && <p class="muted small">There are none.</p>}
             {rules.map((r, i) => (
               <div class="rule" key={i}>
-                <span class={`badge ${r.action === "allow" ? "green" : r.action === "ask" ? "amber" : "red"}`}>{label(r.action)}</span>
+                <span class={`badge ${r.action === "allow" ? "green" : r.action === "ask" ? "amber" : "red"}`}>
+                  {label(r.action)}
+                </span>
                 <bdi class="mono cut grow" title={label(r.to)}>
                   {label(r.to)}
                 </bdi>

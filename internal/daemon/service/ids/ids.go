@@ -18,8 +18,6 @@ const (
 	Job        = "job-"
 	Delivery   = "whd-"
 	Checkpoint = "ckp-"
-	// Approval begins the ids of questions, which cells make.
-	Approval = "apr-"
 	// Golden begins the ids of golden checkpoints, which are not random.
 	Golden = "golden-"
 )
