@@ -72,11 +72,11 @@ type Approval struct {
 // ListApprovalsRequest selects questions. Zero fields select all.
 type ListApprovalsRequest struct {
 	// Sandbox selects those of one sandbox, by id or name.
-	Sandbox string `json:"sandbox,omitempty" query:"sandbox"`
+	Sandbox string `json:"sandbox,omitempty" query:"sandbox" doc:"Only those of this sandbox, by id or name."`
 	// State selects those of one state; empty is open ones.
-	State ApprovalState `json:"state,omitempty" query:"state"`
+	State ApprovalState `json:"state,omitempty" query:"state" doc:"Only open, allowed, denied, expired or withdrawn ones; absent is open."`
 	// All selects those of all states.
-	All bool `json:"all,omitempty" query:"all"`
+	All bool `json:"all,omitempty" query:"all" doc:"Those of all states."`
 	Page
 }
 

@@ -2,6 +2,7 @@ package mcpserver
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -169,7 +170,7 @@ func TestUserAnswersPolicy(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if text := res.Content[0].(*mcp.TextContent).Text; strings.Contains(text, "7") != (code == 7) {
+			if text := res.Content[0].(*mcp.TextContent).Text; !strings.Contains(text, fmt.Sprintf("exit code %d ", code)) {
 				t.Errorf("it says %q", text)
 			}
 		})

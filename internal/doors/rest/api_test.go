@@ -233,8 +233,8 @@ func TestErrorsAreTheSameOnBothSides(t *testing.T) {
 			want.RetryAfter = 1500 * time.Millisecond
 			_, c := serve(t, failing{err: want})
 			got := verbs(t.Context(), c)
-			if len(got) != 45 {
-				t.Errorf("%d verbs were called, want 45", len(got))
+			if len(got) != 48 {
+				t.Errorf("%d verbs were called, want 48", len(got))
 			}
 			for verb, err := range got {
 				e, ok := errors.AsType[*sandbox.Error](err)
