@@ -130,6 +130,53 @@ func (w *waiting) Exec(ctx context.Context, _ string, _ sandbox.ExecRequest, _ s
 	}
 }
 
+func (w *waiting) GetJob(context.Context, string, string) (*sandbox.Job, error) {
+	return nil, sandbox.Errorf(sandbox.CodeNotFound, "there is no such job")
+}
+
+func (w *waiting) Attach(ctx context.Context, name, id string, _ sandbox.AttachRequest, _ sandbox.JobSink) (*sandbox.Job, error) {
+	return w.GetJob(ctx, name, id)
+}
+
+// With clients of the newest revision a question ends the call, so that only a tool asks
+// that can be called again: job_get does before it looks, and a command is not run for a
+// question.
+func TestUserAnswersPolicyStateless(t *testing.T) {
+	for answer, want := range map[string]string{"accept": "allowed", "decline": "refused", "cancel": "open"} {
+		t.Run(answer, func(t *testing.T) {
+			u := &waiting{newFake(), make(chan sandbox.AnswerApprovalRequest, 1)}
+			w := serve(t, Config{Service: u})
+			asked := 0
+			opts := &mcp.ClientOptions{ElicitationHandler: func(context.Context, *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
+				asked++
+				return &mcp.ElicitResult{Action: answer, Content: map[string]any{}}, nil
+			}}
+			client := mcp.NewClient(&mcp.Implementation{Name: "t", Version: "1"}, opts)
+			cs, err := client.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: w.url + "/mcp", HTTPClient: w.client}, &mcp.ClientSessionOptions{ProtocolVersion: statelessRevision})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer cs.Close()
+			res, err := cs.CallTool(t.Context(), &mcp.CallToolParams{Name: "job_get", Arguments: map[string]any{"sandbox": "sbx-1", "job_id": "job-1"}})
+			if err != nil || !res.IsError || asked != 1 {
+				t.Errorf("asked %d times; got %+v, %v", asked, res, err)
+			}
+			got := "open"
+			select {
+			case req := <-u.answered:
+				got = "refused"
+				if req.Allow {
+					got = "allowed"
+				}
+			default:
+			}
+			if got != want {
+				t.Errorf("the question is %s, want %s", got, want)
+			}
+		})
+	}
+}
+
 // The user of a client with a session is asked, while a command runs, what the policy of
 // the sandbox asks. Only a yes allows: a question that fails or is dismissed answers
 // nothing.
