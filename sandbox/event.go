@@ -38,10 +38,17 @@ const (
 	// EventNetwork tells what a sandbox tried to reach. Only streams of one sandbox
 	// have these, and those that were missed are in the sandbox's network log.
 	EventNetwork EventKind = "network"
+	// EventApprovalAsked tells of a question that a network policy asks,
+	// EventApprovalAnswered that somebody has answered it, and EventApprovalExpired that
+	// it has ended without an answer.
+	EventApprovalAsked    EventKind = "approval.asked"
+	EventApprovalAnswered EventKind = "approval.answered"
+	EventApprovalExpired  EventKind = "approval.expired"
 )
 
 // EventKinds are the kinds that can be asked for.
-var EventKinds = []EventKind{EventSandbox, EventSandboxDeleted, EventSnapshot, EventSnapshotDeleted, EventJob, EventBuild, EventStats, EventNetwork}
+var EventKinds = []EventKind{EventSandbox, EventSandboxDeleted, EventSnapshot, EventSnapshotDeleted, EventJob, EventBuild, EventStats, EventNetwork,
+	EventApprovalAsked, EventApprovalAnswered, EventApprovalExpired}
 
 // Event is something that has happened. Of the fields after SandboxID one is set, by
 // its kind, but for deletions and [EventBegun].
@@ -64,6 +71,7 @@ type Event struct {
 	Build      *Build        `json:"build,omitempty"`
 	Stats      *StatsPoint   `json:"stats,omitempty"`
 	Network    *NetworkEvent `json:"network,omitempty"`
+	Approval   *Approval     `json:"approval,omitempty"`
 }
 
 // EventsOldest, as [FollowEventsRequest].After, begins with the oldest event that is

@@ -76,6 +76,20 @@ const (
 	DefaultConnectionsPerSecond = 500
 	MaxConnectionsPerSecond     = 100_000
 	MaxNetworkRules             = 512
+	DefaultAskTimeoutSeconds    = 120
+	MaxAskTimeoutSeconds        = 600
+
+	// Of questions about connections, see [Approval]: how many are open at once for a
+	// sandbox, for a team and on the server; above that, connections are refused unasked.
+	// MaxAnswers is how many answers are kept for a sandbox, and MaxAnswerSeconds how
+	// long one can be good that is for a time. ApprovalsKept is how many questions that
+	// are over the server remembers, until it is restarted.
+	MaxOpenApprovals       = 64
+	MaxOpenApprovalsTeam   = 1024
+	MaxOpenApprovalsServer = 8192
+	MaxAnswers             = 256
+	MaxAnswerSeconds       = 30 * 24 * 3600
+	ApprovalsKept          = 1024
 
 	// MaxNetworkLogBytes is what a sandbox's network log takes on disk, the
 	// newest events; NetworkLogRetention is how long it stays after the

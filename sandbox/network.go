@@ -23,6 +23,10 @@ type NetworkAction string
 const (
 	NetworkAllow NetworkAction = "allow"
 	NetworkDeny  NetworkAction = "deny"
+	// NetworkAsk lets the connection wait until somebody has allowed it; see [Approval].
+	// Nothing of it leaves before, not even a question for the address of its name. It is
+	// for domains, addresses and ranges; a ping is refused.
+	NetworkAsk NetworkAction = "ask"
 )
 
 // NetworkRule decides about the connections that it matches.
@@ -60,6 +64,9 @@ type NetworkPolicy struct {
 	// host that the secret is not for: "forward", the default, sends the
 	// placeholder as it is, "block" refuses the request.
 	Placeholders PlaceholderAction `json:"placeholders,omitempty"`
+	// AskTimeoutSeconds is how long a connection waits for somebody to allow it, where a
+	// rule says ask, and is refused then; 0 is [DefaultAskTimeoutSeconds].
+	AskTimeoutSeconds int `json:"ask_timeout_seconds,omitempty"`
 	// MaxConnections bounds connections at the same time; 0 is
 	// [DefaultMaxConnections].
 	MaxConnections int `json:"max_connections,omitempty"`

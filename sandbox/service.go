@@ -22,6 +22,7 @@ type Service interface {
 	Interpreters
 	Files
 	Network
+	Approvals
 	Secrets
 	Previews
 	Observe

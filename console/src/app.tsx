@@ -9,7 +9,7 @@ import { NAV } from "./nav";
 import { Dialogs } from "./pages/dialogs";
 import { HomePage } from "./pages/home";
 import { SignIn } from "./pages/signin";
-import { connection, living, loadError, start } from "./state/live";
+import { approvals, connection, living, loadError, start } from "./state/live";
 import { CallForms, Confirm, CopyAs, Dialog } from "./ui/dialog";
 import { dismiss, leave, recent, toasts } from "./ui/do";
 import { Icon, Logo } from "./ui/icons";
@@ -43,6 +43,7 @@ function lazy<P extends object>(load: () => Promise<ComponentType<P>>): (props: 
 }
 
 const SandboxPage = lazy(() => import("./pages/sandbox").then((m) => m.SandboxPage));
+const ApprovalsPage = lazy(() => import("./pages/approvals").then((m) => m.ApprovalsPage));
 const ComparePage = lazy(() => import("./pages/compare").then((m) => m.ComparePage));
 const ComputersPage = lazy(() => import("./pages/computers").then((m) => m.ComputersPage));
 const TemplatesPage = lazy(() => import("./pages/templates").then((m) => m.TemplatesPage));
@@ -74,7 +75,8 @@ function Shell() {
   }, [path]);
   useSignalEffect(() => {
     const n = living.value.length;
-    document.title = n ? `Cove · ${n}` : "Cove";
+    const asked = approvals.value.size ? `(${approvals.value.size}) ` : "";
+    document.title = asked + (n ? `Cove · ${n}` : "Cove");
   });
   const help = useSignal(false);
   useKeys({
@@ -123,6 +125,7 @@ function Shell() {
         <Switch>
           <Route path="/" component={HomePage} />
           <Route path="/s/:id/:tab?">{(p) => <SandboxPage id={decodeURIComponent(p.id)} tab={p.tab} />}</Route>
+          <Route path="/approvals">{() => <ApprovalsPage />}</Route>
           <Route path="/compare">{() => <ComparePage />}</Route>
           <Route path="/computers">{() => <ComputersPage />}</Route>
           <Route path="/templates">{() => <TemplatesPage />}</Route>
@@ -166,6 +169,7 @@ function Sidebar({ path }: { path: string }) {
   const history = useSignal(false);
   const who = session.value!;
   const count = useComputed(() => living.value.length);
+  const open = useComputed(() => approvals.value.size);
   const [dot, said] = SAID[connection.value];
   const at = (to: string) => (to === "/" ? path === "/" || path.startsWith("/s/") : path.startsWith(to));
   return (
@@ -187,11 +191,12 @@ function Sidebar({ path }: { path: string }) {
       </div>
       <ul>
         {NAV.map((n, i) => (
-          <li key={n.to} class={i === 4 || i === 8 ? "gap" : ""}>
+          <li key={n.to} class={i === 5 || i === 9 ? "gap" : ""}>
             <Link href={n.to} class={at(n.to) ? "on" : ""} aria-current={at(n.to) ? "page" : undefined}>
               <Icon name={n.icon} />
               <span class="grow">{n.text}</span>
               {n.to === "/" && count.value > 0 && <span class="count">{count.value}</span>}
+              {n.to === "/approvals" && open.value > 0 && <span class="badge amber">{open.value}</span>}
             </Link>
           </li>
         ))}

@@ -2,6 +2,7 @@ import type { IconName } from "./ui/icons";
 
 export const NAV: { to: string; text: string; icon: IconName }[] = [
   { to: "/", text: "Sandboxes", icon: "tree" },
+  { to: "/approvals", text: "Approvals", icon: "help" },
   { to: "/compare", text: "Compare", icon: "merge" },
   { to: "/computers", text: "Computers", icon: "screen" },
   { to: "/templates", text: "Templates", icon: "layers" },

@@ -175,6 +175,16 @@ func (c *Client) SetNetwork(ctx context.Context, n *engine.Network) error {
 	return err
 }
 
+// AnswerQuestion answers an open question of the gateway for the connections that wait for
+// it. It returns [engine.ErrNoQuestion] if the question is not open.
+func (c *Client) AnswerQuestion(ctx context.Context, id string, allow bool) error {
+	_, err := call[empty](ctx, c, "Answer", &answerRequest{id, allow})
+	if connect.IsWireError(err) && connect.CodeOf(err) == connect.CodeNotFound {
+		return engine.ErrNoQuestion
+	}
+	return err
+}
+
 // Deleted returns the size of deleted files that programs still have open in mounted
 // directories of the host, in bytes by the target of the mount. Nobody can measure them
 // from outside.

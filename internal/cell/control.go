@@ -30,6 +30,7 @@ func (c *cell) control() http.Handler {
 	handle(mux, "Update", c.update)
 	handleStream(mux, "Checkpoint", c.checkpoint)
 	handle(mux, "SetNetwork", c.setNetwork)
+	handle(mux, "Answer", c.answerQuestion)
 	handle(mux, "Deleted", c.deleted)
 	handle(mux, "Probe", c.probe)
 	return mux
@@ -148,6 +149,9 @@ func (c *cell) watch(ctx context.Context, _ *empty, send func(*Status) error) er
 		c.mu.Lock()
 		status, changed := c.status, c.changed
 		c.mu.Unlock()
+		if c.gate != nil {
+			status.Questions = c.gate.questions()
+		}
 		if err := send(&status); err != nil {
 			return err
 		}
@@ -173,6 +177,18 @@ func (c *cell) setPhase(p Phase, reason string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.status.Phase, c.status.Reason = p, reason
+	c.tellLocked()
+}
+
+// tell sends watchers the status again, as when the gateway's questions have changed.
+func (c *cell) tell() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.tellLocked()
+}
+
+// tellLocked requires c.mu.
+func (c *cell) tellLocked() {
 	close(c.changed)
 	c.changed = make(chan struct{})
 }

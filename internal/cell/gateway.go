@@ -38,6 +38,9 @@ type gateway struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
+	// asked has an element when the open questions have changed.
+	asked chan struct{}
+
 	// events is the network log of the sandbox that this cell now is.
 	events atomic.Pointer[netlog.Writer]
 
@@ -48,9 +51,10 @@ type gateway struct {
 }
 
 // newGateway makes the gateway and connects the sandbox's stack to it. Until set is
-// called, the gateway refuses everything.
-func newGateway(conf GatewayConfig, stack *netstack.Stack, log *slog.Logger) (*gateway, error) {
-	g := &gateway{conf: conf, log: log, values: newValues()}
+// called, the gateway refuses everything. Asked is called after the open questions have
+// changed.
+func newGateway(conf GatewayConfig, stack *netstack.Stack, log *slog.Logger, asked func()) (*gateway, error) {
+	g := &gateway{conf: conf, log: log, values: newValues(), asked: make(chan struct{}, 1)}
 	var err error
 	g.eg, err = egress.New(egress.Config{
 		GatewayAddr: netstack.GatewayAddr,
@@ -58,6 +62,7 @@ func newGateway(conf GatewayConfig, stack *netstack.Stack, log *slog.Logger) (*g
 		Proxy:       conf.Proxy,
 		Record:      g.record,
 		Peers:       peers{g, make(chan struct{}, maxPeerConns)},
+		Asked:       g.note,
 		Logger:      log,
 	})
 	if err != nil {
@@ -76,6 +81,7 @@ func newGateway(conf GatewayConfig, stack *netstack.Stack, log *slog.Logger) (*g
 			log.Error("answer names", "error", err)
 		}
 	})
+	g.wg.Go(func() { g.tellOf(ctx, asked) })
 	stack.SetHandler(outward{ctx, g.eg})
 	return g, nil
 }
@@ -119,7 +125,7 @@ func (g *gateway) set(n engine.Network) error {
 	}
 	swaps, err := g.interceptor(&n)
 	if err == nil {
-		err = g.eg.Set(egress.Network{SandboxID: n.SandboxID, Policy: n.Policy, Interceptor: swaps})
+		err = g.eg.Set(egress.Network{SandboxID: n.SandboxID, Policy: n.Policy, Interceptor: swaps, Answers: answersOf(n.Answers)})
 	}
 	stale := before
 	if err != nil {
@@ -190,7 +196,7 @@ func (g *gateway) close() {
 // for them.
 func (c *cell) openGateway(send func(*Status) error) error {
 	var err error
-	if c.gate, err = newGateway(c.spec.Gateway, c.net, c.log); err != nil {
+	if c.gate, err = newGateway(c.spec.Gateway, c.net, c.log, c.tell); err != nil {
 		return err
 	}
 	if c.secrets, err = Listen(c.spec.Dir, secretsSocket); err != nil {

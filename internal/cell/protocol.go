@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 
 	"connectrpc.com/connect"
+
+	"github.com/cove-sh/cove/internal/engine"
 )
 
 // Protocol is the version of the protocol that this program speaks as a cell. Engines
@@ -71,6 +73,14 @@ type Status struct {
 	Reason string `json:"reason,omitempty"`
 	// Unenforced describes the limits that this machine cannot enforce.
 	Unenforced []string `json:"unenforced,omitempty"`
+	// Questions are the open ones of the gateway, all of them.
+	Questions []engine.Question `json:"questions,omitempty"`
+}
+
+// answerRequest answers an open question for the connections that wait for it.
+type answerRequest struct {
+	ID    string `json:"id"`
+	Allow bool   `json:"allow"`
 }
 
 // Limits are limits to change; zero fields stay.

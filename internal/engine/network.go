@@ -2,7 +2,9 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"net"
+	"time"
 
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -14,6 +16,9 @@ type Network struct {
 	SandboxID string
 	Policy    sandbox.NetworkPolicy
 	Bindings  []Binding
+	// Answers are those that hold, of questions that the policy had asked. Of two about
+	// one subject the later one counts.
+	Answers []Answer `json:",omitempty"`
 	// Values yields the values of the bindings, if there are any. It is never encoded.
 	Values Values `json:"-"`
 }
@@ -29,6 +34,55 @@ type Binding struct {
 	Auth     sandbox.SecretAuth
 	// Revoked says that the secret is gone: requests with the placeholder are refused.
 	Revoked bool
+}
+
+// Subject is what a question is about, and all that an answer to it allows.
+type Subject struct {
+	// Protocol is "tcp" or "udp".
+	Protocol string `json:"protocol"`
+	// Host is a name in lower case and ASCII; or empty, and Address is an address.
+	Host    string `json:"host,omitempty"`
+	Address string `json:"address,omitempty"`
+	Port    int    `json:"port"`
+}
+
+// Question is an open question of a gateway: connections wait until it is answered. It
+// comes from the instance and is not trusted.
+type Question struct {
+	// ID begins with "apr-".
+	ID string `json:"id"`
+	Subject
+	Since   time.Time `json:"since"`
+	Expires time.Time `json:"expires"`
+	// Waiting is how many connections wait for the answer.
+	Waiting int `json:"waiting"`
+}
+
+// Answer allows or refuses a subject where the policy says to ask.
+type Answer struct {
+	Subject
+	Allow bool `json:"allow"`
+	// Until is when it ends; zero is never.
+	Until time.Time `json:"until,omitzero"`
+}
+
+// ErrNoQuestion says that a question is not open any more.
+var ErrNoQuestion = errors.New("no such question is open")
+
+// Asking is an [Instance] whose gateway asks about connections and waits for answers.
+type Asking interface {
+	Gateway
+	// AnswerQuestion answers an open question for the connections that wait for it now,
+	// and for none that come later. It returns [ErrNoQuestion] if it is not open.
+	AnswerQuestion(ctx context.Context, id string, allow bool) error
+}
+
+// Inquirer is an [Engine] whose instances are [Asking].
+type Inquirer interface {
+	// SetAsked sets the function that is told of all open questions of an instance after
+	// they have changed, and of none when the instance has ended. Calls for one instance
+	// are one at a time. SetAsked is called once, before the first Create or Open.
+	SetAsked(asked func(instanceID string, open []Question))
 }
 
 // Values calls yield with the value of each binding. A value is wiped as soon as yield

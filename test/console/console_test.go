@@ -253,7 +253,7 @@ func readOnly(p *tab, d *covetest.Daemon, id string) {
 
 // everyPage looks at each page in light, in dark, and on a telephone.
 func everyPage(p *tab, id string) {
-	pages := []string{"/", "/compare", "/computers", "/templates", "/volumes", "/secrets", "/keys", "/audit", "/server", "/connect"}
+	pages := []string{"/", "/approvals", "/compare", "/computers", "/templates", "/volumes", "/secrets", "/keys", "/audit", "/server", "/connect"}
 	for _, tab := range []string{"jobs", "network", "previews", "metrics", "history", "settings"} {
 		pages = append(pages, "/s/"+id+"/"+tab)
 	}

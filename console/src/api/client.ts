@@ -8,6 +8,7 @@ export type Sandbox = Schemas["Sandbox"];
 export type Snapshot = Schemas["Snapshot"];
 export type Job = Schemas["Job"];
 export type Build = Schemas["Build"];
+export type Approval = Schemas["Approval"];
 export type NetworkEvent = Schemas["NetworkEvent"];
 export type NetworkPolicy = Schemas["NetworkPolicy"];
 export type StatsPoint = Schemas["StatsPoint"];

@@ -413,6 +413,19 @@ export const calls = {
       go: `volume, err := c.CreateVolume(ctx, sandbox.CreateVolumeRequest{${goLiteral(req)}})`,
     };
   },
+  answerApproval(id: string, req: S["AnswerApprovalRequest"]): Call<S["Approval"]> {
+    const b = compact(req);
+    const held = b.scope === "duration" ? `${b.seconds}s` : b.scope === "sandbox" ? "sandbox" : undefined;
+    return {
+      title: b.allow ? "Allow what is asked" : "Refuse what is asked",
+      scope: W,
+      method: "POST",
+      path: `/v1/approvals/${e(id)}`,
+      body: b,
+      cli: `cove approvals ${b.allow ? "allow" : "deny"} ${quote(id)}${flags([["--for", held]])}`,
+      go: `answered, err := c.AnswerApproval(ctx, ${goString(id)}, sandbox.AnswerApprovalRequest{${goLiteral(b)}})`,
+    };
+  },
   deleteVolume(id: string): Call {
     return {
       title: "Delete a volume",

@@ -19,6 +19,7 @@ export const sandboxes = computed(() => world.value.sandboxes);
 export const snapshots = computed(() => world.value.snapshots);
 /** Snapshots that somebody asked for: those of a history are not among them. */
 export const kept = computed(() => [...world.value.snapshots.values()].filter((s) => !s.automatic));
+export const approvals = computed(() => world.value.approvals);
 export const living = computed(() => [...world.value.sandboxes.values()].filter((s) => !isEnded(s)));
 
 const PAUSES = { first: 500, longest: 15_000 };
@@ -66,14 +67,15 @@ async function listLiving(): Promise<Sandbox[]> {
 }
 
 async function listAll(signal: AbortSignal): Promise<void> {
-  const [alive, kept] = await Promise.all([
+  const [alive, kept, asked] = await Promise.all([
     listLiving(),
     pages((cursor) => want(api.GET("/v1/snapshots", { params: { query: { limit: 1000, cursor } } }))),
+    pages((cursor) => want(api.GET("/v1/approvals", { params: { query: { limit: 1000, cursor } } }))),
   ]);
   if (signal.aborted) return;
   // What was heard before is older than the lists.
   flush();
-  world.value = listed(unheard(world.value), { living: alive, snapshots: kept });
+  world.value = listed(unheard(world.value), { living: alive, snapshots: kept, approvals: asked });
   if (loaded.value) listedAt.value++;
   loaded.value = true;
   loadError.value = "";

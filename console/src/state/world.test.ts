@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import type { Job, Sandbox, Snapshot, StatsPoint } from "../api/client";
+import type { Approval, Job, Sandbox, Snapshot, StatsPoint } from "../api/client";
 import { SSEParser } from "./sse";
 import { apply, EMPTY, KEEP, listed, together, unheard } from "./world";
 
@@ -17,6 +17,17 @@ describe("apply", () => {
     expect(two.sandboxes.get("a")!.state).toBe("paused");
     expect(apply(two, [{ kind: "sandbox_deleted", sandbox_id: "a" }]).sandboxes.has("a")).toBe(false);
     expect(apply(two, [{ kind: "snapshot_deleted", snapshot_id: "s" }]).snapshots.size).toBe(0);
+  });
+  it("has the questions that are open, and lets go of those that are answered or over", () => {
+    const asked = (id: string, state = "open") => ({ kind: "approval.asked", approval: { id, state } as Approval });
+    const two = apply(EMPTY, [asked("a"), asked("b")]);
+    expect([...two.approvals.keys()]).toEqual(["a", "b"]);
+    const over = apply(two, [
+      { kind: "approval.answered", approval: { id: "a", state: "allowed" } as Approval },
+      { kind: "approval.expired", approval: { id: "b", state: "expired" } as Approval },
+    ]);
+    expect(over.approvals.size).toBe(0);
+    expect(listed(two, { approvals: [{ id: "c", state: "open" } as Approval] }).approvals.has("a")).toBe(false);
   });
   it("keeps the maps that no event touches", () => {
     const one = apply(EMPTY, [{ kind: "sandbox", sandbox: box("a") }]);

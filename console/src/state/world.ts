@@ -1,6 +1,6 @@
 // What the console knows, and how an event of the server changes it: pure, so
 // that it is tested without a browser.
-import type { Build, Job, Sandbox, Snapshot, StatsPoint } from "../api/client";
+import type { Approval, Build, Job, Sandbox, Snapshot, StatsPoint } from "../api/client";
 
 /** An event of GET /v1/events. */
 export interface CoveEvent {
@@ -15,6 +15,7 @@ export interface CoveEvent {
   job?: Job;
   build?: Build;
   stats?: StatsPoint;
+  approval?: Approval;
 }
 
 export interface World {
@@ -23,6 +24,8 @@ export interface World {
   /** The newest jobs of each sandbox that said something. */
   jobs: ReadonlyMap<string, ReadonlyMap<string, Job>>;
   builds: ReadonlyMap<string, Build>;
+  /** The open questions of network policies. */
+  approvals: ReadonlyMap<string, Approval>;
   /** The newest samples, oldest first. */
   stats: ReadonlyMap<string, readonly StatsPoint[]>;
 }
@@ -32,6 +35,7 @@ export const EMPTY: World = {
   snapshots: new Map(),
   jobs: new Map(),
   builds: new Map(),
+  approvals: new Map(),
   stats: new Map(),
 };
 
@@ -74,7 +78,11 @@ export function apply(world: World, events: readonly CoveEvent[]): World {
     } else if (ev.kind === "snapshot" && ev.snapshot) own<Snapshot>("snapshots").set(ev.snapshot.id, ev.snapshot);
     else if (ev.kind === "snapshot_deleted" && ev.snapshot_id) own<Snapshot>("snapshots").delete(ev.snapshot_id);
     else if (ev.kind === "build" && ev.build?.id) own<Build>("builds").set(ev.build.id, ev.build);
-    else if (ev.kind === "job" && ev.job && id && !over(id)) {
+    else if (ev.approval) {
+      const asked = own<Approval>("approvals");
+      if (ev.approval.state === "open") asked.set(ev.approval.id, ev.approval);
+      else asked.delete(ev.approval.id);
+    } else if (ev.kind === "job" && ev.job && id && !over(id)) {
       const jobs = own<ReadonlyMap<string, Job>>("jobs");
       jobs.set(id, bounded(new Map(jobs.get(id)).set(ev.job.id, ev.job), KEEP.jobs));
     } else if (ev.kind === "stats" && ev.stats && id && !over(id)) {
@@ -111,7 +119,10 @@ export function together<T extends { id?: string; ended_at?: string | null }>(
 }
 
 /** listed replaces what lists say: sandboxes that they no longer have are forgotten. */
-export function listed(world: World, lists: { living?: Sandbox[]; ended?: Sandbox[]; snapshots?: Snapshot[] }): World {
+export function listed(
+  world: World,
+  lists: { living?: Sandbox[]; ended?: Sandbox[]; snapshots?: Snapshot[]; approvals?: Approval[] },
+): World {
   const next = { ...world };
   if (lists.living || lists.ended) {
     const sandboxes = new Map<string, Sandbox>();
@@ -121,6 +132,7 @@ export function listed(world: World, lists: { living?: Sandbox[]; ended?: Sandbo
     for (const s of living) sandboxes.set(s.id, s);
     next.sandboxes = sandboxes;
   }
+  if (lists.approvals) next.approvals = new Map(lists.approvals.map((a) => [a.id, a]));
   if (lists.snapshots) next.snapshots = new Map(lists.snapshots.map((s) => [s.id, s]));
   return next;
 }

@@ -107,8 +107,8 @@ func (s *Service) announceFound(h *handle) {
 // sandbox does not answer.
 func (s *Service) askForJobs(h *handle) bool {
 	select {
-	case s.asking <- struct{}{}:
-		defer func() { <-s.asking }()
+	case s.looking <- struct{}{}:
+		defer func() { <-s.looking }()
 	case <-h.gone:
 	case <-s.gate.Context().Done():
 	}

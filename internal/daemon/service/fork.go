@@ -177,7 +177,8 @@ func (s *Service) childRecords(parent *store.Record, req *sandbox.ForkRequest) [
 		r.LastActiveAt, r.ExpiresAt = now, expiry(now, r.LifetimeSeconds)
 		r.StartedAt, r.EndedAt, r.PausedAt, r.PausedExpiresAt = nil, nil, nil, nil
 		r.BootID, r.Held, r.Applying = s.cfg.Boot.ID, true, false
-		r.Ports = nil // the parent has them
+		r.Ports = nil   // the parent has them
+		r.Answers = nil // they were given to the parent: a child asks again
 		children[i] = r
 	}
 	return children

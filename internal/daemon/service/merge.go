@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/cove-sh/cove/internal/daemon/service/approvals"
 	"github.com/cove-sh/cove/internal/daemon/service/call"
 	"github.com/cove-sh/cove/internal/daemon/service/startup"
 	"github.com/cove-sh/cove/internal/daemon/service/validate"
@@ -136,6 +137,7 @@ func (s *Service) mergeWhole(ctx context.Context, parent, winner *store.Record) 
 	// The policy first, since the instance runs and the rest takes a while. An error
 	// shows again when the update is settled.
 	_ = s.push(ctx, h, &p)
+	s.approvals.Move(approvals.Owner{Realm: call.RealmOf(&p), Instance: p.Instance, SandboxID: p.ID, Name: p.Name})
 	s.drop(w.ID, call.Ended(&w))
 	s.Ports.Close(w.ID)
 	s.swap(&p, newHandle(&p, h.instance))

@@ -140,7 +140,7 @@ func (s *Service) takeBackNetwork(ctx context.Context, h *handle, before *store.
 		s.log.Warn("take back a change of the network", "sandbox", h.id, "error", call.Detailed(err))
 	}
 	_, serr := s.cfg.Store.UpdateSandbox(ctx, h.id, store.Change{Apply: func(r *store.Record) error {
-		r.Network, r.Bindings, r.Applying = before.Network, before.Bindings, before.Applying || err != nil
+		r.Network, r.Answers, r.Bindings, r.Applying = before.Network, before.Answers, before.Bindings, before.Applying || err != nil
 		return nil
 	}})
 	if serr != nil {
@@ -172,7 +172,7 @@ func (s *Service) SetNetwork(ctx context.Context, ref string, policy sandbox.Net
 		}
 		c.Detail = describePolicy(&policy)
 		r, err = s.regate(c.Ctx, r.ID, func(r *store.Record) error {
-			r.Network = &policy
+			r.Network, r.Answers = &policy, nil // answers were to the questions of the old one
 			return nil
 		})
 		if err != nil {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/cove-sh/cove/internal/daemon/audit"
 	"github.com/cove-sh/cove/internal/daemon/orphan"
+	"github.com/cove-sh/cove/internal/daemon/service/approvals"
 	"github.com/cove-sh/cove/internal/daemon/service/builds"
 	"github.com/cove-sh/cove/internal/daemon/service/call"
 	"github.com/cove-sh/cove/internal/daemon/service/events"
@@ -134,7 +135,7 @@ type Service struct {
 	events       *events.Log
 	slots        chan struct{}        // a semaphore: one place for each create under way
 	leaving      chan struct{}        // a semaphore: one place for each sandbox that killSoon leaves behind
-	asking       chan struct{}        // a semaphore: one place for each sandbox that [Service.announceFound] asks
+	looking      chan struct{}        // a semaphore: one place for each sandbox that [Service.announceFound] asks
 	checkpointer engine.Checkpointer  // the engine, or nil if it keeps no state
 	logger       engine.NetworkLogger // the engine, or nil if it keeps no logs
 
@@ -153,13 +154,17 @@ type Service struct {
 	awaited map[string]map[string]bool
 	// insisting are the instances at which [Service.insist] is at work. Guarded by mu.
 	insisting map[string]bool
+	// asking are the newest open questions of instances at whose questions
+	// [Service.handleQuestions] is at work. Guarded by mu.
+	asking map[string][]engine.Question
 
-	waking   singleflight.Group
-	golden   *goldens
-	meter    meter
-	metrics  *metrics
-	webhooks *webhooks.Queue
-	collect  chan struct{} // wakes the collector; has room for one
+	waking    singleflight.Group
+	golden    *goldens
+	approvals *approvals.Book
+	meter     meter
+	metrics   *metrics
+	webhooks  *webhooks.Queue
+	collect   chan struct{} // wakes the collector; has room for one
 }
 
 var _ sandbox.Service = (*Service)(nil)
@@ -182,15 +187,16 @@ func New(cfg Config) (*Service, error) {
 	cfg.Store = events.Watch(cfg.Store, happened, func(r store.Record) *sandbox.Sandbox { return s.view(r) })
 	s = &Service{
 		cfg: cfg, log: log, events: happened, audit: audit.NewRecorder(cfg.Store, log),
-		slots: make(chan struct{}, cmp.Or(cfg.MaxCreates, 8)), leaving: make(chan struct{}, maxLeaving), asking: make(chan struct{}, lookers),
+		slots: make(chan struct{}, cmp.Or(cfg.MaxCreates, 8)), leaving: make(chan struct{}, maxLeaving), looking: make(chan struct{}, lookers),
 		handles: map[string]*handle{}, opening: map[string]chan struct{}{}, creating: map[string]*creation{},
 		moving: map[string]chan struct{}{}, using: map[string]int{}, ours: map[string]bool{}, coming: map[string]string{}, spared: map[string]bool{}, insisting: map[string]bool{},
-		awaited: map[string]map[string]bool{},
+		awaited: map[string]map[string]bool{}, asking: map[string][]engine.Question{},
 		collect: make(chan struct{}, 1),
 	}
 	s.checkpointer, _ = cfg.Engine.(engine.Checkpointer)
 	s.logger, _ = cfg.Engine.(engine.NetworkLogger)
 	s.golden = newGoldens(s)
+	s.approvals = approvals.New(s.tellApproval)
 	s.gate = call.NewGate(call.Config{Store: cfg.Store, Audit: s.audit, Log: log, Observe: func(action string, began time.Time, err error) {
 		s.metrics.observe(action, began, err)
 	}})
@@ -240,6 +246,9 @@ func New(cfg Config) (*Service, error) {
 	})
 	if p, ok := cfg.Engine.(engine.Switch); ok {
 		p.SetPeers(s.DialPeer)
+	}
+	if q, ok := cfg.Engine.(engine.Inquirer); ok {
+		q.SetAsked(s.instanceAsks)
 	}
 	cfg.Engine.Notify(s.instanceFailed)
 	return s, nil

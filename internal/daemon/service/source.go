@@ -95,6 +95,10 @@ func (s *Service) spec(ctx context.Context, b *bootSource, r *store.Record) (eng
 // the present values of secrets; a deleted secret is revoked.
 func (s *Service) networkOf(ctx context.Context, r *store.Record) (*engine.Network, error) {
 	n := &engine.Network{SandboxID: r.ID, Policy: call.PolicyOf(r)}
+	for _, a := range r.Answers {
+		n.Answers = append(n.Answers, engine.Answer{Allow: a.Allow, Until: a.Until,
+			Subject: engine.Subject{Protocol: a.Protocol, Host: a.Host, Address: a.Address, Port: a.Port}})
+	}
 	sealed := map[string]store.SecretRecord{}
 	for _, b := range r.Bindings {
 		bound := engine.Binding{Placeholder: b.Placeholder, SecretID: b.SecretID, Secret: b.Secret}

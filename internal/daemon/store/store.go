@@ -75,6 +75,23 @@ type Record struct {
 	// Bindings are the secrets attached to it. The store keeps these, and not
 	// what [sandbox.Sandbox] says of secrets.
 	Bindings []Binding
+	// Answers are those that hold, of questions that its policy has asked. They are of
+	// this sandbox only: snapshots and forks do not have them.
+	Answers []Answer
+}
+
+// Answer is an answer to a question of a network policy that holds longer than for the
+// connections that waited for it.
+type Answer struct {
+	// ID is of the question.
+	ID string `json:"id"`
+	sandbox.ApprovalSubject
+	Allow bool `json:"allow"`
+	// Until is when it ends; zero is never.
+	Until time.Time `json:"until,omitzero"`
+	// By is the id of the key that answered.
+	By string    `json:"by"`
+	At time.Time `json:"at"`
 }
 
 // Binding is a secret attached to a sandbox, without its value.

@@ -43,6 +43,7 @@ func (a *app) egressCommand() *cobra.Command {
 		}),
 		a.egressRuleCommand(sandbox.NetworkAllow, "Let a sandbox reach something"),
 		a.egressRuleCommand(sandbox.NetworkDeny, "Keep a sandbox from reaching something"),
+		a.egressRuleCommand(sandbox.NetworkAsk, "Ask you before a sandbox reaches something"),
 		a.make(command{
 			Use: "rm SANDBOX TARGET...", Short: "Remove what a policy says of targets",
 			Long:    "Remove the rules for targets, and the targets from allow_out and deny_out.",
@@ -102,6 +103,7 @@ func printPolicy(c *call, p *sandbox.NetworkPolicy) error {
 		"connections", amount(p.MaxConnections, "%d at the same time"),
 		"rate", amount(p.ConnectionsPerSecond, "%d new ones a second"),
 		"bandwidth", bandwidth,
+		"questions", amount(p.AskTimeoutSeconds, "wait %d seconds for an answer"),
 	)
 }
 

@@ -63,7 +63,7 @@ func (c *call) liveEvent() func(sandbox.Event) error {
 			}{schemaVersion, &e})
 		}
 	}
-	row := c.liveTable([]string{"TIME", "KIND", "SANDBOX", "WHAT"}, len(time.RFC3339), 16, 30)
+	row := c.liveTable([]string{"TIME", "KIND", "SANDBOX", "WHAT"}, len(time.RFC3339), 18, 30)
 	return func(e sandbox.Event) error {
 		if e.Kind == sandbox.EventBegun {
 			if e.Missed {
@@ -92,6 +92,8 @@ func eventText(e *sandbox.Event) string {
 		return fmt.Sprintf("cpu %.1f %%, memory %s, disk %s, %d processes", e.Stats.CPUPercent, sizeText(e.Stats.MemoryBytes), sizeText(e.Stats.DiskBytes), e.Stats.Processes)
 	case e.Network != nil:
 		return strings.TrimSpace(fmt.Sprintf("%s %s %s", e.Network.Verdict, eventTarget(e.Network), eventReason(e.Network)))
+	case e.Approval != nil:
+		return fmt.Sprintf("%s %s %s", e.Approval.ID, e.Approval.State, wantText(e.Approval))
 	}
 	return e.SnapshotID
 }

@@ -19,7 +19,7 @@ func (a *app) addGroups(root *cobra.Command) {
 			a.pauseCommand(), a.resumeCommand(), a.snapshotCommand(), a.forkCommand(), a.diffCommand(), a.mergeCommand(), a.tryCommand(),
 		}},
 		{"Network and secrets", []*cobra.Command{
-			a.egressCommand(), a.netlogCommand(), a.secretCommand(), a.previewCommand(), a.portForwardCommand(),
+			a.egressCommand(), a.approvalsCommand(), a.netlogCommand(), a.secretCommand(), a.previewCommand(), a.portForwardCommand(),
 		}},
 		{"Templates and volumes", []*cobra.Command{a.templateCommand(), a.volumeCommand()}},
 		{"Server", []*cobra.Command{

@@ -37,6 +37,10 @@ func (crowded) ListOrphans(_ context.Context, page sandbox.Page) (*sandbox.List[
 	return third(page, func(i int) sandbox.Orphan { return sandbox.Orphan{ID: nameOfItem(i)} })
 }
 
+func (crowded) ListApprovals(_ context.Context, req sandbox.ListApprovalsRequest) (*sandbox.List[sandbox.Approval], error) {
+	return third(req.Page, func(i int) sandbox.Approval { return sandbox.Approval{ID: nameOfItem(i)} })
+}
+
 func (crowded) ListJobs(_ context.Context, _ string, page sandbox.Page) (*sandbox.List[sandbox.Job], error) {
 	return third(page, func(i int) sandbox.Job {
 		return sandbox.Job{ID: nameOfItem(i), State: sandbox.JobExited, EndedAt: &time.Time{}}
@@ -66,7 +70,7 @@ func (c crowded) SetEnv(ctx context.Context, name string, _ sandbox.SetEnvReques
 // What lists shows all parts of the listing, in JSON too.
 func TestListsShowAllParts(t *testing.T) {
 	for _, command := range []string{
-		"ls", "template ls", "recover", "job ls x", "preview ls", "preview ls x", "ps x", "top --once", "stats *", "env x", "env x A=B",
+		"ls", "template ls", "recover", "approvals ls", "job ls x", "preview ls", "preview ls x", "ps x", "top --once", "stats *", "env x", "env x A=B",
 	} {
 		for _, form := range []string{"", " --json"} {
 			if command == "env x A=B" && form == "" {

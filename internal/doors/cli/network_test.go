@@ -104,6 +104,21 @@ func (w *wired) DeletePreview(_ context.Context, name string, port int) error {
 	return nil
 }
 
+func (w *wired) ListApprovals(_ context.Context, req sandbox.ListApprovalsRequest) (*sandbox.List[sandbox.Approval], error) {
+	w.hear("ListApprovals", req)
+	return &sandbox.List[sandbox.Approval]{Items: []sandbox.Approval{{ID: "apr-1", ApprovalSubject: sandbox.ApprovalSubject{Protocol: "tcp", Host: "a.example", Port: 1}}}}, nil
+}
+
+func (w *wired) GetApproval(_ context.Context, id string) (*sandbox.Approval, error) {
+	w.hear("GetApproval", id)
+	return &sandbox.Approval{ID: id}, nil
+}
+
+func (w *wired) AnswerApproval(_ context.Context, id string, req sandbox.AnswerApprovalRequest) (*sandbox.Approval, error) {
+	w.hear("AnswerApproval", id, req)
+	return &sandbox.Approval{ID: id}, nil
+}
+
 func TestNetworkCommandsPassEverythingOn(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "policy.json")
 	if err := os.WriteFile(file, []byte(`{"schema_version": 1, "preset": "none", "rules": [{"action": "allow", "to": "a.example"}]}`), 0o600); err != nil {
@@ -116,6 +131,12 @@ func TestNetworkCommandsPassEverythingOn(t *testing.T) {
 		{"create --publish 8080:80 --publish 0.0.0.0:0:5432 --publish [::1]:1:2", `Create {"ports":[{"host":8080,"guest":80},{"host":0,"guest":5432,"address":"0.0.0.0"},{"host":1,"guest":2,"address":"::1"}]}`},
 		{"egress allow a x.example *.y.example --port 443,8000-8999 --protocol tcp", `SetNetwork "a" {"preset":"packages","rules":[{"action":"allow","to":"x.example","protocol":"tcp","ports":["443","8000-8999"]},{"action":"allow","to":"*.y.example","protocol":"tcp","ports":["443","8000-8999"]},{"action":"deny","to":"old.example"}],"placeholders":"block"}`},
 		{"egress deny a 10.0.0.0/8 --last", `SetNetwork "a" {"preset":"packages","rules":[{"action":"deny","to":"old.example"},{"action":"deny","to":"10.0.0.0/8"}],"placeholders":"block"}`},
+		{"egress ask a x.example", `SetNetwork "a" {"preset":"packages","rules":[{"action":"ask","to":"x.example"},{"action":"deny","to":"old.example"}],"placeholders":"block"}`},
+		{"approvals ls --sandbox a --all", `ListApprovals {"sandbox":"a","all":true,"limit":1000}`},
+		{"approvals get apr-1", `GetApproval "apr-1"`},
+		{"approvals allow apr-1", `AnswerApproval "apr-1" {"allow":true,"scope":"once"}`},
+		{"approvals allow apr-1 --for sandbox", `AnswerApproval "apr-1" {"allow":true,"scope":"sandbox"}`},
+		{"approvals deny apr-1 --for 90m", `AnswerApproval "apr-1" {"allow":false,"scope":"duration","seconds":5400}`},
 		{"egress rm a old.example", `SetNetwork "a" {"preset":"packages","placeholders":"block"}`},
 		{"egress set a none", `SetNetwork "a" {"preset":"none"}`},
 		{"egress set a --allow-out x --deny-out y --placeholders block --max-connections 5 --connections-per-second 6 --bytes-per-second 7", `SetNetwork "a" {"allow_out":["x"],"deny_out":["y"],"placeholders":"block","max_connections":5,"connections_per_second":6,"bytes_per_second":7}`},

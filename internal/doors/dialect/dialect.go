@@ -223,6 +223,16 @@ type Output struct {
 	Omitted int64 `json:"omitted_bytes,omitempty"`
 }
 
+// Answer is what a client's user has answered.
+type Answer int
+
+// The answers.
+const (
+	NoAnswer Answer = iota
+	Yes
+	No
+)
+
 // Call is one call of a tool. The context beside it carries the caller and
 // ends when the client cancels or goes away.
 type Call struct {
@@ -254,6 +264,13 @@ type Call struct {
 	// as it is, so that nothing may be done before the question. The key is the
 	// question's own in the call.
 	Ask func(ctx context.Context, key, question string) (yes bool, err error)
+	// Elicit asks like Ask, but takes for an answer only what the user has answered:
+	// a failure, and a user who dismisses the question, is [NoAnswer]. It may be called
+	// from any goroutine while the call runs. Nil where the client cannot ask.
+	Elicit func(ctx context.Context, key, question string) (Answer, error)
+	// ElicitEnds says that a question of Elicit ends the call, as one of Ask does with
+	// clients of the newest revisions.
+	ElicitEnds bool
 	// Env returns a variable of the environment of a client that has started
 	// the server for itself alone, and "" over HTTP.
 	Env func(name string) string

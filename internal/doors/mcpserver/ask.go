@@ -13,10 +13,48 @@ import (
 // yesOrNo is the schema of a form without fields: the user accepts or declines.
 var yesOrNo = json.RawMessage(`{"type":"object","properties":{}}`)
 
+// canAsk reports whether the client can ask its user.
+func canAsk(req *mcp.CallToolRequest) bool {
+	caps := req.ClientCapabilities()
+	return caps != nil && caps.Elicitation != nil && (caps.Elicitation.Form != nil || caps.Elicitation.URL == nil)
+}
+
+// elicitor returns the function that asks the client's user and takes nothing else for
+// their answer, or nil if the client cannot.
+func elicitor(req *mcp.CallToolRequest) func(ctx context.Context, key, question string) (dialect.Answer, error) {
+	if !canAsk(req) {
+		return nil
+	}
+	if req.ProtocolVersion() >= statelessRevision {
+		return func(_ context.Context, key, question string) (dialect.Answer, error) {
+			if answer, ok := req.Params.InputResponses[key].(*mcp.ElicitResult); ok && answer != nil {
+				return answerOf(answer), nil
+			}
+			return dialect.NoAnswer, &dialect.InputNeeded{Requests: mcp.InputRequestMap{key: &mcp.ElicitParams{Message: question, RequestedSchema: yesOrNo}}}
+		}
+	}
+	return func(ctx context.Context, _, question string) (dialect.Answer, error) {
+		answer, err := req.Session.Elicit(ctx, &mcp.ElicitParams{Message: question, RequestedSchema: yesOrNo})
+		if err != nil {
+			return dialect.NoAnswer, err
+		}
+		return answerOf(answer), nil
+	}
+}
+
+func answerOf(r *mcp.ElicitResult) dialect.Answer {
+	switch r.Action {
+	case "accept":
+		return dialect.Yes
+	case "decline":
+		return dialect.No
+	}
+	return dialect.NoAnswer
+}
+
 // asker returns the function that asks the client's user, or nil if the client cannot.
 func asker(req *mcp.CallToolRequest, log *slog.Logger) func(ctx context.Context, key, question string) (bool, error) {
-	caps := req.ClientCapabilities()
-	if caps == nil || caps.Elicitation == nil || caps.Elicitation.Form == nil && caps.Elicitation.URL != nil {
+	if !canAsk(req) {
 		return nil
 	}
 	if req.ProtocolVersion() >= statelessRevision {

@@ -2,6 +2,7 @@ package mcpserver
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -82,6 +83,142 @@ func TestAskBeforeBuilding(t *testing.T) {
 			}
 			if want := min(len(tt.answer), 1); len(asked) != want || want == 1 && !strings.Contains(asked[0], "Template node is not built yet. That is done once: it downloads 2 Debian packages") {
 				t.Errorf("asked %q", asked)
+			}
+		})
+	}
+}
+
+// waiting has a sandbox whose policy asks: a command ends when somebody has answered, or
+// its caller has given up.
+type waiting struct {
+	*fake
+	answered chan sandbox.AnswerApprovalRequest
+}
+
+func (w *waiting) ListApprovals(context.Context, sandbox.ListApprovalsRequest) (*sandbox.List[sandbox.Approval], error) {
+	return &sandbox.List[sandbox.Approval]{Items: []sandbox.Approval{{
+		ID: "apr-1", SandboxID: "sbx-1", ApprovalSubject: sandbox.ApprovalSubject{Protocol: "tcp", Host: "example.com", Port: 443},
+	}}}, nil
+}
+
+func (w *waiting) FollowEvents(ctx context.Context, _ sandbox.FollowEventsRequest, sink func(sandbox.Event) error) error {
+	if err := sink(sandbox.Event{Kind: sandbox.EventBegun}); err != nil {
+		return err
+	}
+	<-ctx.Done()
+	return nil
+}
+
+func (w *waiting) AnswerApproval(_ context.Context, _ string, req sandbox.AnswerApprovalRequest) (*sandbox.Approval, error) {
+	w.answered <- req
+	return &sandbox.Approval{}, nil
+}
+
+func (w *waiting) Exec(ctx context.Context, _ string, _ sandbox.ExecRequest, _ sandbox.JobSink) (*sandbox.Job, error) {
+	select {
+	case req := <-w.answered:
+		if req.Scope != "" {
+			return nil, sandbox.Errorf(sandbox.CodeInvalid, "the user has answered for longer than once")
+		}
+		code := 0
+		if !req.Allow {
+			code = 7
+		}
+		return &sandbox.Job{ID: "job-1", State: sandbox.JobExited, ExitCode: code}, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (w *waiting) GetJob(context.Context, string, string) (*sandbox.Job, error) {
+	return nil, sandbox.Errorf(sandbox.CodeNotFound, "there is no such job")
+}
+
+func (w *waiting) Attach(ctx context.Context, name, id string, _ sandbox.AttachRequest, _ sandbox.JobSink) (*sandbox.Job, error) {
+	return w.GetJob(ctx, name, id)
+}
+
+// With clients of the newest revision a question ends the call, so that only a tool asks
+// that can be called again: job_get does before it looks, and a command is not run for a
+// question.
+func TestUserAnswersPolicyStateless(t *testing.T) {
+	for answer, want := range map[string]string{"accept": "allowed", "decline": "refused", "cancel": "open"} {
+		t.Run(answer, func(t *testing.T) {
+			u := &waiting{newFake(), make(chan sandbox.AnswerApprovalRequest, 1)}
+			w := serve(t, Config{Service: u})
+			asked := 0
+			opts := &mcp.ClientOptions{ElicitationHandler: func(context.Context, *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
+				asked++
+				return &mcp.ElicitResult{Action: answer, Content: map[string]any{}}, nil
+			}}
+			client := mcp.NewClient(&mcp.Implementation{Name: "t", Version: "1"}, opts)
+			cs, err := client.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: w.url + "/mcp", HTTPClient: w.client}, &mcp.ClientSessionOptions{ProtocolVersion: statelessRevision})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer cs.Close()
+			res, err := cs.CallTool(t.Context(), &mcp.CallToolParams{Name: "job_get", Arguments: map[string]any{"sandbox": "sbx-1", "job_id": "job-1"}})
+			if err != nil || !res.IsError || asked != 1 {
+				t.Errorf("asked %d times; got %+v, %v", asked, res, err)
+			}
+			got := "open"
+			select {
+			case req := <-u.answered:
+				got = "refused"
+				if req.Allow {
+					got = "allowed"
+				}
+			default:
+			}
+			if got != want {
+				t.Errorf("the question is %s, want %s", got, want)
+			}
+		})
+	}
+}
+
+// The user of a client with a session is asked, while a command runs, what the policy of
+// the sandbox asks. Only a yes allows: a question that fails or is dismissed answers
+// nothing.
+func TestUserAnswersPolicy(t *testing.T) {
+	for answer, code := range map[string]int{"accept": 0, "decline": 7, "cancel": -1, "fail": -1} {
+		t.Run(answer, func(t *testing.T) {
+			u := &waiting{newFake(), make(chan sandbox.AnswerApprovalRequest, 1)}
+			w := serve(t, Config{Service: u})
+			ctx, giveUp := context.WithCancel(t.Context())
+			defer giveUp()
+			var asked atomic.Pointer[string]
+			opts := &mcp.ClientOptions{ElicitationHandler: func(_ context.Context, r *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
+				asked.Store(&r.Params.Message)
+				if code < 0 {
+					defer giveUp() // nothing else will end the command
+				}
+				if answer == "fail" {
+					return nil, context.DeadlineExceeded
+				}
+				return &mcp.ElicitResult{Action: answer, Content: map[string]any{}}, nil
+			}}
+			client := mcp.NewClient(&mcp.Implementation{Name: "t", Version: "1"}, opts)
+			cs, err := client.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: w.url + "/mcp", HTTPClient: w.client}, &mcp.ClientSessionOptions{ProtocolVersion: "2025-11-25"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer cs.Close()
+			res, err := cs.CallTool(ctx, &mcp.CallToolParams{Name: "sandbox_exec", Arguments: map[string]any{"sandbox": "sbx-1", "command": "curl https://example.com"}})
+			if said := asked.Load(); said == nil || !strings.Contains(*said, "connect to example.com:443 (tcp)") {
+				t.Errorf("asked %v", said)
+			}
+			if code < 0 {
+				if err == nil {
+					t.Errorf("it went on without an answer: %+v", res.Content[0])
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if text := res.Content[0].(*mcp.TextContent).Text; !strings.Contains(text, fmt.Sprintf("exit code %d ", code)) {
+				t.Errorf("it says %q", text)
 			}
 		})
 	}

@@ -191,6 +191,8 @@ func (b *builder) handler(s *mcp.Server, o *offer, t dialect.Tool) mcp.ToolHandl
 			Tell:        p.tell,
 			Output:      p.output,
 			Ask:         asker(req, b.cfg.Log),
+			Elicit:      elicitor(req),
+			ElicitEnds:  req.ProtocolVersion() >= statelessRevision,
 			Env:         b.cfg.Env,
 			Protocol:    req.ProtocolVersion(),
 			DetachAfter: b.detachAfter(ctx),

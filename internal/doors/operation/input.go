@@ -69,6 +69,16 @@ type orphanPath struct {
 	ID string `path:"id" doc:"An orphan's id."`
 }
 
+// ApprovalPath is the part of a path that names an approval.
+type ApprovalPath struct {
+	ID string `path:"id" doc:"An approval's id."`
+}
+
+type answerApprovalInput struct {
+	ApprovalPath
+	Body sandbox.AnswerApprovalRequest
+}
+
 type keyPath struct {
 	ID string `path:"id" doc:"A key's id, which is not its secret."`
 }
@@ -91,6 +101,7 @@ func (p *SecretPath) name() string   { return p.Secret }
 func (p *snapshotPath) name() string { return p.Snapshot }
 func (p *volumePath) name() string   { return p.Volume }
 func (p *orphanPath) name() string   { return p.ID }
+func (p *ApprovalPath) name() string { return p.ID }
 func (p *keyPath) name() string      { return p.ID }
 func (p *templatePath) name() string { return p.Name }
 func (p *buildPath) name() string    { return p.Build }

@@ -27,6 +27,18 @@ var (
 		})
 )
 
+// Of what network policies ask.
+var (
+	ListApprovals = op(about("GET /v1/approvals", "list-approvals", "approvals", read, "List what network policies ask, newest first").
+			says("Open ones, unless the query says otherwise. What is asked comes from code in a sandbox and is not trusted."), query(sandbox.Service.ListApprovals))
+	GetApproval    = op(about("GET /v1/approvals/{id}", "get-approval", "approvals", read, "Get a question of a network policy"), one[ApprovalPath](sandbox.Service.GetApproval))
+	AnswerApproval = op(about("POST /v1/approvals/{id}", "answer-approval", "approvals", write, "Allow or refuse what a network policy asks").
+			says("The first answer counts; another one, and one to a question that has ended, is a conflict."),
+		func(ctx context.Context, s sandbox.Service, in *answerApprovalInput) (*sandbox.Approval, error) {
+			return s.AnswerApproval(ctx, in.ID, in.Body)
+		})
+)
+
 // Of ports.
 var (
 	CreatePreview = op(about("POST "+inPreviews, "create-preview", "previews", write, "Make a port of a sandbox a URL; the key of a private one is shown this once").created("").

@@ -145,6 +145,13 @@ func (f failing) ListOrphans(context.Context, sandbox.Page) (*sandbox.List[sandb
 func (f failing) RecoverOrphan(context.Context, string) (*sandbox.Recovered, error) {
 	return nil, f.err
 }
+func (f failing) ListApprovals(context.Context, sandbox.ListApprovalsRequest) (*sandbox.List[sandbox.Approval], error) {
+	return nil, f.err
+}
+func (f failing) GetApproval(context.Context, string) (*sandbox.Approval, error) { return nil, f.err }
+func (f failing) AnswerApproval(context.Context, string, sandbox.AnswerApprovalRequest) (*sandbox.Approval, error) {
+	return nil, f.err
+}
 func (f failing) RevokeKey(context.Context, string) (*sandbox.Key, error) { return nil, f.err }
 
 // verbs calls each verb of a service once.
@@ -195,6 +202,9 @@ func verbs(ctx context.Context, s sandbox.Service) map[string]error {
 	note("ListKeys")(s.ListKeys(ctx, sandbox.Page{}))
 	note("ListOrphans")(s.ListOrphans(ctx, sandbox.Page{}))
 	note("RecoverOrphan")(s.RecoverOrphan(ctx, "o"))
+	note("ListApprovals")(s.ListApprovals(ctx, sandbox.ListApprovalsRequest{}))
+	note("GetApproval")(s.GetApproval(ctx, "a"))
+	note("AnswerApproval")(s.AnswerApproval(ctx, "a", sandbox.AnswerApprovalRequest{}))
 	note("RevokeKey")(s.RevokeKey(ctx, "k"))
 	return out
 }
@@ -223,8 +233,8 @@ func TestErrorsAreTheSameOnBothSides(t *testing.T) {
 			want.RetryAfter = 1500 * time.Millisecond
 			_, c := serve(t, failing{err: want})
 			got := verbs(t.Context(), c)
-			if len(got) != 45 {
-				t.Errorf("%d verbs were called, want 45", len(got))
+			if len(got) != 48 {
+				t.Errorf("%d verbs were called, want 48", len(got))
 			}
 			for verb, err := range got {
 				e, ok := errors.AsType[*sandbox.Error](err)

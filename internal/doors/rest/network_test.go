@@ -39,6 +39,18 @@ func (p *parrot) FollowEvents(_ context.Context, req sandbox.FollowEventsRequest
 	return sink(filled[sandbox.Event]())
 }
 
+func (p *parrot) ListApprovals(_ context.Context, req sandbox.ListApprovalsRequest) (*sandbox.List[sandbox.Approval], error) {
+	return heard[sandbox.List[sandbox.Approval]](p, req)
+}
+
+func (p *parrot) GetApproval(_ context.Context, id string) (*sandbox.Approval, error) {
+	return heard[sandbox.Approval](p, id)
+}
+
+func (p *parrot) AnswerApproval(_ context.Context, id string, req sandbox.AnswerApprovalRequest) (*sandbox.Approval, error) {
+	return heard[sandbox.Approval](p, id, req)
+}
+
 func (p *parrot) CreateSecret(_ context.Context, req sandbox.CreateSecretRequest) (*sandbox.Secret, error) {
 	return heard[sandbox.Secret](p, req, req.Value.Reveal())
 }
@@ -95,6 +107,12 @@ func TestEveryMemberOfTheNetworkArrives(t *testing.T) {
 	ctx := t.Context()
 	const name, other = "a/b ü?", "x%2f&"
 	passes(t, p, "SetNetwork", func(req sandbox.NetworkPolicy) (*sandbox.NetworkPolicy, error) { return c.SetNetwork(ctx, name, req) }, name)
+	passes(t, p, "ListApprovals", func(req sandbox.ListApprovalsRequest) (*sandbox.List[sandbox.Approval], error) {
+		return c.ListApprovals(ctx, req)
+	})
+	passes(t, p, "AnswerApproval", func(req sandbox.AnswerApprovalRequest) (*sandbox.Approval, error) {
+		return c.AnswerApproval(ctx, name, req)
+	}, name)
 	passes(t, p, "ListSecrets", func(req sandbox.Page) (*sandbox.List[sandbox.Secret], error) { return c.ListSecrets(ctx, req) })
 	passes(t, p, "CreatePreview", func(req sandbox.CreatePreviewRequest) (*sandbox.NewPreview, error) {
 		return c.CreatePreview(ctx, name, req)
@@ -125,6 +143,7 @@ func TestEveryMemberOfTheNetworkArrives(t *testing.T) {
 		"GetNetwork":   {func() (any, error) { return one(c.GetNetwork(ctx, name)) }, filled[sandbox.NetworkPolicy](), []any{name}},
 		"NetworkLog":   {func() (any, error) { return one(c.NetworkLog(ctx, name, log)) }, filled[sandbox.List[sandbox.NetworkEvent]](), []any{name, log}},
 		"log, all":     {func() (any, error) { return one(c.NetworkLog(ctx, name, sandbox.NetworkLogRequest{})) }, filled[sandbox.List[sandbox.NetworkEvent]](), []any{name, sandbox.NetworkLogRequest{}}},
+		"GetApproval":  {func() (any, error) { return one(c.GetApproval(ctx, name)) }, filled[sandbox.Approval](), []any{name}},
 		"GetSecret":    {func() (any, error) { return one(c.GetSecret(ctx, name)) }, filled[sandbox.Secret](), []any{name}},
 		"DeleteSecret": {func() (any, error) { return none(c.DeleteSecret(ctx, name)) }, nil, []any{name}},
 		"CreateSecret": {func() (any, error) { return one(c.CreateSecret(ctx, secret)) }, filled[sandbox.Secret](), []any{secret, value.Reveal()}},

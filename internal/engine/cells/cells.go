@@ -65,10 +65,11 @@ type Engine struct {
 	cancel context.CancelFunc
 
 	mu     sync.Mutex
-	failed func(engine.Status)  // guarded by mu
-	live   map[string]*instance // guarded by mu
-	spare  *process             // a cell started ahead of need, or nil; guarded by mu
-	pools  pools                // guarded by mu
+	failed func(engine.Status)                             // guarded by mu
+	asked  func(instanceID string, open []engine.Question) // guarded by mu
+	live   map[string]*instance                            // guarded by mu
+	spare  *process                                        // a cell started ahead of need, or nil; guarded by mu
+	pools  pools                                           // guarded by mu
 	// spareFaults delays the next spare after spares that have ended. Guarded by mu.
 	spareFaults faults
 	// resting is set while nobody needs standbys. Guarded by mu.
@@ -116,6 +117,7 @@ func New(cfg Config) (*Engine, error) {
 		starts:     semaphore.NewWeighted(int64(max(2, runtime.NumCPU()))),
 		ctx:        ctx, cancel: cancel,
 		failed: func(engine.Status) {},
+		asked:  func(string, []engine.Question) {},
 		live:   make(map[string]*instance),
 		pools:  make(pools), copying: make(map[string]bool),
 		restock: make(chan struct{}, 1),

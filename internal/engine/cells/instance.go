@@ -73,7 +73,10 @@ func (e *Engine) follow(ctx context.Context, inst *instance, statuses cell.Statu
 	defer inst.control.Close()
 	reason := reasonGone
 	stopped := false
+	tell := e.questionsOf(inst.id)
+	defer tell(nil)
 	for err := error(nil); err == nil; st, err = statuses.Next() {
+		tell(st.Questions)
 		switch st.Phase {
 		case cell.PhaseStopped:
 			stopped = true

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"connectrpc.com/connect"
 
@@ -24,6 +25,8 @@ var (
 	_ engine.DeletedMeter  = (*instance)(nil)
 	_ engine.NetworkLogger = (*Engine)(nil)
 	_ engine.Switch        = (*Engine)(nil)
+	_ engine.Asking        = (*instance)(nil)
+	_ engine.Inquirer      = (*Engine)(nil)
 )
 
 // Network configures how the gateways of sandboxes connect to the outside. The zero value
@@ -93,6 +96,39 @@ func (i *instance) SetNetwork(ctx context.Context, n engine.Network) error {
 		return fmt.Errorf("configure the gateway: %w", err)
 	}
 	return nil
+}
+
+// SetAsked implements [engine.Inquirer].
+func (e *Engine) SetAsked(asked func(instanceID string, open []engine.Question)) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.asked = asked
+}
+
+// questionsOf returns a function that tells of the open questions of an instance if they
+// are not those that were told last.
+func (e *Engine) questionsOf(id string) func([]engine.Question) {
+	var told []engine.Question
+	return func(open []engine.Question) {
+		if slices.Equal(open, told) {
+			return
+		}
+		told = open
+		e.mu.Lock()
+		asked := e.asked
+		e.mu.Unlock()
+		asked(id, open)
+	}
+}
+
+func (i *instance) AnswerQuestion(ctx context.Context, id string, allow bool) error {
+	ctx, cancel := context.WithTimeout(ctx, controlTimeout)
+	defer cancel()
+	err := i.control.AnswerQuestion(ctx, id, allow)
+	if err != nil && !errors.Is(err, engine.ErrNoQuestion) {
+		return fmt.Errorf("answer a question of the gateway: %w", err)
+	}
+	return err
 }
 
 func (i *instance) DialPort(ctx context.Context, port int, loopback bool) (net.Conn, error) {

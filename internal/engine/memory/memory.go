@@ -44,6 +44,7 @@ const (
 	StepSetLimits Step = "set_limits"
 
 	StepSetNetwork Step = "set_network"
+	StepAnswer     Step = "answer"
 	StepDialPort   Step = "dial_port"
 
 	StepCheckpoint Step = "checkpoint"
@@ -60,7 +61,7 @@ const (
 // Steps lists all steps.
 func Steps() []Step {
 	return []Step{
-		StepAdmit, StepCreate, StepOpen, StepList, StepEnd, StepDestroy, StepDial, StepStats, StepSetLimits, StepSetNetwork, StepDialPort,
+		StepAdmit, StepCreate, StepOpen, StepList, StepEnd, StepDestroy, StepDial, StepStats, StepSetLimits, StepSetNetwork, StepAnswer, StepDialPort,
 		StepCheckpoint, StepCommit, StepCheckpoints, StepRemoveCheckpoint, StepSetAside, StepBringBack, StepChanges,
 	}
 }
@@ -276,6 +277,7 @@ type Engine struct {
 	state  *State
 	mu     sync.Mutex
 	notify func(engine.Status)                                                               // guarded by mu
+	asked  func(string, []engine.Question)                                                   // guarded by mu
 	peers  func(ctx context.Context, fromSandboxID, name string, port int) (net.Conn, error) // guarded by mu
 }
 

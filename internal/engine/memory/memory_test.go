@@ -97,6 +97,10 @@ func TestTraps(t *testing.T) {
 			}
 			return err
 		},
+		StepAnswer: func(ctx context.Context, e *Engine, i engine.Instance) error {
+			e.Ask(i.ID(), engine.Question{ID: "q"})
+			return i.(engine.Asking).AnswerQuestion(ctx, "q", true)
+		},
 		StepEnd:     func(ctx context.Context, e *Engine, i engine.Instance) error { return e.End(ctx, i.ID()) },
 		StepDestroy: func(ctx context.Context, e *Engine, i engine.Instance) error { return e.Destroy(ctx, i.ID()) },
 		StepCheckpoint: func(ctx context.Context, e *Engine, i engine.Instance) error {

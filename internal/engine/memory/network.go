@@ -19,12 +19,17 @@ var (
 	_ engine.Gateway       = (*handle)(nil)
 	_ engine.NetworkLogger = (*Engine)(nil)
 	_ engine.Switch        = (*Engine)(nil)
+	_ engine.Asking        = (*handle)(nil)
+	_ engine.Inquirer      = (*Engine)(nil)
 )
 
 // gate is the last configuration of an instance's gateway. It enforces nothing.
 type gate struct {
 	network engine.Network
 	values  map[string]string // by placeholder
+	// questions are the open ones, and answers what was answered, by id.
+	questions []engine.Question
+	answers   map[string]bool
 }
 
 // newGate records a gateway's configuration and copies the values.
@@ -66,7 +71,59 @@ func (h *handle) SetNetwork(ctx context.Context, n engine.Network) error {
 		}
 		h.e.state.mu.Lock()
 		defer h.e.state.mu.Unlock()
+		g.questions, g.answers = h.i.gate.questions, h.i.gate.answers
 		h.i.gate = g
+		return nil
+	})
+}
+
+// SetAsked implements [engine.Inquirer].
+func (e *Engine) SetAsked(asked func(instanceID string, open []engine.Question)) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.asked = asked
+}
+
+// Ask replaces the open questions of an instance, as its gateway would.
+func (e *Engine) Ask(id string, open ...engine.Question) {
+	e.state.mu.Lock()
+	i := e.state.instances[id]
+	if i != nil {
+		i.gate.questions = slices.Clone(open)
+	}
+	e.state.mu.Unlock()
+	e.mu.Lock()
+	asked := e.asked
+	e.mu.Unlock()
+	if asked != nil {
+		asked(id, open)
+	}
+}
+
+// Answers returns what was answered to an instance's questions once, by id.
+func (s *State) Answers(id string) map[string]bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if i := s.instances[id]; i != nil {
+		return maps.Clone(i.gate.answers)
+	}
+	return nil
+}
+
+// AnswerQuestion implements [engine.Asking].
+func (h *handle) AnswerQuestion(ctx context.Context, id string, allow bool) error {
+	return h.e.step(ctx, StepAnswer, func() error {
+		h.e.state.mu.Lock()
+		defer h.e.state.mu.Unlock()
+		g := &h.i.gate
+		left := slices.DeleteFunc(slices.Clone(g.questions), func(q engine.Question) bool { return q.ID == id })
+		if len(left) == len(g.questions) {
+			return engine.ErrNoQuestion
+		}
+		if g.answers == nil {
+			g.answers = map[string]bool{}
+		}
+		g.questions, g.answers[id] = left, allow
 		return nil
 	})
 }

@@ -145,6 +145,9 @@ func (r *resolver) reply(ctx context.Context, s *state, q dnsmessage.Question) r
 		return reply{code: dnsmessage.RCodeNotImplemented}
 	}
 	d := s.policy.resolvable(name)
+	if d.Ask {
+		return r.standIn(name, q.Type, d)
+	}
 	if !d.Allow {
 		return reply{code: dnsmessage.RCodeNameError, why: d.Reason, event: sandbox.NetworkEvent{Host: name,
 			Verdict: sandbox.NetworkBlocked, Match: d.Match, Rule: d.Rule, Reason: d.Reason}}
@@ -168,6 +171,17 @@ func (r *resolver) reply(ctx context.Context, s *state, q dnsmessage.Question) r
 		return reply{ttl: minTTL, why: e.Reason, event: e}
 	}
 	return r.forward(ctx, q, e)
+}
+
+// standIn answers for a name about which somebody is asked when the sandbox connects: by
+// an address that stands for the name and was made up here. The name is looked up once it
+// is allowed, since a question to its name server is itself a message.
+func (r *resolver) standIn(name string, t dnsmessage.Type, d Decision) reply {
+	if t != dnsmessage.TypeA {
+		return reply{ttl: minTTL} // not recorded, since nothing was looked up
+	}
+	return reply{addrs: []netip.Addr{r.synthetic.give(name)}, ttl: minTTL, event: sandbox.NetworkEvent{Host: name,
+		Verdict: sandbox.NetworkAllowed, Match: d.Match, Rule: d.Rule, Reason: "not looked up yet: the address stands for the name until somebody allows it"}}
 }
 
 // outThere reports whether a name can exist on the Internet. Names of a single label,

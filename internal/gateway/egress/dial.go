@@ -53,13 +53,15 @@ func (f *flow) dialOwn(ctx context.Context) (net.Conn, *outbound, error) {
 	return f.try(ctx, "", f.attempt(f.pinNames()))
 }
 
-// candidates returns the attempts for a host that the policy allows: one per address of
+// candidates returns the attempts for a host that the policy allows, after it has asked if
+// the policy says so: one per address of
 // its name, the address that the sandbox chose first if it is among them. If the name
 // is not found, the chosen address itself is an attempt, provided that the policy
 // allows it under any name. This is never so for plain HTTP, in which the server proves
 // no identity.
 func (f *flow) candidates(ctx context.Context, host string, tls bool) ([]Attempt, error) {
-	p := f.g.state.Load().policy
+	s := f.g.state.Load()
+	p := s.policy
 	own := f.attempt(nil)
 	if host == "" && tls && f.alias != "" {
 		host = f.alias
@@ -69,6 +71,7 @@ func (f *flow) candidates(ctx context.Context, host string, tls bool) ([]Attempt
 			own.Names = f.pinNames()
 		}
 		d := p.Judge(own)
+		d.Allow = d.Allow || d.Ask // whoever dials it asks
 		if d.Allow && !own.Addr.IsValid() {
 			d = Decision{Match: sandbox.MatchProtocol, Reason: "it does not show the name that it goes to"}
 		}
@@ -81,7 +84,12 @@ func (f *flow) candidates(ctx context.Context, host string, tls bool) ([]Attempt
 	byAddr := tls && certain && d.Allow && own.Addr.IsValid()
 	var addrs []netip.Addr
 	var err error
-	if d = p.resolvable(host); d.Allow {
+	if d = p.resolvable(host); d.Ask {
+		named := Attempt{Protocol: f.proto, Port: f.to.Port(), Names: []string{host}, resolved: true}
+		d = f.consent(ctx, named)
+		s = f.g.state.Load() // it may be another one by now
+	}
+	if d.Allow {
 		addrs, err = f.g.names.addresses(ctx, host)
 	}
 	if i := slices.Index(addrs, f.to.Addr()); i > 0 {
@@ -91,12 +99,19 @@ func (f *flow) candidates(ctx context.Context, host string, tls bool) ([]Attempt
 	if len(addrs) == 0 && d.Allow && outThere(host) && f.g.out.resolves(host) {
 		addrs = []netip.Addr{{}} // the proxy resolves the name
 	}
-	var allowed []Attempt
+	var allowed, asked []Attempt
 	for _, a := range addrs {
-		at := Attempt{Protocol: "tcp", Addr: a, Port: f.to.Port(), Names: []string{host}}
-		if d = p.Judge(at); d.Allow {
+		at := Attempt{Protocol: f.proto, Addr: a, Port: f.to.Port(), Names: []string{host}, resolved: true}
+		d = f.judge(s, at)
+		switch {
+		case d.Allow:
 			allowed = append(allowed, at)
+		case d.Ask:
+			asked = append(asked, at)
 		}
+	}
+	if len(allowed) == 0 && len(asked) > 0 {
+		return asked[:1], nil // whoever dials it asks, about one address only
 	}
 	switch {
 	case len(allowed) > 0:
@@ -135,8 +150,11 @@ func (f *flow) dialHost(ctx context.Context, host string, tls bool) (net.Conn, *
 	return nil, nil, err
 }
 
-// try judges and dials one address.
+// try judges and dials one address, after it has asked if the policy says so.
 func (f *flow) try(ctx context.Context, host string, a Attempt) (net.Conn, *outbound, error) {
+	if d := f.consent(ctx, a); !d.Allow {
+		return nil, nil, &RefusedError{d}
+	}
 	w, d := f.enter(a)
 	if w == nil {
 		return nil, nil, &RefusedError{d}

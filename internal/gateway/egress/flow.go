@@ -42,6 +42,8 @@ type flow struct {
 	connectedOnce bool
 	// logged says that an event of its own was recorded for one of its hosts.
 	logged bool
+	// answered are the subjects that somebody has allowed while the flow waited.
+	answered map[Subject]bool
 }
 
 // outbound is an outgoing connection of a flow with the attempt that was judged, so
@@ -146,7 +148,7 @@ func (f *flow) enter(a Attempt) (*outbound, Decision) {
 	f.mu.Lock()
 	f.outbounds[w] = struct{}{} // before the state is read, so that it misses no change
 	f.mu.Unlock()
-	d := f.g.state.Load().policy.Judge(a)
+	d := f.judge(f.g.state.Load(), a)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if !d.Allow {
@@ -209,7 +211,7 @@ func (f *flow) another() bool {
 func (f *flow) judgeAgain(s *state) {
 	f.mu.Lock()
 	for w := range f.outbounds {
-		if d := s.policy.Judge(w.a); !d.Allow {
+		if d := f.judgeLocked(s, w.a); !d.Allow {
 			d.Reason = "the policy was changed: " + d.Reason
 			f.refuseLocked(d)
 			guest := f.guest

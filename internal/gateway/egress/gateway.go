@@ -1,6 +1,7 @@
 package egress
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -42,6 +43,10 @@ type Config struct {
 	// Dialer dials addresses of the network ("tcp", "udp"), never names; nil is a
 	// [net.Dialer].
 	Dialer Dialer
+	// Asked is called when the open questions of [Gateway.Questions] have changed. It
+	// must not block, and is called concurrently. Nil says that nobody can be asked, and
+	// refuses what would be.
+	Asked func()
 	// Logger receives the gateway's own errors; nil drops them.
 	Logger *slog.Logger
 }
@@ -59,6 +64,8 @@ type Network struct {
 	// Interceptor, if not nil, gets all TLS and plain HTTP connections. It is set only
 	// if the sandbox has secrets.
 	Interceptor Interceptor
+	// Answers are those that hold. Of two about one subject the later one counts.
+	Answers []Answer
 }
 
 // Request is the sandbox's attempt to open a TCP connection, or the first datagram of a
@@ -79,6 +86,7 @@ type Gateway struct {
 	log      *slog.Logger
 	internal *InternalAddrs
 	names    *resolver
+	asker    *asker
 	out      *hostDialer
 	// speakWait overrides the constant in tests.
 	speakWait time.Duration
@@ -111,6 +119,10 @@ type state struct {
 	most        int // connections
 	perSecond   *rate.Limiter
 	out, in     *rate.Limiter // bytes; nil is no bound
+	answers     map[Subject]Answer
+	askFor      time.Duration // how long a question is open
+	// over is closed when another state is in force.
+	over chan struct{}
 }
 
 // maxUDPFlows limits UDP flows, whose buffers are as large as a datagram can be.
@@ -143,6 +155,7 @@ func New(cfg Config) (*Gateway, error) {
 		return nil, err
 	}
 	g.names = newResolver(g)
+	g.asker = newAsker(cfg.Asked)
 	return g, nil
 }
 
@@ -154,7 +167,12 @@ func (g *Gateway) Set(n Network) error {
 	if err != nil {
 		return err
 	}
-	s := &state{sandboxID: n.SandboxID, policy: p, interceptor: n.Interceptor, most: n.Policy.MaxConnections}
+	s := &state{sandboxID: n.SandboxID, policy: p, interceptor: n.Interceptor, most: n.Policy.MaxConnections,
+		answers: map[Subject]Answer{}, over: make(chan struct{}),
+		askFor: time.Duration(cmp.Or(n.Policy.AskTimeoutSeconds, sandbox.DefaultAskTimeoutSeconds)) * time.Second}
+	for _, a := range n.Answers {
+		s.answers[a.Subject] = a
+	}
 	if s.most == 0 {
 		s.most = sandbox.DefaultMaxConnections
 	}
@@ -170,7 +188,10 @@ func (g *Gateway) Set(n Network) error {
 	if old := g.state.Load(); old != nil && old.perSecond.Burst() == perSecond {
 		s.perSecond = old.perSecond // a change of the rules grants no new allowance
 	}
-	g.state.Store(s)
+	old := g.state.Swap(s)
+	if old != nil {
+		close(old.over) // those who wait for an answer look again
+	}
 	for _, f := range g.allFlows() {
 		f.judgeAgain(s)
 	}

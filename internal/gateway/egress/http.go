@@ -113,6 +113,9 @@ func (f *flow) dialPlainProxy(ctx context.Context, p proxied) (net.Conn, error) 
 	if err != nil {
 		return nil, err
 	}
+	if d := f.consent(ctx, attempts[0]); !d.Allow {
+		return nil, &RefusedError{d}
+	}
 	w, d := f.enter(attempts[0])
 	if w == nil {
 		return nil, &RefusedError{d}

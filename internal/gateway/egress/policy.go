@@ -13,11 +13,16 @@ import (
 // Decision is what a policy says about an attempt.
 type Decision struct {
 	Allow bool
+	// Ask says that somebody is to be asked. Until they allow it, the attempt is
+	// refused: Allow is false.
+	Ask   bool
 	Match sandbox.NetworkMatch
 	// Rule is the text of the rule that matched.
 	Rule string
 	// Reason says why the attempt is refused.
 	Reason string
+	// byAddr says that the rule is about addresses: an answer is good for one of them.
+	byAddr bool
 }
 
 // Attempt is a connection, flow or ping that a policy judges.
@@ -35,6 +40,9 @@ type Attempt struct {
 	// claimed is a name that the sandbox sent. Rules that deny apply to it; rules that
 	// allow do not.
 	claimed string
+	// resolved says that Names is the one name for which the gateway itself has looked
+	// up Addr, or will.
+	resolved bool
 }
 
 // Policy is a parsed network policy. It is immutable and safe for concurrent use.
@@ -104,7 +112,7 @@ func compile(in sandbox.NetworkPolicy, w *InternalAddrs) (*Policy, error) {
 		p.rules = append(p.rules, packageRules()...)
 	}
 	p.byName = slices.ContainsFunc(p.rules, func(r *rule) bool {
-		return r.allow && (r.kind == domainTarget || r.kind == belowTarget)
+		return (r.allow || r.ask) && (r.kind == domainTarget || r.kind == belowTarget)
 	})
 	return p, nil
 }
@@ -120,6 +128,8 @@ func checkNumbers(p sandbox.NetworkPolicy) error {
 		return invalid("max_connections is not from 1 to %d; 0 is the default", sandbox.MaxMaxConnections)
 	case p.ConnectionsPerSecond < 0 || p.ConnectionsPerSecond > sandbox.MaxConnectionsPerSecond:
 		return invalid("connections_per_second is not from 1 to %d; 0 is the default", sandbox.MaxConnectionsPerSecond)
+	case p.AskTimeoutSeconds < 0 || p.AskTimeoutSeconds > sandbox.MaxAskTimeoutSeconds:
+		return invalid("ask_timeout_seconds is not from 1 to %d; 0 is the default", sandbox.MaxAskTimeoutSeconds)
 	case p.BytesPerSecond < 0:
 		return invalid("bytes_per_second is negative; 0 is no bound")
 	}
@@ -151,15 +161,21 @@ func parseDenyOut(to string, r *rule) error {
 }
 
 func parseRule(in sandbox.NetworkRule) (*rule, error) {
-	r := &rule{allow: in.Action == sandbox.NetworkAllow}
-	if !r.allow && in.Action != sandbox.NetworkDeny {
-		return r, fmt.Errorf("has action %q; use allow or deny", clip.Text(string(in.Action), maxShown))
+	r := &rule{allow: in.Action == sandbox.NetworkAllow, ask: in.Action == sandbox.NetworkAsk}
+	if !r.allow && !r.ask && in.Action != sandbox.NetworkDeny {
+		return r, fmt.Errorf("has action %q; use allow, deny or ask", clip.Text(string(in.Action), maxShown))
 	}
 	if err := parseTarget(in.To, r); err != nil {
 		return r, err
 	}
 	if err := parseFilter(in, r); err != nil {
 		return r, err
+	}
+	if r.ask && r.kind == peerTarget {
+		return r, fmt.Errorf("asks about a sandbox; ask is for domains, addresses and ranges, so allow or deny %q", clip.Text(in.To, maxShown))
+	}
+	if r.ask && r.proto == "icmp" {
+		return r, fmt.Errorf("asks about icmp, but a ping does not wait for an answer; allow or deny it")
 	}
 	if r.kind == peerTarget && (r.proto == "udp" || r.proto == "icmp") {
 		return r, fmt.Errorf("has protocol %s; sandboxes reach each other by tcp only", r.proto)
@@ -172,7 +188,7 @@ func parseRule(in sandbox.NetworkRule) (*rule, error) {
 		r.text += " " + strings.Join(in.Ports, ",")
 	}
 	r.all = !r.allow && r.kind == rangeTarget && r.addrs == everyIPv4
-	if r.allow && r.kind == rangeTarget {
+	if (r.allow || r.ask) && r.kind == rangeTarget {
 		r.opens = true
 		return r, usable(r)
 	}
@@ -217,12 +233,22 @@ func (p *Policy) decided(a Attempt) (Decision, bool) {
 func (p *Policy) walk(a Attempt, namesKnown bool) (d Decision, certain bool) {
 	if a.Addr.IsValid() {
 		a.Addr = plain(a.Addr)
-		if p.internal.Has(a.Addr) && !p.opened(a) {
-			return Decision{Match: sandbox.MatchInternal, Rule: "internal " + a.Addr.String(),
-				Reason: a.Addr.String() + " is an internal address of the host's network; allow it by its address in rules if the sandbox may reach it"}, true
+		if p.internal.Has(a.Addr) {
+			switch by := p.opened(a); {
+			case by == nil:
+				return Decision{Match: sandbox.MatchInternal, Rule: "internal " + a.Addr.String(),
+					Reason: a.Addr.String() + " is an internal address of the host's network; allow it by its address in rules if the sandbox may reach it"}, true
+			case by.ask:
+				// Whatever allows the name does not allow the address: that is asked.
+				defer func() {
+					if d.Allow || d.Ask {
+						d = decide(by)
+					}
+				}()
+			}
 		}
 	}
-	var maybe [2]bool // whether a rule for names denies, or allows
+	var maybe [3]bool // whether a rule for names has such an outcome
 	for _, r := range p.rules {
 		if !r.fits(a.Protocol, a.Port) {
 			continue
@@ -232,7 +258,7 @@ func (p *Policy) walk(a Attempt, namesKnown bool) (d Decision, certain bool) {
 			continue
 		case domainTarget, belowTarget:
 			if !namesKnown {
-				maybe[index(r.allow)] = true
+				maybe[r.outcome()] = true
 				continue
 			}
 			if !slices.ContainsFunc(a.Names, r.named) && (r.allow || !r.named(a.claimed)) {
@@ -243,22 +269,36 @@ func (p *Policy) walk(a Attempt, namesKnown bool) (d Decision, certain bool) {
 				continue
 			}
 		}
-		return decide(r), !maybe[index(!r.allow)]
+		return decide(r), only(maybe, r.outcome())
 	}
 	d = p.byPreset()
-	return d, !maybe[index(!d.Allow)]
+	if d.Allow {
+		return d, only(maybe, outcomeAllow)
+	}
+	return d, only(maybe, outcomeDeny)
 }
 
-func index(allow bool) int {
-	if allow {
-		return 1
-	}
-	return 0
+// outcome is what a rule decides.
+type outcome int
+
+const (
+	outcomeDeny outcome = iota
+	outcomeAllow
+	outcomeAsk
+)
+
+// only reports whether nothing else may be the outcome.
+func only(maybe [3]bool, is outcome) bool {
+	maybe[is] = false
+	return maybe == [3]bool{}
 }
 
 func decide(r *rule) Decision {
-	d := Decision{Allow: r.allow, Match: r.match(), Rule: r.text}
-	if !d.Allow {
+	d := Decision{Allow: r.allow, Ask: r.ask, Match: r.match(), Rule: r.text, byAddr: r.kind == rangeTarget && !r.all}
+	switch {
+	case d.Ask:
+		d.Reason = "nobody has allowed it, and the policy says to ask"
+	case !d.Allow:
 		d.Reason = "denied by " + r.text
 	}
 	return d
@@ -272,11 +312,16 @@ func (p *Policy) byPreset() Decision {
 	return d
 }
 
-// opened reports whether a rule allows an attempt's internal address.
-func (p *Policy) opened(a Attempt) bool {
-	return slices.ContainsFunc(p.rules, func(r *rule) bool {
+// opened returns the first rule that allows an attempt's internal address, or asks about
+// it; nil if none does.
+func (p *Policy) opened(a Attempt) *rule {
+	i := slices.IndexFunc(p.rules, func(r *rule) bool {
 		return r.opens && r.fits(a.Protocol, a.Port) && r.addrs.Contains(a.Addr) && p.internal.covers(r.addrs)
 	})
+	if i < 0 {
+		return nil
+	}
+	return p.rules[i]
 }
 
 // judgePeer decides about a connection to another sandbox, which only a rule with that
@@ -287,7 +332,11 @@ func (p *Policy) judgePeer(a Attempt) Decision {
 			continue
 		}
 		if r.kind == peerTarget && r.name == a.Peer || !r.allow && (r.all || r.kind == anyTarget) {
-			return decide(r)
+			d := decide(r)
+			if d.Ask { // about names and addresses, which a peer is not
+				d.Ask, d.Reason = false, "no rule allows sandbox:"+a.Peer
+			}
+			return d
 		}
 	}
 	return Decision{Match: sandbox.MatchSandbox, Rule: "default",
@@ -306,10 +355,13 @@ func (p *Policy) resolvable(name string) Decision {
 			if !r.named(name) {
 				continue
 			}
-			if r.allow || !r.limited() {
+			if r.allow || r.ask || !r.limited() {
 				return decide(r)
 			}
 		case anyTarget:
+			if r.ask {
+				return decide(r) // also where addresses are allowed: looking up tells the name
+			}
 			if r.allow || !r.limited() {
 				return p.orSome(decide(r), some)
 			}
@@ -317,7 +369,7 @@ func (p *Policy) resolvable(name string) Decision {
 			if r.allow && some == nil {
 				some = r
 			}
-			if r.all && !r.limited() {
+			if r.all && (r.ask || !r.limited()) {
 				return p.orSome(decide(r), some)
 			}
 		}
@@ -329,7 +381,7 @@ func (p *Policy) resolvable(name string) Decision {
 // this name's, and no rule allows domains. If one does, other names are not looked up:
 // a DNS query is itself a message to the domain's name server.
 func (p *Policy) orSome(d Decision, some *rule) Decision {
-	if !d.Allow && some != nil && !p.byName {
+	if !d.Allow && !d.Ask && some != nil && !p.byName {
 		return decide(some)
 	}
 	return d

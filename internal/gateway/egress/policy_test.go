@@ -309,7 +309,7 @@ func TestCheck(t *testing.T) {
 		{sandbox.NetworkPolicy{DenyOut: []string{"example.com"}}, "deny domains in rules"},
 		{sandbox.NetworkPolicy{DenyOut: []string{"*"}}, "0.0.0.0/0"},
 		{sandbox.NetworkPolicy{Preset: "closed"}, "open, none or packages"},
-		{rules("", "permit example.com"), "allow or deny"},
+		{rules("", "permit example.com"), "allow, deny or ask"},
 		{rules("", "allow example.com sctp"), "tcp, udp or icmp"},
 		{rules("", "allow example.com tcp 0"), "port"},
 		{rules("", "allow example.com tcp 65536"), "port"},

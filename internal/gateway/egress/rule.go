@@ -43,6 +43,8 @@ type portRange struct{ low, high uint16 }
 type rule struct {
 	text  string
 	allow bool
+	// ask says that somebody is asked; such a rule does not allow.
+	ask   bool
 	kind  targetKind
 	name  string // of a domain, or of a peer
 	addrs netip.Prefix
@@ -50,7 +52,7 @@ type rule struct {
 	all   bool
 	proto string
 	ports []portRange
-	// opens says that the rule allows internal addresses, provided that its whole
+	// opens says that the rule allows, or asks about, internal addresses, provided that its whole
 	// range is internal.
 	opens bool
 }
@@ -253,6 +255,17 @@ func (r *rule) contains(a netip.Addr) bool {
 	}
 	v4 := embedded(a)
 	return !r.allow && v4.IsValid() && r.addrs.Contains(v4)
+}
+
+// outcome returns what the rule decides.
+func (r *rule) outcome() outcome {
+	switch {
+	case r.ask:
+		return outcomeAsk
+	case r.allow:
+		return outcomeAllow
+	}
+	return outcomeDeny
 }
 
 func (r *rule) match() sandbox.NetworkMatch {

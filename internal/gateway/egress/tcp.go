@@ -60,7 +60,7 @@ func (f *flow) tcp(r Request) {
 	}
 	d, certain := s.policy.decided(Attempt{Protocol: "tcp", Addr: f.to.Addr(), Port: f.to.Port()})
 	switch {
-	case certain && !d.Allow:
+	case certain && !d.Allow && !d.Ask:
 		f.refuse(d)
 		r.Reject()
 	case certain && s.interceptor == nil && f.g.out.plainProxy(f.to.Addr().String(), f.to.Port()) == nil:
@@ -155,7 +155,7 @@ func (f *flow) byName(r Request) {
 		return
 	}
 	wait := sniffWait
-	if f.g.state.Load().policy.Judge(f.attempt(f.pinNames())).Allow {
+	if d := f.g.state.Load().policy.Judge(f.attempt(f.pinNames())); d.Allow || d.Ask {
 		wait = f.g.speakWait // the server may speak first
 	}
 	h, err := f.peek(guest, wait)
@@ -258,8 +258,11 @@ func (f *flow) tls(guest *guestConn, h hello, s *state) {
 }
 
 // allowedByName reports whether the name is the reason that a connection is allowed:
-// another name might not be.
+// another name might not be. So it is with a name that somebody is asked about.
 func (f *flow) allowedByName(name string) bool {
+	if name != "" && f.g.state.Load().policy.resolvable(name).Ask {
+		return true
+	}
 	attempts, err := f.candidates(f.ctx, name, true)
 	return err == nil && f.g.state.Load().policy.Judge(attempts[0]).Match == sandbox.MatchDomain
 }
@@ -277,7 +280,7 @@ func (f *flow) hidesDNS(s *state, name string) string {
 	}
 	if name != "" {
 		d := s.policy.Judge(Attempt{Protocol: "tcp", Port: f.to.Port(), Names: []string{name}})
-		if d.Allow && d.Match == sandbox.MatchDomain {
+		if (d.Allow || d.Ask) && d.Match == sandbox.MatchDomain {
 			return ""
 		}
 	}

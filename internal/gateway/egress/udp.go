@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"strings"
 	"sync"
 	"time"
 
@@ -29,13 +30,21 @@ func (g *Gateway) HandleUDP(ctx context.Context, r Request) {
 func (f *flow) udp(r Request) {
 	s := f.g.state.Load()
 	a := f.attempt(nil)
+	if name, ok := f.g.names.synthetic.nameOf(f.to.Addr()); ok {
+		f.udpNamed(r, name)
+		return
+	}
 	d, certain := s.policy.decided(a)
-	if why := udpHides(a.Port, certain, s.interceptor != nil); why != "" && (d.Allow || !certain) {
+	if why := udpHides(a.Port, certain && !d.Ask, s.interceptor != nil); why != "" && (d.Allow || d.Ask || !certain) {
 		f.refuse(Decision{Match: sandbox.MatchProtocol, Reason: why})
 		r.Reject()
 		return
 	}
 	a.Names = f.pinNames()
+	if f.judge(s, a).Ask {
+		f.udpAsked(r, []Attempt{a})
+		return
+	}
 	w, d := f.enter(a)
 	if w == nil {
 		f.refuse(d)
@@ -49,6 +58,65 @@ func (f *flow) udp(r Request) {
 	}
 	// Dialling UDP neither sends anything nor waits.
 	remote, err := f.g.cfg.Dialer.DialContext(f.ctx, "udp", f.to.String())
+	if err == nil {
+		err = f.connected(w, remote)
+	}
+	if err != nil {
+		f.failed(err)
+		return
+	}
+	f.exchange(guest, remote)
+}
+
+// udpNamed serves a flow to an address that stands for a name about which somebody is
+// asked.
+func (f *flow) udpNamed(r Request, name string) {
+	if strings.HasSuffix(name, "."+peerDomain) {
+		f.refuse(Decision{Match: sandbox.MatchSandbox, Reason: "sandboxes reach each other by tcp only"})
+		r.Reject()
+		return
+	}
+	if why := udpHides(f.to.Port(), false, false); why != "" {
+		f.refuse(Decision{Match: sandbox.MatchProtocol, Reason: why})
+		r.Reject()
+		return
+	}
+	f.alias = name
+	f.udpAsked(r, nil)
+}
+
+// udpAsked serves a flow that waits until somebody has allowed it. The flow is accepted
+// first, since all packets of the sandbox would wait for that; what it sends waits in the
+// stack's buffers. Without attempts, the flow is to its alias.
+func (f *flow) udpAsked(r Request, attempts []Attempt) {
+	guest, ok := f.accept(r)
+	if !ok {
+		return
+	}
+	var err error
+	if attempts == nil {
+		if attempts, err = f.candidates(f.ctx, f.alias, true); err != nil {
+			f.dialFailed(f.alias, false, err)
+			return
+		}
+	}
+	a := attempts[0]
+	if !a.Addr.IsValid() {
+		f.refuse(Decision{Match: sandbox.MatchProtocol, Reason: "the host's proxy carries no UDP"})
+		return
+	}
+	d := f.consent(f.ctx, a)
+	if !d.Allow {
+		f.refuse(d)
+		return
+	}
+	w, d := f.enter(a)
+	if w == nil {
+		f.refuse(d)
+		return
+	}
+	defer f.leave(w)
+	remote, err := f.g.cfg.Dialer.DialContext(f.ctx, "udp", netip.AddrPortFrom(a.Addr, a.Port).String())
 	if err == nil {
 		err = f.connected(w, remote)
 	}
@@ -125,6 +193,9 @@ func (g *Gateway) Ping(ctx context.Context, to netip.Addr, payload []byte) error
 	defer f.end()
 	a := f.attempt(f.pinNames())
 	w, d := f.enter(a)
+	if d.Ask {
+		d.Reason = "a ping does not wait until somebody has allowed it; allow it in rules"
+	}
 	if w == nil {
 		f.refuse(d)
 		return &RefusedError{d}

@@ -70,6 +70,7 @@ var about = map[string]string{
 	"network.allow_out":              "Domains, addresses and ranges that are allowed.",
 	"network.deny_out":               "Addresses and ranges that are denied.",
 	"network.placeholders":           "What becomes of a secret's placeholder that goes to a host which the secret is not for: forward if left out.",
+	"network.ask_timeout_seconds":    "How long a connection waits for somebody to allow it, where a rule says ask.",
 	"network.max_connections":        "At the same time.",
 	"network.connections_per_second": "New ones, and DNS questions.",
 	"network.bytes_per_second":       "In each direction; no bound if left out.",
@@ -78,7 +79,7 @@ var about = map[string]string{
 // words are the values of enumerated types.
 var words = map[reflect.Type][]string{
 	reflect.TypeFor[sandbox.NetworkPreset]():     {string(sandbox.NetworkOpen), string(sandbox.NetworkPackages), string(sandbox.NetworkNone)},
-	reflect.TypeFor[sandbox.NetworkAction]():     {string(sandbox.NetworkAllow), string(sandbox.NetworkDeny)},
+	reflect.TypeFor[sandbox.NetworkAction]():     {string(sandbox.NetworkAllow), string(sandbox.NetworkDeny), string(sandbox.NetworkAsk)},
 	reflect.TypeFor[sandbox.PlaceholderAction](): {string(sandbox.PlaceholderForward), string(sandbox.PlaceholderBlock)},
 }
 

@@ -319,7 +319,9 @@ function Policy({
             {rules.length === 0 && <p class="muted small">There are none.</p>}
             {rules.map((r, i) => (
               <div class="rule" key={i}>
-                <span class={`badge ${r.action === "allow" ? "green" : "red"}`}>{label(r.action)}</span>
+                <span class={`badge ${r.action === "allow" ? "green" : r.action === "ask" ? "amber" : "red"}`}>
+                  {label(r.action)}
+                </span>
                 <bdi class="mono cut grow" title={label(r.to)}>
                   {label(r.to)}
                 </bdi>
@@ -349,6 +351,7 @@ function Policy({
               <Select class="narrow" aria-label="Action" disabled={off} value={action}>
                 <option>allow</option>
                 <option>deny</option>
+                <option>ask</option>
               </Select>
               <Input class="mono" aria-label="What the rule is for" placeholder="api.example.com" disabled={off} value={adding} />
               <Button type="submit" icon="plus" scope="sandboxes:write" disabled={ended} aria-label="Add the rule" />

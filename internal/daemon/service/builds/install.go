@@ -387,5 +387,8 @@ func checkNetworks(spec *sandbox.TemplateSpec) error {
 			return err
 		}
 	}
+	if n := spec.BuildNetwork; n != nil && slices.ContainsFunc(n.Rules, func(r sandbox.NetworkRule) bool { return r.Action == sandbox.NetworkAsk }) {
+		return validate.Errorf("build_network asks, but nobody is asked about a build; allow what it needs")
+	}
 	return nil
 }

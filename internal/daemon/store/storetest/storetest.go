@@ -102,7 +102,11 @@ func full(id string) store.Record {
 			Network: policy(), Ports: []sandbox.PublishedPort{{Host: 8080, Guest: 80, Address: "127.0.0.1"}, {Host: 9, Guest: 9}},
 		},
 		Bindings: bindings(),
-		BaseEnv:  map[string]string{"PATH": "/bin"}, BootID: "boot-1", Held: true, Applying: true,
+		Answers: []store.Answer{{
+			ID: "apr-1", ApprovalSubject: sandbox.ApprovalSubject{Protocol: "tcp", Host: "a.example", Address: "192.0.2.1", Port: 443},
+			Allow: true, Until: epoch.Add(time.Hour), By: "key-1", At: epoch,
+		}},
+		BaseEnv: map[string]string{"PATH": "/bin"}, BootID: "boot-1", Held: true, Applying: true,
 		Instance: "machine-" + id, Checkpoint: "cp-paused", ForkPoint: "cp-fork", Origin: "sha256:1",
 		Root: json.RawMessage(`{"layers": ["a", 1.0]}`),
 	}

@@ -142,6 +142,7 @@ var argumentLimits = map[string]limit{
 	"NetworkPolicy.allow_out":              items(0, sandbox.MaxNetworkRules, target),
 	"NetworkPolicy.deny_out":               items(0, sandbox.MaxNetworkRules, target),
 	"NetworkPolicy.rules":                  items(0, sandbox.MaxNetworkRules),
+	"NetworkPolicy.ask_timeout_seconds":    between(0, sandbox.MaxAskTimeoutSeconds),
 	"NetworkPolicy.max_connections":        between(0, sandbox.MaxMaxConnections),
 	"NetworkPolicy.connections_per_second": between(0, sandbox.MaxConnectionsPerSecond),
 	"NetworkPolicy.bytes_per_second":       between(0, 1<<50),

@@ -33,6 +33,8 @@ var toolsOfVerbs = map[string]struct{ tool, why string }{
 	"SetNetwork":       {tool: "network_set"},
 	"NetworkLog":       {tool: "network_log"},
 	"FollowNetworkLog": {why: "a result cannot go on"},
+	"ListApprovals":    {why: "people answer, not the agent that wants the connection"},
+	"AnswerApproval":   {why: "people answer, not the agent that wants the connection"},
 	"FollowEvents":     {why: "a result cannot go on"},
 	"CreateSecret":     {why: "secrets are made by people"},
 	"RotateSecret":     {why: "secrets are made by people"},

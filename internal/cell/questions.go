@@ -1,0 +1,86 @@
+package cell
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/gateway/egress"
+)
+
+// tellPause is how long the cell collects changes of the open questions before it tells of
+// the next ones: code in the sandbox decides how often they change.
+const tellPause = 50 * time.Millisecond
+
+// note takes note that the open questions have changed. It never blocks.
+func (g *gateway) note() {
+	select {
+	case g.asked <- struct{}{}:
+	default:
+	}
+}
+
+// tellOf calls tell after each change of the open questions, or after some, until ctx ends.
+func (g *gateway) tellOf(ctx context.Context, tell func()) {
+	pause := time.NewTimer(0)
+	defer pause.Stop()
+	for {
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			return
+		}
+		select {
+		case <-g.asked:
+		case <-ctx.Done():
+			return
+		}
+		tell()
+		pause.Reset(tellPause)
+	}
+}
+
+// questions returns the open questions.
+func (g *gateway) questions() []engine.Question {
+	open := g.eg.Questions()
+	all := make([]engine.Question, 0, len(open))
+	for _, q := range open {
+		told := engine.Question{ID: q.ID, Subject: engine.Subject{Protocol: q.Protocol, Host: q.Host, Port: int(q.Port)},
+			Since: q.Since, Expires: q.Expires, Waiting: q.Waiting}
+		if q.Address.IsValid() {
+			told.Address = q.Address.String()
+		}
+		all = append(all, told)
+	}
+	return all
+}
+
+// answersOf returns answers in the form of the gateway. One that is none is left out, so
+// that it allows nothing.
+func answersOf(all []engine.Answer) []egress.Answer {
+	var held []egress.Answer
+	for _, a := range all {
+		h := egress.Answer{Subject: egress.Subject{Protocol: a.Protocol, Host: a.Host, Port: uint16(a.Port)}, Allow: a.Allow, Until: a.Until}
+		if a.Address != "" {
+			addr, err := netip.ParseAddr(a.Address)
+			if err != nil {
+				continue
+			}
+			h.Address = addr
+		}
+		held = append(held, h)
+	}
+	return held
+}
+
+func (c *cell) answerQuestion(_ context.Context, req *answerRequest) (*empty, error) {
+	err := c.gate.eg.AnswerQuestion(req.ID, req.Allow)
+	if errors.Is(err, egress.ErrNoQuestion) {
+		return nil, connect.NewError(connect.CodeNotFound, err)
+	}
+	return &empty{}, err
+}

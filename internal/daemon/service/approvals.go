@@ -1,0 +1,301 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/cove-sh/cove/internal/daemon/service/approvals"
+	"github.com/cove-sh/cove/internal/daemon/service/call"
+	"github.com/cove-sh/cove/internal/daemon/service/events"
+	"github.com/cove-sh/cove/internal/daemon/service/validate"
+	"github.com/cove-sh/cove/internal/daemon/store"
+	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+const (
+	// ownerWait is how long it may take until an instance that asks is in the record, and
+	// ownerLook how often the record is looked at: an instance asks as soon as it runs.
+	ownerWait = 30 * time.Second
+	ownerLook = 100 * time.Millisecond
+)
+
+// instanceAsks is told of all open questions of an instance. It returns at once; the
+// newest questions of an instance are handled after one another.
+func (s *Service) instanceAsks(instance string, open []engine.Question) {
+	s.mu.Lock()
+	_, busy := s.asking[instance]
+	s.asking[instance] = open
+	s.mu.Unlock()
+	if !busy && !s.gate.Go(func() { s.handleQuestions(instance) }) {
+		s.mu.Lock()
+		delete(s.asking, instance)
+		s.mu.Unlock()
+	}
+}
+
+// handleQuestions handles the questions of an instance until it has the newest.
+func (s *Service) handleQuestions(instance string) {
+	for {
+		s.mu.Lock()
+		open := s.asking[instance]
+		s.mu.Unlock()
+		s.takeQuestions(instance, open)
+		s.mu.Lock()
+		if sameQuestions(s.asking[instance], open) {
+			delete(s.asking, instance)
+			s.mu.Unlock()
+			return
+		}
+		s.mu.Unlock()
+	}
+}
+
+func sameQuestions(a, b []engine.Question) bool { return slices.Equal(a, b) }
+
+// takeQuestions puts the open questions of an instance into the book, in the name of its
+// sandbox. Those of an instance that is no sandbox's, such as that of a build, are
+// refused: nobody would see them.
+func (s *Service) takeQuestions(instance string, open []engine.Question) {
+	ctx := s.gate.Context()
+	if len(open) == 0 {
+		s.approvals.Report(approvals.Owner{Instance: instance}, nil)
+		return
+	}
+	var excess []string
+	r, err := s.ownerOf(ctx, instance)
+	switch {
+	case err == nil:
+		excess = s.approvals.Report(approvals.Owner{Realm: call.RealmOf(&r), Instance: instance, SandboxID: r.ID, Name: r.Name}, open)
+	case sandbox.CodeOf(err) == sandbox.CodeNotFound:
+		for _, q := range open {
+			excess = append(excess, q.ID)
+		}
+	default:
+		if ctx.Err() == nil {
+			s.log.Error("find the sandbox that asks", "instance", instance, "error", err)
+		}
+		return // the connections wait, and are refused when their time is over
+	}
+	if len(excess) == 0 {
+		return
+	}
+	asking, err := s.askingInstance(ctx, instance)
+	for _, id := range excess {
+		if err == nil {
+			err = asking.AnswerQuestion(ctx, id, false)
+		}
+		if err != nil && !errors.Is(err, engine.ErrNoQuestion) && ctx.Err() == nil {
+			s.log.Warn("refuse what nobody can be asked", "instance", instance, "error", err)
+		}
+	}
+}
+
+// ownerOf returns the sandbox of an instance. One that has just begun to run may not be in
+// the record yet.
+func (s *Service) ownerOf(ctx context.Context, instance string) (store.Record, error) {
+	for end := time.Now().Add(ownerWait); ; {
+		r, err := s.cfg.Store.SandboxByInstance(ctx, instance)
+		if sandbox.CodeOf(err) != sandbox.CodeNotFound || s.Builder.Owns(instance) || time.Now().After(end) {
+			return r, err
+		}
+		waitUnless(ctx, ownerLook, nil)
+		if ctx.Err() != nil {
+			return r, ctx.Err()
+		}
+	}
+}
+
+func (s *Service) askingInstance(ctx context.Context, instance string) (engine.Asking, error) {
+	i, err := s.cfg.Engine.Open(ctx, instance)
+	if err != nil {
+		if errors.Is(err, engine.ErrNotFound) {
+			return nil, engine.ErrNoQuestion
+		}
+		return nil, err
+	}
+	asking, ok := i.(engine.Asking)
+	if !ok {
+		return nil, errNoGateway
+	}
+	return asking, nil
+}
+
+// tellApproval tells those who follow, and the audit record, of a question that was asked
+// or has ended.
+func (s *Service) tellApproval(o approvals.Owner, a sandbox.Approval) {
+	kind, action := sandbox.EventApprovalExpired, "approval.expire"
+	switch a.State {
+	case sandbox.ApprovalOpen:
+		kind, action = sandbox.EventApprovalAsked, "approval.ask"
+	case sandbox.ApprovalAllowed, sandbox.ApprovalDenied:
+		kind, action = sandbox.EventApprovalAnswered, "" // the verb has a record
+	case sandbox.ApprovalWithdrawn:
+		action = "approval.withdraw"
+	}
+	s.events.Add(events.Entry{Team: o.Team, Namespace: o.Namespace, Event: sandbox.Event{Kind: kind, SandboxID: o.SandboxID, Approval: &a}})
+	if action != "" {
+		s.gate.System(&store.Record{Sandbox: sandbox.Sandbox{ID: o.SandboxID, Team: o.Team}}, action, subjectText(&a.ApprovalSubject)+" ("+a.ID+")")
+	}
+}
+
+// subjectText returns a subject as "tcp example.com:443".
+func subjectText(s *sandbox.ApprovalSubject) string {
+	host := s.Host
+	if host == "" {
+		host = s.Address
+	}
+	return s.Protocol + " " + net.JoinHostPort(host, strconv.Itoa(s.Port))
+}
+
+var approvalStates = []sandbox.ApprovalState{"", sandbox.ApprovalOpen, sandbox.ApprovalAllowed, sandbox.ApprovalDenied, sandbox.ApprovalExpired, sandbox.ApprovalWithdrawn}
+
+// ListApprovals implements [sandbox.Approvals].
+func (s *Service) ListApprovals(ctx context.Context, req sandbox.ListApprovalsRequest) (*sandbox.List[sandbox.Approval], error) {
+	return call.Do(ctx, s.gate, call.Unaudited(sandbox.ScopeSandboxesRead), func(c *call.Call) (*sandbox.List[sandbox.Approval], error) {
+		if !slices.Contains(approvalStates, req.State) {
+			return nil, validate.Errorf("state %s is not known; use some of %q", validate.Quote(string(req.State)), approvalStates[1:])
+		}
+		if req.All && req.State != "" {
+			return nil, validate.Errorf("all selects every state; leave state out, or all")
+		}
+		id := ""
+		if req.Sandbox != "" {
+			r, err := c.Resolve(req.Sandbox)
+			if err != nil {
+				return nil, err
+			}
+			id = r.ID
+		}
+		state := req.State
+		if state == "" {
+			state = sandbox.ApprovalOpen
+		}
+		all := s.approvals.List(c.Realm(), func(a *sandbox.Approval) bool {
+			return (id == "" || a.SandboxID == id) && (req.All || a.State == state)
+		})
+		return call.PageOf("approvals", all, req.Page, func(a *sandbox.Approval) store.Place {
+			return store.Place{Number: -a.AskedAt.UnixNano(), Text: a.ID}
+		})
+	})
+}
+
+// GetApproval implements [sandbox.Approvals].
+func (s *Service) GetApproval(ctx context.Context, id string) (*sandbox.Approval, error) {
+	return call.Do(ctx, s.gate, call.Unaudited(sandbox.ScopeSandboxesRead), func(c *call.Call) (*sandbox.Approval, error) {
+		a, err := s.approvals.Get(c.Realm(), id)
+		if err != nil {
+			return nil, err
+		}
+		return &a, nil
+	})
+}
+
+// AnswerApproval implements [sandbox.Approvals].
+func (s *Service) AnswerApproval(ctx context.Context, id string, req sandbox.AnswerApprovalRequest) (*sandbox.Approval, error) {
+	return call.Do(ctx, s.gate, call.AuditedAtOnce(sandbox.ScopeSandboxesWrite, "approval.answer"), func(c *call.Call) (*sandbox.Approval, error) {
+		answer, err := answerOf(&req)
+		if err != nil {
+			return nil, err
+		}
+		answer.AnsweredBy = c.Caller.KeyID
+		owner, asked, err := s.approvals.Claim(c.Realm(), id)
+		if err != nil {
+			return nil, err
+		}
+		c.SandboxID, c.Detail = owner.SandboxID, describeAnswer(&asked, answer)
+		if err := s.apply(c.Ctx, owner, &asked, answer); err != nil {
+			if _, serr := s.approvals.Settle(id, nil); serr != nil {
+				err = serr
+			}
+			return nil, err
+		}
+		a, err := s.approvals.Settle(id, answer)
+		if err != nil {
+			return nil, err
+		}
+		return &a, nil
+	})
+}
+
+// answerOf checks an answer and returns what it makes of a question.
+func answerOf(req *sandbox.AnswerApprovalRequest) (*sandbox.Approval, error) {
+	a := &sandbox.Approval{State: sandbox.ApprovalDenied, Scope: req.Scope}
+	if req.Allow {
+		a.State = sandbox.ApprovalAllowed
+	}
+	switch req.Scope {
+	case "":
+		a.Scope = sandbox.ApproveOnce
+	case sandbox.ApproveOnce, sandbox.ApproveSandbox:
+	case sandbox.ApproveDuration:
+		if err := validate.Range("seconds", req.Seconds, 1, sandbox.MaxAnswerSeconds); err != nil {
+			return nil, err
+		}
+		until := time.Now().UTC().Add(time.Duration(req.Seconds) * time.Second)
+		a.Until = &until
+		return a, nil
+	default:
+		return nil, validate.Errorf("scope %s is not known; use %q, %q or %q", validate.Quote(string(req.Scope)), sandbox.ApproveOnce, sandbox.ApproveSandbox, sandbox.ApproveDuration)
+	}
+	if req.Seconds != 0 {
+		return nil, validate.Errorf("seconds are of scope %q; leave them out, or choose it", sandbox.ApproveDuration)
+	}
+	return a, nil
+}
+
+// describeAnswer is what the audit record says of an answer.
+func describeAnswer(asked, answer *sandbox.Approval) string {
+	verb := "deny"
+	if answer.State == sandbox.ApprovalAllowed {
+		verb = "allow"
+	}
+	held := string(answer.Scope)
+	if answer.Until != nil {
+		held = "until " + answer.Until.Format(time.RFC3339)
+	}
+	return fmt.Sprintf("%s %s, %s (%s)", verb, subjectText(&asked.ApprovalSubject), held, asked.ID)
+}
+
+// apply makes an answer hold: in the gateway for the connections that wait, or in the
+// record first and then in the gateway, which lets them go on by that.
+func (s *Service) apply(ctx context.Context, o approvals.Owner, asked, answer *sandbox.Approval) error {
+	allow := answer.State == sandbox.ApprovalAllowed
+	if answer.Scope == sandbox.ApproveOnce {
+		// The answer counts whether or not the caller stays to hear of it.
+		ctx, cancel := call.Teardown(ctx)
+		defer cancel()
+		asking, err := s.askingInstance(ctx, o.Instance)
+		if err == nil {
+			err = asking.AnswerQuestion(ctx, asked.ID, allow)
+		}
+		if errors.Is(err, engine.ErrNoQuestion) {
+			s.approvals.Gone(asked.ID)
+			return sandbox.Errorf(sandbox.CodeConflict, "approval %s has ended at this moment: nothing waits for it any more", asked.ID)
+		}
+		if err != nil {
+			return call.Unavailable(err, "sandbox %s does not answer now; try again", o.SandboxID)
+		}
+		return nil
+	}
+	held := store.Answer{ID: asked.ID, ApprovalSubject: asked.ApprovalSubject, Allow: allow, By: answer.AnsweredBy, At: time.Now().UTC()}
+	if answer.Until != nil {
+		held.Until = *answer.Until
+	}
+	_, err := s.regate(ctx, o.SandboxID, func(r *store.Record) error {
+		answers := slices.DeleteFunc(slices.Clone(r.Answers), func(a store.Answer) bool {
+			return a.ApprovalSubject == held.ApprovalSubject || !a.Until.IsZero() && !a.Until.After(held.At)
+		})
+		if len(answers) >= sandbox.MaxAnswers {
+			return sandbox.Errorf(sandbox.CodeQuotaExceeded, "the sandbox has %d answers that hold; answer once, or change its network policy, which forgets them", len(answers))
+		}
+		r.Answers = append(answers, held)
+		return nil
+	})
+	return err
+}

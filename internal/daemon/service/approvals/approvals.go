@@ -1,0 +1,331 @@
+// Package approvals holds the questions that the network policies of sandboxes ask.
+//
+// The cells hold the connections that wait, and end them: a question is open for as long
+// as its cell says so. What is here can be lost at any moment, and a new daemon hears of
+// the questions that are still open from their cells. Nothing is allowed by losing it.
+//
+// Cells are not trusted: what they ask is checked and bounded, and none can touch the
+// questions of another.
+package approvals
+
+import (
+	"net/netip"
+	"regexp"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/cove-sh/cove/internal/daemon/service/call"
+	"github.com/cove-sh/cove/internal/daemon/service/validate"
+	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// Owner is who asks.
+type Owner struct {
+	call.Realm
+	// Instance is the engine's id of the machine in which the connections wait.
+	Instance  string
+	SandboxID string
+	Name      string
+}
+
+// Book is the questions of a server. It is safe for concurrent use.
+type Book struct {
+	tell func(Owner, sandbox.Approval)
+
+	// telling is held while something is changed and told of, so that all of one question
+	// is told in its order.
+	telling sync.Mutex
+
+	mu    sync.Mutex
+	open  map[string]*entry // guarded by mu; by id
+	ended []*entry          // guarded by mu; the oldest first
+	teams map[string]int    // guarded by mu; open questions
+}
+
+// entry is a question. It is guarded by Book.mu.
+type entry struct {
+	Owner
+	sandbox.Approval
+	// claimed says that somebody's answer is under way.
+	claimed bool
+	// gone says that the cell does not ask any more.
+	gone bool
+}
+
+// New returns a book without questions. Tell is told of each question when it is asked
+// and when it has ended; it must not call the book.
+func New(tell func(Owner, sandbox.Approval)) *Book {
+	return &Book{tell: tell, open: map[string]*entry{}, teams: map[string]int{}}
+}
+
+var (
+	validID   = regexp.MustCompile(`^apr-[a-z0-9]{26}$`)
+	validHost = regexp.MustCompile(`^[a-z0-9_.-]{1,253}$`)
+)
+
+// valid reports whether a question is one that a cell of Cove's may ask.
+func valid(q *engine.Question) bool {
+	if !validID.MatchString(q.ID) || q.Protocol != "tcp" && q.Protocol != "udp" || q.Port < 1 || q.Port > 65535 {
+		return false
+	}
+	if q.Host != "" {
+		return validHost.MatchString(q.Host) && q.Address == ""
+	}
+	_, err := netip.ParseAddr(q.Address)
+	return err == nil && len(q.Address) <= maxAddress
+}
+
+// maxAddress is the longest form of an address, with a zone of 16 bytes.
+const maxAddress = 64
+
+// Report replaces the open questions of an instance. It returns the ids of those for
+// which there is no room: they are to be refused.
+func (b *Book) Report(o Owner, questions []engine.Question) (excess []string) {
+	b.telling.Lock()
+	defer b.telling.Unlock()
+	var told []*entry
+	b.mu.Lock()
+	questions = questions[:min(len(questions), sandbox.MaxOpenApprovals)]
+	asked := map[string]bool{}
+	for i := range questions {
+		q := &questions[i]
+		if !valid(q) {
+			continue
+		}
+		e := b.open[q.ID]
+		switch {
+		case e != nil && e.Instance != o.Instance:
+			continue // another cell's
+		case e != nil:
+			e.Waiting = q.Waiting
+			b.move(e, o)
+		case len(b.open) >= sandbox.MaxOpenApprovalsServer || b.teams[o.Team] >= sandbox.MaxOpenApprovalsTeam:
+			excess = append(excess, q.ID)
+			continue
+		case b.known(q.ID):
+			continue // it has ended here, and the cell does not know yet
+		default:
+			e = b.add(o, q)
+			told = append(told, e)
+		}
+		asked[q.ID] = true
+	}
+	told = append(told, b.lapse(o.Instance, asked)...)
+	all := snapshots(told)
+	b.mu.Unlock()
+	b.tellOf(told, all)
+	return excess
+}
+
+// add requires mu.
+func (b *Book) add(o Owner, q *engine.Question) *entry {
+	e := &entry{Owner: o, Approval: sandbox.Approval{
+		ID: q.ID, SandboxID: o.SandboxID, SandboxName: o.Name,
+		ApprovalSubject: sandbox.ApprovalSubject{Protocol: q.Protocol, Host: q.Host, Address: q.Address, Port: q.Port},
+		State:           sandbox.ApprovalOpen, AskedAt: q.Since.UTC(), ExpiresAt: q.Expires.UTC(), Waiting: q.Waiting,
+	}}
+	b.open[q.ID] = e
+	b.teams[o.Team]++
+	return e
+}
+
+// Move gives the open questions of an instance to the sandbox that it has become.
+func (b *Book) Move(o Owner) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, e := range b.open {
+		if e.Instance == o.Instance {
+			b.move(e, o)
+		}
+	}
+}
+
+// move gives a question to the sandbox that its instance has become. It requires mu.
+func (b *Book) move(e *entry, o Owner) {
+	b.leaveTeam(e)
+	e.Owner, e.Approval.SandboxID, e.SandboxName = o, o.SandboxID, o.Name
+	b.teams[o.Team]++
+}
+
+// leaveTeam requires mu.
+func (b *Book) leaveTeam(e *entry) {
+	if b.teams[e.Team]--; b.teams[e.Team] == 0 {
+		delete(b.teams, e.Team)
+	}
+}
+
+// lapse ends the questions that an instance does not ask any more, but for those that are
+// being answered. It requires mu.
+func (b *Book) lapse(instance string, asked map[string]bool) (ended []*entry) {
+	for id, e := range b.open {
+		if e.Instance != instance || asked[id] {
+			continue
+		}
+		if e.gone = true; !e.claimed {
+			b.end(e, lapsed(e))
+			ended = append(ended, e)
+		}
+	}
+	slices.SortFunc(ended, func(x, y *entry) int { return x.AskedAt.Compare(y.AskedAt) })
+	return ended
+}
+
+// expiryGrace is how much before its end a question may be reported as gone that has
+// expired: clocks are read in two processes.
+const expiryGrace = 100 * time.Millisecond
+
+// lapsed is how a question ends that nobody has answered.
+func lapsed(e *entry) sandbox.ApprovalState {
+	if time.Until(e.ExpiresAt) <= expiryGrace {
+		return sandbox.ApprovalExpired
+	}
+	return sandbox.ApprovalWithdrawn
+}
+
+// end requires mu.
+func (b *Book) end(e *entry, state sandbox.ApprovalState) {
+	now := time.Now().UTC()
+	e.State, e.EndedAt = state, &now
+	delete(b.open, e.ID)
+	b.leaveTeam(e)
+	if len(b.ended) >= 2*sandbox.ApprovalsKept {
+		b.ended = slices.Clone(b.ended[len(b.ended)-sandbox.ApprovalsKept+1:])
+	}
+	b.ended = append(b.ended, e)
+}
+
+// known reports whether a question has ended. It requires mu.
+func (b *Book) known(id string) bool {
+	return slices.ContainsFunc(b.ended, func(e *entry) bool { return e.ID == id })
+}
+
+func snapshots(entries []*entry) []sandbox.Approval {
+	all := make([]sandbox.Approval, len(entries))
+	for i, e := range entries {
+		all[i] = e.Approval
+	}
+	return all
+}
+
+// tellOf requires telling.
+func (b *Book) tellOf(entries []*entry, all []sandbox.Approval) {
+	for i, e := range entries {
+		b.tell(e.Owner, all[i])
+	}
+}
+
+// List returns the questions of a realm that are wanted, in no order.
+func (b *Book) List(in call.Realm, wanted func(*sandbox.Approval) bool) []sandbox.Approval {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var all []sandbox.Approval
+	add := func(e *entry) {
+		if in.Has(e.Team, e.Namespace) && wanted(&e.Approval) {
+			all = append(all, e.Approval)
+		}
+	}
+	for _, e := range b.open {
+		add(e)
+	}
+	for _, e := range b.ended[max(0, len(b.ended)-sandbox.ApprovalsKept):] {
+		add(e)
+	}
+	return all
+}
+
+// Get returns a question of a realm.
+func (b *Book) Get(in call.Realm, id string) (sandbox.Approval, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	e, err := b.find(in, id)
+	if err != nil {
+		return sandbox.Approval{}, err
+	}
+	return e.Approval, nil
+}
+
+// find requires mu.
+func (b *Book) find(in call.Realm, id string) (*entry, error) {
+	e := b.open[id]
+	if e == nil {
+		if i := slices.IndexFunc(b.ended, func(e *entry) bool { return e.ID == id }); i >= 0 {
+			e = b.ended[i]
+		}
+	}
+	if e == nil || !in.Has(e.Team, e.Namespace) {
+		return nil, sandbox.Errorf(sandbox.CodeNotFound, "there is no approval %s; list the approvals to see which there are", validate.Quote(id))
+	}
+	return e, nil
+}
+
+// Claim takes an open question, so that nobody else can answer it until Settle.
+func (b *Book) Claim(in call.Realm, id string) (Owner, sandbox.Approval, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	e, err := b.find(in, id)
+	switch {
+	case err != nil:
+		return Owner{}, sandbox.Approval{}, err
+	case e.State != sandbox.ApprovalOpen:
+		return Owner{}, sandbox.Approval{}, over(&e.Approval)
+	case e.claimed:
+		return Owner{}, sandbox.Approval{}, sandbox.Errorf(sandbox.CodeConflict, "approval %s is being answered by somebody else at this moment", id)
+	}
+	e.claimed = true
+	return e.Owner, e.Approval, nil
+}
+
+// over says why a question cannot be answered.
+func over(a *sandbox.Approval) error {
+	how := "has " + string(a.State)
+	switch a.State {
+	case sandbox.ApprovalAllowed, sandbox.ApprovalDenied:
+		how = "was answered already: " + string(a.State) + " by " + a.AnsweredBy
+	case sandbox.ApprovalWithdrawn:
+		how = "was withdrawn: nothing waits for it any more"
+	}
+	return sandbox.Errorf(sandbox.CodeConflict, "approval %s %s; if the sandbox tries again, it asks again", a.ID, how)
+}
+
+// Settle ends the claim of a question. With an answer it is answered; with nil it is open
+// again, if the cell still asks.
+func (b *Book) Settle(id string, answer *sandbox.Approval) (sandbox.Approval, error) {
+	b.telling.Lock()
+	defer b.telling.Unlock()
+	b.mu.Lock()
+	e := b.open[id]
+	if e == nil { // a claimed question stays open
+		b.mu.Unlock()
+		return sandbox.Approval{}, sandbox.Errorf(sandbox.CodeInternal, "approval %s was not claimed", id)
+	}
+	e.claimed = false
+	var told []*entry
+	switch {
+	case answer != nil:
+		e.Scope, e.AnsweredBy, e.Until = answer.Scope, answer.AnsweredBy, answer.Until
+		b.end(e, answer.State)
+		told = append(told, e)
+	case e.gone:
+		b.end(e, lapsed(e))
+		told = append(told, e)
+	}
+	now := e.Approval
+	all := snapshots(told)
+	b.mu.Unlock()
+	b.tellOf(told, all)
+	if answer == nil && now.State != sandbox.ApprovalOpen {
+		return now, over(&now)
+	}
+	return now, nil
+}
+
+// Gone notes that the cell of a claimed question does not ask any more.
+func (b *Book) Gone(id string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if e := b.open[id]; e != nil {
+		e.gone = true
+	}
+}

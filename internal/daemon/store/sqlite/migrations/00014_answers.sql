@@ -1,0 +1,2 @@
+-- +goose Up
+ALTER TABLE sandboxes ADD COLUMN answers TEXT NOT NULL DEFAULT 'null';

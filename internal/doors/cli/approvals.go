@@ -1,0 +1,106 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+func (a *app) approvalsCommand() *cobra.Command {
+	cmd := group("approvals", "Answer what network policies ask",
+		a.approvalsListCommand(),
+		a.make(command{
+			Use: "get APPROVAL", Short: "Show a question, or how it was answered",
+			Example: "  cove approvals get apr-3k2m5n7p2q4r6s3t5u7v2w4x6y",
+			Do:      show(approvalDetails, byName(sandbox.Service.GetApproval)),
+		}),
+		a.approvalsAnswerCommand("allow", "Let connections go on that wait", true),
+		a.approvalsAnswerCommand("deny", "Refuse connections that wait", false))
+	cmd.Long = "Answer what network policies ask. Where a rule says ask, a connection waits, for two minutes or\n" +
+		"what the policy says, and is refused then. An answer is for the port of the name or of the\n" +
+		"address that was asked about, and for nothing else. Names come from code in the sandbox: read\n" +
+		"them to their end before you allow them."
+	cmd.Example = "  cove egress ask work '*'\n" +
+		"  cove approvals ls\n" +
+		"  cove approvals allow apr-3k2m5n7p2q4r6s3t5u7v2w4x6y --for sandbox"
+	return cmd
+}
+
+var approvalTable = table([]string{"ID", "SANDBOX", "WANTS", "WAITING", "STATE", "LEFT"}, func(v *sandbox.Approval) []any {
+	name := v.SandboxName
+	if name == "" {
+		name = v.SandboxID
+	}
+	left := ""
+	if v.State == sandbox.ApprovalOpen {
+		left = max(0, time.Until(v.ExpiresAt)).Round(time.Second).String()
+	}
+	return []any{v.ID, name, wantText(v), v.Waiting, v.State, left}
+})
+
+var approvalDetails = details(func(v *sandbox.Approval) []any {
+	return []any{
+		"id", v.ID, "sandbox", v.SandboxID, "wants", wantText(v), "waiting", v.Waiting, "state", v.State,
+		"asked", stamp(&v.AskedAt), "expires", stamp(&v.ExpiresAt), "ended", stamp(v.EndedAt),
+		"holds for", v.Scope, "until", stamp(v.Until), "answered by", v.AnsweredBy,
+	}
+})
+
+// wantText is what a question is about, such as "tcp example.com:443".
+func wantText(v *sandbox.Approval) string {
+	host := v.Host
+	if host == "" {
+		host = v.Address
+	}
+	return v.Protocol + " " + net.JoinHostPort(host, strconv.Itoa(v.Port))
+}
+
+func (a *app) approvalsListCommand() *cobra.Command {
+	var req sandbox.ListApprovalsRequest
+	return a.make(command{
+		Use: "ls", Short: "List open questions, newest first",
+		Example: "  cove approvals ls\n  cove approvals ls --sandbox work --all",
+		Flags: func(f *pflag.FlagSet) {
+			f.StringVar(&req.Sandbox, "sandbox", "", "only those of this sandbox")
+			f.BoolVar(&req.All, "all", false, "those that are over too, as far as they are remembered")
+		},
+		Do: list(approvalTable, func(ctx context.Context, c *call) ([]sandbox.Approval, error) {
+			return all(func(s sandbox.Service, ctx context.Context, page sandbox.Page) (*sandbox.List[sandbox.Approval], error) {
+				req.Page = page
+				return s.ListApprovals(ctx, req)
+			})(ctx, c)
+		}),
+	})
+}
+
+func (a *app) approvalsAnswerCommand(verb, short string, allow bool) *cobra.Command {
+	held := "once"
+	return a.make(command{
+		Use: verb + " APPROVAL", Short: short,
+		Long: short + ". The first answer counts.\n\n" +
+			"It holds for the connections that wait now (once), until the sandbox ends or its policy is\n" +
+			"replaced (sandbox), or for a time, such as 1h.",
+		Example: fmt.Sprintf("  cove approvals %[1]s apr-3k2m5n7p2q4r6s3t5u7v2w4x6y\n  cove approvals %[1]s apr-3k2m5n7p2q4r6s3t5u7v2w4x6y --for 1h", verb),
+		Flags: func(f *pflag.FlagSet) {
+			f.StringVar(&held, "for", "once", "once, sandbox, or a time such as 30m")
+		},
+		Do: show(approvalDetails, func(ctx context.Context, c *call) (*sandbox.Approval, error) {
+			req := sandbox.AnswerApprovalRequest{Allow: allow, Scope: sandbox.ApprovalScope(held)}
+			if req.Scope != sandbox.ApproveOnce && req.Scope != sandbox.ApproveSandbox {
+				d, err := time.ParseDuration(held)
+				if err != nil || d < time.Second || d%time.Second != 0 {
+					return nil, c.misuse("--for %q is neither once nor sandbox nor a time of whole seconds, such as 1h", held)
+				}
+				req.Scope, req.Seconds = sandbox.ApproveDuration, int64(d/time.Second)
+			}
+			return c.client.AnswerApproval(ctx, c.args[0], req)
+		}),
+	})
+}

@@ -1,0 +1,292 @@
+package egress
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+const (
+	// QuestionPrefix begins the ids of questions.
+	QuestionPrefix = "apr-"
+	// newQuestions is how many further questions a second a sandbox may ask, after as
+	// many at once as can be open.
+	newQuestions = 1
+	// maxWaiting is how many connections may wait, for all questions together.
+	maxWaiting = 1024
+)
+
+// Subject is what a question is about, and all that an answer to it allows: the port of a
+// name whose address the gateway looks up itself, or the port of one address.
+type Subject struct {
+	// Protocol is "tcp" or "udp".
+	Protocol string
+	// Host is a name in lower case and ASCII, or empty if Address is valid.
+	Host    string
+	Address netip.Addr
+	Port    uint16
+}
+
+// String returns the subject as "tcp example.com:443".
+func (s Subject) String() string {
+	host := s.Host
+	if host == "" {
+		host = s.Address.String()
+	}
+	return s.Protocol + " " + net.JoinHostPort(host, strconv.Itoa(int(s.Port)))
+}
+
+// Answer allows or refuses a subject. It counts only where the policy says to ask.
+type Answer struct {
+	Subject
+	Allow bool
+	// Until is when it ends; zero is never.
+	Until time.Time
+}
+
+func (a *Answer) good() bool { return a.Until.IsZero() || time.Now().Before(a.Until) }
+
+// Question is open until it is answered, nobody waits for the answer any more, or it
+// expires.
+type Question struct {
+	ID string
+	Subject
+	Since, Expires time.Time
+	// Waiting is how many connections wait for the answer.
+	Waiting int
+}
+
+// ErrNoQuestion says that a question is not open any more.
+var ErrNoQuestion = errors.New("no such question is open")
+
+// asker holds the open questions of a sandbox: one for each subject, however many
+// connections wait. It is safe for concurrent use.
+type asker struct {
+	changed func() // nil if nobody can be asked
+	more    *rate.Limiter
+
+	mu      sync.Mutex
+	open    map[Subject]*asking // guarded by mu
+	waiting int                 // guarded by mu; who has joined and not left
+}
+
+// asking is an open question. Its Waiting is guarded by asker.mu, and so is refusal
+// until done is closed.
+type asking struct {
+	Question
+	timer *time.Timer
+	done  chan struct{}
+	// refusal is why it was refused, and empty if it was allowed.
+	refusal string
+}
+
+func newAsker(changed func()) *asker {
+	return &asker{changed: changed, more: rate.NewLimiter(newQuestions, sandbox.MaxOpenApprovals), open: map[Subject]*asking{}}
+}
+
+// join waits for the answer to the question about a subject, which it opens if need be.
+// The caller calls leave. A refusal is why nobody is asked.
+func (k *asker) join(sub Subject, open time.Duration) (q *asking, refusal string) {
+	if k.changed == nil {
+		return nil, "nobody can be asked here"
+	}
+	defer k.changed()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.waiting >= maxWaiting {
+		return nil, fmt.Sprintf("%d connections of the sandbox wait for answers already", k.waiting)
+	}
+	if q := k.open[sub]; q != nil {
+		q.Waiting++
+		k.waiting++
+		return q, ""
+	}
+	if len(k.open) >= sandbox.MaxOpenApprovals || !k.more.Allow() {
+		return nil, fmt.Sprintf("the sandbox has asked too much: %d questions are open", len(k.open))
+	}
+	now := time.Now().UTC()
+	q = &asking{done: make(chan struct{}), Question: Question{ID: QuestionPrefix + strings.ToLower(rand.Text()), Subject: sub,
+		Since: now, Expires: now.Add(open), Waiting: 1}}
+	k.open[sub] = q
+	k.waiting++
+	q.timer = time.AfterFunc(open, func() { k.settle(q, "nobody has answered in time") })
+	return q, ""
+}
+
+// leave gives up waiting. A question for which nobody waits is withdrawn.
+func (k *asker) leave(q *asking) {
+	if q == nil {
+		return
+	}
+	k.mu.Lock()
+	q.Waiting--
+	k.waiting--
+	if q.Waiting == 0 && k.open[q.Subject] == q {
+		delete(k.open, q.Subject)
+		q.timer.Stop()
+	}
+	k.mu.Unlock()
+	k.changed()
+}
+
+// settle ends a question, and reports whether it was open.
+func (k *asker) settle(q *asking, refusal string) bool {
+	k.mu.Lock()
+	open := k.open[q.Subject] == q
+	if open {
+		delete(k.open, q.Subject)
+		q.timer.Stop()
+		q.refusal = refusal
+		close(q.done)
+	}
+	k.mu.Unlock()
+	if open {
+		k.changed()
+	}
+	return open
+}
+
+// Questions returns the open questions, the oldest first.
+func (g *Gateway) Questions() []Question {
+	k := g.asker
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	all := make([]Question, 0, len(k.open))
+	for _, q := range k.open {
+		all = append(all, q.Question)
+	}
+	slices.SortFunc(all, func(a, b Question) int {
+		if c := a.Since.Compare(b.Since); c != 0 {
+			return c
+		}
+		return strings.Compare(a.ID, b.ID)
+	})
+	return all
+}
+
+// AnswerQuestion answers an open question for the connections that wait for it now, and
+// for none that come later: [Network].Answers are for those. It returns [ErrNoQuestion]
+// if the question is not open.
+func (g *Gateway) AnswerQuestion(id string, allow bool) error {
+	refusal := ""
+	if !allow {
+		refusal = "somebody was asked, and has refused it"
+	}
+	k := g.asker
+	k.mu.Lock()
+	var found *asking
+	for _, q := range k.open {
+		if q.ID == id {
+			found = q
+		}
+	}
+	k.mu.Unlock()
+	if found == nil || !k.settle(found, refusal) {
+		return ErrNoQuestion
+	}
+	return nil
+}
+
+// subjectOf returns what is asked about an attempt. It is a name only where the gateway
+// looks the name's address up itself: an address that the sandbox brings along may be
+// anybody's.
+func subjectOf(d Decision, a Attempt) Subject {
+	s := Subject{Protocol: a.Protocol, Port: a.Port}
+	if a.resolved && !d.byAddr && len(a.Names) == 1 {
+		s.Host = a.Names[0]
+	} else {
+		s.Address = a.Addr
+	}
+	return s
+}
+
+// judge judges an attempt of the flow with the answers that hold. Where nobody has
+// answered, the decision says to ask.
+func (f *flow) judge(s *state, a Attempt) Decision {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.judgeLocked(s, a)
+}
+
+// judgeLocked is judge. It requires f.mu.
+//
+// What was allowed once in the life of a flow stays so for the flow, until the policy or
+// an answer refuses it.
+func (f *flow) judgeLocked(s *state, a Attempt) Decision {
+	d := s.policy.Judge(a)
+	if !d.Ask {
+		return d
+	}
+	sub := subjectOf(d, a)
+	held, ok := s.answers[sub]
+	switch {
+	case ok && held.good() && !held.Allow:
+		d.Ask, d.Reason = false, "somebody was asked, and has refused it for longer"
+	case ok && held.good() || f.answered[sub]:
+		d.Allow, d.Ask, d.Reason = true, false, ""
+		f.answerLocked(sub)
+	}
+	return d
+}
+
+// answerLocked notes that a subject was allowed. It requires f.mu.
+func (f *flow) answerLocked(sub Subject) {
+	if f.answered == nil {
+		f.answered = map[Subject]bool{}
+	}
+	f.answered[sub] = true
+}
+
+// consent judges an attempt and, if the policy says to ask, asks and waits. Nothing has
+// left the gateway for the attempt before it returns. Its decision allows or refuses.
+func (f *flow) consent(ctx context.Context, a Attempt) Decision {
+	var q *asking
+	defer func() { f.g.asker.leave(q) }()
+	for {
+		s := f.g.state.Load()
+		d := f.judge(s, a)
+		if !d.Ask {
+			return d
+		}
+		refused := func(match sandbox.NetworkMatch, why string) Decision {
+			return Decision{Match: match, Rule: d.Rule, Reason: why}
+		}
+		sub := subjectOf(d, a)
+		if sub.Host == "" && !sub.Address.IsValid() {
+			return refused(d.Match, "it does not show where it goes to, so nobody can be asked")
+		}
+		if q == nil || q.Subject != sub {
+			f.g.asker.leave(q)
+			var why string
+			if q, why = f.g.asker.join(sub, s.askFor); q == nil {
+				return refused(sandbox.MatchLimit, why)
+			}
+		}
+		select {
+		case <-q.done:
+			if q.refusal != "" {
+				return refused(d.Match, q.refusal)
+			}
+			f.mu.Lock()
+			f.answerLocked(sub)
+			f.mu.Unlock()
+		case <-s.over: // the policy or the answers have changed
+		case <-ctx.Done():
+			return refused(d.Match, "the sandbox gave up before somebody had allowed it")
+		case <-f.ctx.Done():
+			return refused(d.Match, "the sandbox gave up before somebody had allowed it")
+		}
+	}
+}

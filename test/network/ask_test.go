@@ -1,0 +1,202 @@
+package network
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cove-sh/cove/internal/testing/covetest"
+	"github.com/cove-sh/cove/internal/testing/covetest/internet"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// askAll is a policy that asks about everything.
+var askAll = sandbox.NetworkPolicy{Preset: sandbox.NetworkNone, Rules: []sandbox.NetworkRule{{Action: sandbox.NetworkAsk, To: "*"}}}
+
+// openQuestions waits until a sandbox has n open questions, and returns them.
+func openQuestions(t *testing.T, d *covetest.Daemon, id string, n int) []sandbox.Approval {
+	t.Helper()
+	var items []sandbox.Approval
+	if !covetest.Eventually(30*time.Second, func() bool {
+		list, err := d.Client.ListApprovals(t.Context(), sandbox.ListApprovalsRequest{Sandbox: id})
+		if err != nil {
+			t.Fatal(err)
+		}
+		items = list.Items
+		return len(items) == n
+	}) {
+		t.Fatalf("%d questions are open, want %d: %+v", len(items), n, items)
+	}
+	return items
+}
+
+// ending returns the exit code of a command that runs in the background.
+func ending(t *testing.T, d *covetest.Daemon, id string, job *sandbox.Job) int {
+	t.Helper()
+	job, err := d.Client.Attach(t.Context(), id, job.ID, sandbox.AttachRequest{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return job.ExitCode
+}
+
+// begin runs a shell line in the background.
+func begin(t *testing.T, d *covetest.Daemon, id, line string) *sandbox.Job {
+	t.Helper()
+	job, err := d.Client.Exec(t.Context(), id, sandbox.ExecRequest{Shell: line, Background: true}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return job
+}
+
+// answers answers a question.
+func answers(t *testing.T, d *covetest.Daemon, id string, req sandbox.AnswerApprovalRequest) {
+	t.Helper()
+	if _, err := d.Client.AnswerApproval(t.Context(), id, req); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// slowly is a command line that asks for a URL and has time.
+func slowly(url string) string { return "curl -fsS --max-time 100 '" + url + "'" }
+
+// A connection waits until somebody has allowed it, and then goes on; nothing has left
+// before: no byte and no question for the name's address. It goes on as it was asked for
+// and no further, in a fork not at all.
+func TestRealAsk(t *testing.T) {
+	shared(t, func(t *testing.T, d *covetest.Daemon) {
+		n := internet.Here(t)
+		n.SetName("first.ask.test", netip.MustParseAddr("203.0.113.10"))
+		n.SetName("second.ask.test", netip.MustParseAddr("203.0.113.10"))
+		id := create(t, d, askAll)
+		visits := n.Visits("203.0.113.10:80")
+		job := begin(t, d, id, slowly("http://first.ask.test/"))
+		q := openQuestions(t, d, id, 1)[0]
+		if want := (sandbox.ApprovalSubject{Protocol: "tcp", Host: "first.ask.test", Port: 80}); q.ApprovalSubject != want || q.SandboxID != id {
+			t.Errorf("asked about %+v, want %+v", q, want)
+		}
+		if asked, now := n.Asked("ask.test"), n.Visits("203.0.113.10:80"); len(asked) > 0 || now != visits {
+			t.Errorf("before the answer, %q were looked up and %d connections made", asked, now-visits)
+		}
+		answers(t, d, q.ID, sandbox.AnswerApprovalRequest{Allow: true, Scope: sandbox.ApproveSandbox})
+		if code := ending(t, d, id, job); code != 0 {
+			t.Errorf("what was allowed ends with %d", code)
+		}
+		works(t, d, id, slowly("http://first.ask.test/"))
+		// Another name of the same server, and its address, are other questions.
+		for url, subject := range map[string]sandbox.ApprovalSubject{
+			"http://second.ask.test/":     {Protocol: "tcp", Host: "second.ask.test", Port: 80},
+			"http://203.0.113.10/":        {Protocol: "tcp", Address: "203.0.113.10", Port: 80},
+			"http://first.ask.test:8080/": {Protocol: "tcp", Host: "first.ask.test", Port: 8080},
+		} {
+			job := begin(t, d, id, slowly(url))
+			q := openQuestions(t, d, id, 1)[0]
+			if q.ApprovalSubject != subject {
+				t.Errorf("%s is asked about as %+v", url, q.ApprovalSubject)
+			}
+			answers(t, d, q.ID, sandbox.AnswerApprovalRequest{})
+			if code := ending(t, d, id, job); code == 0 {
+				t.Errorf("%s was refused, and worked", url)
+			}
+		}
+		if asked := n.Asked("ask.test"); len(asked) != 1 {
+			t.Errorf("looked up were %q", asked)
+		}
+		// What holds goes through a pause, and not into a fork.
+		if _, err := d.Client.Pause(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
+		works(t, d, id, slowly("http://first.ask.test/"))
+		forks, err := d.Client.Fork(t.Context(), id, sandbox.ForkRequest{Count: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		child := forks.Items[0].ID
+		job = begin(t, d, child, slowly("http://first.ask.test/"))
+		q = openQuestions(t, d, child, 1)[0]
+		answers(t, d, q.ID, sandbox.AnswerApprovalRequest{Scope: sandbox.ApproveSandbox})
+		if code := ending(t, d, child, job); code == 0 {
+			t.Error("a fork goes on by its parent's answer")
+		}
+		fails(t, d, child, slowly("http://first.ask.test/"))
+		log, err := d.Client.Audit(t.Context(), sandbox.AuditRequest{SandboxID: id})
+		if err != nil {
+			t.Fatal(err)
+		}
+		said := map[string]int{}
+		for _, e := range log.Items {
+			said[e.Action]++
+		}
+		if said["approval.ask"] != 4 || said["approval.answer"] != 4 {
+			t.Errorf("the audit record has %v", said)
+		}
+	})
+}
+
+// The daemon dies while a connection waits: it waits on, the next daemon asks the same
+// question, and its answer counts. Without an answer it is refused when its time is over.
+func TestRealAskOutlivesTheDaemon(t *testing.T) {
+	own(t, func(t *testing.T, d *covetest.Daemon) {
+		n := internet.Here(t)
+		id := create(t, d, askAll)
+		short := askAll
+		short.AskTimeoutSeconds = 2
+		late := create(t, d, short)
+		before := n.Visits("198.51.100.10:80")
+		begin(t, d, id, "curl -fsS --max-time 100 http://example.com/ > /tmp/out; echo $? > /tmp/code")
+		begin(t, d, late, "curl -fsS --max-time 100 http://example.com/ > /tmp/out; echo $? > /tmp/code")
+		q := openQuestions(t, d, id, 1)[0]
+		openQuestions(t, d, late, 1)
+		d.Kill()
+		if err := d.Run(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		again := openQuestions(t, d, id, 1)[0]
+		if again.ID != q.ID || again.ApprovalSubject != q.ApprovalSubject {
+			t.Errorf("the next daemon asks %+v, want %+v", again, q)
+		}
+		openQuestions(t, d, late, 0)
+		if code := works(t, d, late, "for i in $(seq 500); do [ -s /tmp/code ] && break; sleep 0.02; done; cat /tmp/code"); code == "0" || code == "" {
+			t.Errorf("what nobody had answered ended with %q", code)
+		}
+		if now := n.Visits("198.51.100.10:80"); now != before {
+			t.Errorf("%d connections were made before an answer", now-before)
+		}
+		answers(t, d, q.ID, sandbox.AnswerApprovalRequest{Allow: true})
+		if code := works(t, d, id, "for i in $(seq 500); do [ -s /tmp/code ] && break; sleep 0.02; done; cat /tmp/code"); code != "0" {
+			t.Errorf("what was allowed after the daemon's death ended with %q", code)
+		}
+	})
+}
+
+// A thousand questions: code asks about a thousand names to drown the one that matters,
+// or to have each name looked up.
+func TestRealAskFlood(t *testing.T) {
+	shared(t, func(t *testing.T, d *covetest.Daemon) {
+		n := internet.Here(t)
+		id := create(t, d, askAll)
+		flood := begin(t, d, id, python(`
+def one(i):
+    try:
+        s = socket.create_connection(("n%d.flood.test" % i, 80), 60)
+        s.sendall(b"GET / HTTP/1.1\r\nHost: n%d.flood.test\r\n\r\n" % i); s.recv(10)
+    except OSError: pass
+for i in range(1000): threading.Thread(target=one, args=(i,), daemon=True).start()
+time.sleep(300)`))
+		open := openQuestions(t, d, id, sandbox.MaxOpenApprovals)
+		if asked := n.Asked("flood.test"); len(asked) > 0 {
+			t.Errorf("looked up were %q", asked)
+		}
+		for _, q := range open {
+			if !strings.HasSuffix(q.Host, ".flood.test") {
+				t.Errorf("asked about %+v", q)
+			}
+		}
+		if _, err := d.Client.SignalJob(t.Context(), id, flood.ID, "KILL", 0); err != nil {
+			t.Fatal(err)
+		}
+		openQuestions(t, d, id, 0) // who asked is gone, and so are the questions
+	})
+}
