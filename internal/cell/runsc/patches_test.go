@@ -21,7 +21,7 @@ func TestPatchesApply(t *testing.T) {
 	for name, want := range map[string][]string{
 		"gvisor.mod": {"replace gvisor.dev/gvisor => " + out + "/gvisor"},
 		"gvisor/pkg/sentry/state/stateipc/background.go": {"func (*OpenResponse) ForkPatch() int", "BackgroundReads() (int, bool)"},
-		"gvisor/pkg/sentry/control/ondemand.go":          {"func (s *State) LoadInBackground(", `json:"left_bytes"`, `json:"reads"`},
+		"gvisor/pkg/sentry/control/ondemand.go":          {"func (s *State) LoadInBackground(", `json:"left_bytes"`, `json:"memory_bytes"`, `json:"failures"`, `json:"reads"`, `json:"files_only"`},
 		"gvisor/pkg/sentry/mm/address_space.go":          {"setMapUnit(mf.LoadUnit())"},
 	} {
 		text, err := os.ReadFile(filepath.Join(out, name))
