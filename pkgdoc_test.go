@@ -26,7 +26,7 @@ func TestTree(t *testing.T) {
 			return err
 		}
 		if d.IsDir() {
-			if name := d.Name(); name != "." && (strings.HasPrefix(name, ".") || name == "testdata" || name == "node_modules") {
+			if name := d.Name(); name != "." && (strings.HasPrefix(name, ".") || name == "testdata" || name == "node_modules" || path == "bin" || path == "patches") {
 				return filepath.SkipDir
 			}
 			return nil

@@ -55,6 +55,8 @@ type cell struct {
 	cpus []int
 	// fromAgent and toAgent count the bytes exchanged with the agent.
 	fromAgent, toAgent atomic.Uint64
+	// unloaded is how much memory a restored sandbox has not loaded yet, in bytes.
+	unloaded atomic.Int64
 	// trusted says that the sandbox has been told to trust its gateway.
 	trusted atomic.Bool
 	// configured says that the agent has answered, so it listens.

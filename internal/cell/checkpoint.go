@@ -20,6 +20,9 @@ func (c *cell) checkpoint(ctx context.Context, req *CheckpointRequest, send func
 		return err
 	}
 	defer release()
+	if err := c.loadAll(ctx, req.FilesOnly); err != nil {
+		return err
+	}
 	if err := c.roomToSave(req.Dir); err != nil {
 		return err
 	}
@@ -56,7 +59,7 @@ func (c *cell) checkpoint(ctx context.Context, req *CheckpointRequest, send func
 
 // roomToSave refuses a checkpoint that would fill the disk under gVisor.
 func (c *cell) roomToSave(dir string) error {
-	st, err := processStats("/proc")
+	st, err := c.memoryStats()
 	if err != nil {
 		return err
 	}
@@ -128,6 +131,9 @@ func (c *cell) writeChanges(conn net.Conn) error {
 		return err
 	}
 	defer release()
+	if err := c.loadAll(c.ctx, true); err != nil {
+		return err
+	}
 	if err := c.sb.Pause(); err != nil {
 		return err
 	}

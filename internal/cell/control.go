@@ -214,15 +214,31 @@ func (c *cell) stopSandbox(ctx context.Context, req *stopRequest) (*empty, error
 }
 
 func (c *cell) stats(context.Context, *empty) (*engine.Stats, error) {
-	st, err := processStats("/proc")
+	st, err := c.memoryStats()
 	if err != nil {
 		return nil, connect.NewError(connect.CodeInternal, err)
 	}
+	st.UnloadedBytes = c.unloaded.Load()
 	st.DiskBytes = c.sb.DiskBytes()
 	in, out := c.net.Traffic()
 	// Both counters grow while they are read.
 	st.NetRxBytes, st.NetTxBytes = max(0, int64(out)-int64(c.toAgent.Load())), max(0, int64(in)-int64(c.fromAgent.Load()))
 	return st, nil
+}
+
+// memoryStats returns what the processes use, with gVisor's file of memory counted once, as
+// a whole: what was loaded and not touched is in no process's map, and what is touched may be
+// in the map of several processes that share theirs.
+func (c *cell) memoryStats() (*engine.Stats, error) {
+	u, err := processStats("/proc")
+	if err != nil {
+		return nil, err
+	}
+	if file := c.sb.MemoryFileBytes(); file > 0 {
+		u.MemoryBytes += file - u.shmem
+		u.PrivateBytes = u.own + file
+	}
+	return &u.Stats, nil
 }
 
 func (c *cell) deleted(context.Context, *empty) (*deletedFiles, error) {

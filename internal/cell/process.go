@@ -32,22 +32,31 @@ func copyBounded(w io.Writer, r io.Reader, limit int64) {
 // on every architecture that Go supports.
 const clockTicks = 100
 
+// processUse is what processes use. Of their memory, shmem is mapped from files in memory, and
+// own is private to one process and not mapped from those.
+type processUse struct {
+	engine.Stats
+	shmem, own int64
+}
+
 // processStats returns what all processes of the cell's process-id namespace use.
-func processStats(proc string) (*engine.Stats, error) {
+func processStats(proc string) (*processUse, error) {
 	dirs, err := filepath.Glob(filepath.Join(proc, "[0-9]*"))
 	if err != nil {
 		return nil, err
 	}
-	st := &engine.Stats{}
+	st := &processUse{}
 	for _, dir := range dirs {
 		// A process may end between two reads; then its use is not counted.
 		if data, err := os.ReadFile(filepath.Join(dir, "stat")); err == nil {
 			st.CPUNanos += cpuNanos(data)
 		}
 		if data, err := os.ReadFile(filepath.Join(dir, "smaps_rollup")); err == nil {
-			pss, private := memoryBytes(data)
-			st.MemoryBytes += pss
-			st.PrivateBytes += private
+			m := readRollup(data)
+			st.MemoryBytes += m["Pss"]
+			st.PrivateBytes += m["Private_Clean"] + m["Private_Dirty"]
+			st.shmem += m["Pss_Shmem"]
+			st.own += m["Private_Clean"] + m["Pss_Anon"]
 		}
 	}
 	return st, nil
@@ -73,27 +82,20 @@ func cpuNanos(stat []byte) int64 {
 	return ticks * (1e9 / clockTicks)
 }
 
-// memoryBytes returns the proportional and the private memory in a
-// /proc/PID/smaps_rollup file.
-func memoryBytes(rollup []byte) (pss, private int64) {
+// readRollup returns the fields of a /proc/PID/smaps_rollup file, in bytes.
+func readRollup(rollup []byte) map[string]int64 {
+	fields := map[string]int64{}
 	sc := bufio.NewScanner(bytes.NewReader(rollup))
 	for sc.Scan() {
 		name, rest, ok := strings.Cut(sc.Text(), ":")
 		if !ok {
 			continue
 		}
-		kib, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 10, 64)
-		if err != nil {
-			continue
-		}
-		switch name {
-		case "Pss":
-			pss = kib << 10
-		case "Private_Clean", "Private_Dirty":
-			private += kib << 10
+		if kib, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 10, 64); err == nil {
+			fields[name] = kib << 10
 		}
 	}
-	return pss, private
+	return fields
 }
 
 // pinCPUs pins all processes of the cell's process-id namespace, whose /proc must be

@@ -1,6 +1,7 @@
 package cell
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -27,10 +28,11 @@ func TestCPUNanos(t *testing.T) {
 	}
 }
 
-func TestMemoryBytes(t *testing.T) {
-	pss, private := memoryBytes([]byte("5-6 ---p [rollup]\nRss: 100 kB\nPss:  40 kB\nPrivate_Clean: 1 kB\nPrivate_Dirty:  2 kB\nPss_Dirty: 7 kB\n"))
-	if pss != 40<<10 || private != 3<<10 {
-		t.Errorf("memoryBytes = %d, %d; want %d, %d", pss, private, 40<<10, 3<<10)
+func TestReadRollup(t *testing.T) {
+	got := readRollup([]byte("5-6 ---p [rollup]\nRss: 100 kB\nPss:  40 kB\nPrivate_Clean: 1 kB\nPrivate_Dirty:  2 kB\nPss_Shmem: 9 kB\nPss: x kB\n"))
+	want := map[string]int64{"Rss": 100 << 10, "Pss": 40 << 10, "Private_Clean": 1 << 10, "Private_Dirty": 2 << 10, "Pss_Shmem": 9 << 10}
+	if !maps.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
 	}
 }
 
@@ -79,6 +81,6 @@ func FuzzProcFiles(f *testing.F) {
 	f.Add([]byte("Pss: 1 kB\nPrivate_Dirty: -1 kB"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		cpuNanos(data)
-		memoryBytes(data)
+		readRollup(data)
 	})
 }

@@ -60,6 +60,7 @@ func (c *cell) makeStandby(ctx context.Context) error {
 	if err := c.awaitAgent(ctx); err != nil {
 		return err
 	}
+	c.watchLoading(false)
 	c.log.Info("standby restored", "took", time.Since(began))
 	c.running = true
 	return nil
@@ -119,6 +120,9 @@ func (c *cell) start() error {
 	started := time.Now()
 	if err := c.configureAgent(c.ctx); err != nil {
 		return err
+	}
+	if c.spec.RestoreFrom != "" {
+		c.watchLoading(c.spec.Fork != nil && c.spec.Fork.Count > 1)
 	}
 	c.log.Info("sandbox started", "start", started.Sub(began), "agent", time.Since(started))
 	return nil

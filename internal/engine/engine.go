@@ -188,7 +188,10 @@ type Stats struct {
 	// PrivateBytes the part that they do not share with other processes.
 	MemoryBytes  int64 `json:",string"`
 	PrivateBytes int64 `json:",string"`
-	DiskBytes    int64 `json:",string"`
-	NetRxBytes   int64 `json:",string"`
-	NetTxBytes   int64 `json:",string"`
+	// UnloadedBytes is memory that a restored sandbox has not loaded yet: it takes it when
+	// programs touch it, or before its state is saved.
+	UnloadedBytes int64 `json:",string"`
+	DiskBytes     int64 `json:",string"`
+	NetRxBytes    int64 `json:",string"`
+	NetTxBytes    int64 `json:",string"`
 }

@@ -46,6 +46,10 @@ type checkpointDir struct {
 	// damaged is called for a page that differs, before gVisor gets an error.
 	sums    pageSums
 	damaged func(error)
+	// reads, if not nil, is told the file of pages that is being read.
+	reads func(*os.File)
+	// reserve, if not nil, is made when gVisor is about to load what was written.
+	reserve *reservation
 
 	mu     sync.Mutex
 	opened []string // guarded by mu
@@ -64,6 +68,10 @@ func (d *checkpointDir) OpenRead(name string) (stateio.AsyncReader, error) {
 	}
 	if name == PagesFile {
 		r.sums, r.damaged = d.sums, d.damaged
+		r.reserve = d.reserve
+		if d.reads != nil {
+			d.reads(f)
+		}
 	}
 	r.start(min(4, runtime.GOMAXPROCS(0)), readsAhead, r.read)
 	return r, nil
@@ -197,6 +205,7 @@ type pageReader struct {
 	bytes   int // in one request
 	sums    pageSums
 	damaged func(error)
+	reserve *reservation
 }
 
 func (r *pageReader) MaxReadBytes() uint64 { return uint64(r.bytes) }
@@ -206,6 +215,13 @@ func (r *pageReader) MaxRanges() int { return r.bytes / pageSize }
 func (r *pageReader) NeedRegisterDestinationFD() bool { return true }
 
 func (r *pageReader) RegisterDestinationFD(fd int32, _ uint64, _ []stateio.ClientFileRangeSetting) (stateio.DestinationFile, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(fd), &st); err != nil {
+		return nil, err
+	}
+	if err := r.reserve.make(int(fd), &st); err != nil {
+		return nil, err
+	}
 	return r.register(fd)
 }
 

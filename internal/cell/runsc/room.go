@@ -1,7 +1,9 @@
 package runsc
 
 import (
+	"errors"
 	"fmt"
+	"os"
 
 	"golang.org/x/sys/unix"
 )
@@ -40,6 +42,58 @@ func (s *Sandbox) RoomToSave(dir string, memory int64) error {
 		need += max(memory, files.Blocks*512)
 	}
 	return s.room(need)
+}
+
+// reservation reserves the disk space of the written files in a checkpoint for a sandbox that
+// continues from it: they are loaded when they are touched, and the disk may be full by then.
+type reservation struct {
+	dev, ino uint64 // of the sandbox's file of writes
+	ranges   []pageRange
+}
+
+// reservation returns what the sandbox needs to continue from the checkpoint in dir.
+func (s *Sandbox) reservation(dir string) (*reservation, error) {
+	table, _, err := readFilesTable(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil // earlier versions kept none
+	}
+	if err != nil {
+		return nil, err
+	}
+	ranges, _, err := parseTable(table, 0)
+	if err != nil {
+		return nil, err
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(int(s.filestore.Fd()), &st); err != nil {
+		return nil, fmt.Errorf("look at the file of writes: %w", err)
+	}
+	r := &reservation{dev: st.Dev, ino: st.Ino}
+	for _, next := range ranges {
+		if last := len(r.ranges) - 1; last >= 0 && r.ranges[last].End == next.Start {
+			r.ranges[last].End = next.End
+			continue
+		}
+		r.ranges = append(r.ranges, next)
+	}
+	return r, nil
+}
+
+// make reserves the space if the file, which gVisor is about to load, is the one of writes.
+func (r *reservation) make(fd int, st *unix.Stat_t) error {
+	if r == nil || st.Dev != r.dev || st.Ino != r.ino {
+		return nil
+	}
+	for _, at := range r.ranges {
+		err := unix.Fallocate(fd, unix.FALLOC_FL_KEEP_SIZE, at.Start, at.End-at.Start)
+		if errors.Is(err, unix.EOPNOTSUPP) {
+			return nil // the file system makes no such promise
+		}
+		if err != nil {
+			return fmt.Errorf("reserve disk space for the written files: %w", err)
+		}
+	}
+	return nil
 }
 
 // room returns a [RoomError] if the sandbox writes to a tmpfs with less free

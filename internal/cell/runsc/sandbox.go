@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync/atomic"
+	"syscall"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
@@ -94,6 +95,10 @@ type Sandbox struct {
 	writesBytes int64
 	// writesDir is the directory of filestore, which may have been renamed.
 	writesDir *os.File
+	loading   loading
+	memfd     memfd
+	// pages is the file of pages that the restored sandbox still reads, or nil.
+	pages atomic.Pointer[os.File]
 	// damage is the first error in the pages of the restored checkpoint.
 	damage atomic.Pointer[error]
 	// hasFiles says that the sandbox starts with files of [Config.FilesDir].
@@ -184,8 +189,23 @@ func (s *Sandbox) Kill() {
 	}
 }
 
-// DiskBytes returns the disk space of the sandbox's writes, or 0 if it is unknown.
+// DiskBytes returns the disk space of the sandbox's writes, or 0 if it is unknown. A
+// checkpoint that was removed counts too while the sandbox still loads from it, since it
+// alone keeps it.
 func (s *Sandbox) DiskBytes() int64 {
+	n := s.writtenBytes()
+	if f := s.pages.Load(); f != nil {
+		if info, err := f.Stat(); err == nil {
+			if st, ok := info.Sys().(*syscall.Stat_t); ok && st.Nlink == 0 {
+				n += st.Blocks * 512
+			}
+		}
+	}
+	return n
+}
+
+// writtenBytes returns the size on disk of the file of all writes, or 0 if it is unknown.
+func (s *Sandbox) writtenBytes() int64 {
 	var st unix.Stat_t
 	if unix.Fstat(int(s.filestore.Fd()), &st) != nil {
 		return 0

@@ -27,7 +27,7 @@ const shareBytes = 16 << 20
 
 // sharesWrites reports whether a checkpoint in dir can share what the sandbox has written.
 func (s *Sandbox) sharesWrites(dir string) bool {
-	return s.DiskBytes() >= shareBytes && clones(unix.AT_FDCWD, dir, s.filestore)
+	return s.writtenBytes() >= shareBytes && clones(unix.AT_FDCWD, dir, s.filestore)
 }
 
 // sharesPages reports whether the sandbox can share the pages of a checkpoint.
@@ -130,7 +130,12 @@ func (s *Sandbox) restoreServed(dir string) error {
 	if err != nil {
 		return err
 	}
-	files := &checkpointDir{path: dir, shares: s.sharesPages(dir), damaged: s.damaged}
+	files := &checkpointDir{path: dir, shares: s.sharesPages(dir), damaged: s.damaged, reads: s.pages.Store}
+	if !files.shares {
+		if files.reserve, err = s.reservation(dir); err != nil {
+			return errors.Join(err, l.Close())
+		}
+	}
 	if files.sums, err = readSums(dir); err != nil {
 		return errors.Join(err, l.Close())
 	}

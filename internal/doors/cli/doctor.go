@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-sh/cove/internal/cell/runsc"
 	"github.com/cove-sh/cove/internal/guest/agentbin"
 	"github.com/cove-sh/cove/internal/machine"
 )
@@ -35,11 +36,22 @@ func runDoctor(ctx context.Context, c *call) error {
 			Fix: "build the program with 'make build', which embeds the agent",
 		})
 	}
+	report.Checks = append(report.Checks, gvisorCheck())
 	view := func(c *call, r *machine.Report) error { return c.print(doctorText(*r)) }
 	if err := shown(c, view, &report, nil); err != nil || report.OK {
 		return err
 	}
 	return &exit{code: exitError}
+}
+
+// gvisorCheck says which gVisor this program has: one without the patches works,
+// and loads all memory of a fork.
+func gvisorCheck() machine.Check {
+	c := machine.Check{Name: "gVisor", Status: machine.OK, Detail: gvisorText()}
+	if !runsc.Patched() {
+		c.Detail += ": a fork loads all of its memory; 'make build' makes a program whose forks load what they touch"
+	}
+	return c
 }
 
 func doctorText(report machine.Report) string {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-sh/cove/internal/cell/runsc"
 	"github.com/cove-sh/cove/internal/doors/rest"
 )
 
@@ -19,6 +20,9 @@ type versionInfo struct {
 	Version  string `json:"version"`
 	Go       string `json:"go"`
 	Platform string `json:"platform"`
+	// GVisor is the version of gVisor in this program, and whether it has the
+	// patches for forks.
+	GVisor string `json:"gvisor"`
 	// Server is the version of the daemon that runs, or of the server of --url.
 	Server string `json:"server,omitempty"`
 }
@@ -33,7 +37,7 @@ func (a *app) versionCommand() *cobra.Command {
 }
 
 func runVersion(ctx context.Context, c *call) error {
-	v := versionInfo{Version: c.Version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	v := versionInfo{Version: c.Version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH, GVisor: gvisorText()}
 	if server, err := c.connectRunning(); err == nil {
 		defer closeQuietly(server)
 		ctx, cancel := context.WithTimeout(ctx, versionTime)
@@ -44,11 +48,27 @@ func runVersion(ctx context.Context, c *call) error {
 }
 
 func printVersion(c *call, v *versionInfo) error {
-	text := "cove " + v.Version + " (" + v.Go + ", " + v.Platform + ")\n"
+	text := "cove " + v.Version + " (" + v.Go + ", " + v.Platform + ")\ngVisor " + v.GVisor + "\n"
 	if v.Server != "" {
 		text += "server " + clean(v.Server) + "\n"
 	}
 	return c.print(text)
+}
+
+// gvisorText says which gVisor this program has.
+func gvisorText() string {
+	version := "unknown"
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, m := range info.Deps {
+			if m.Path == "gvisor.dev/gvisor" {
+				version = m.Version
+			}
+		}
+	}
+	if runsc.Patched() {
+		return version + ", patched for forks"
+	}
+	return version + ", stock"
 }
 
 func (a *app) openapiCommand() *cobra.Command {

@@ -3,6 +3,7 @@ package cells
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -19,6 +20,9 @@ const (
 	// its start, but at most maxGrowth bytes.
 	growthShare = 4
 	maxGrowth   = 128 << 20
+	// A sandbox that loads on demand is expected to touch one part in touchedShare of the
+	// memory with which it continues.
+	touchedShare = 8
 	// growthTime is how long this memory stays reserved for the sandbox.
 	growthTime = 10 * time.Second
 	// diskFloor is how many bytes of the disk must stay free for a sandbox to start; on a
@@ -31,9 +35,16 @@ const (
 
 // admissions decides whether there is enough memory for new sandboxes. Memory stays reserved
 // for starts in progress and recent ones, whether or not they have taken it yet.
+//
+// A sandbox that loads its memory on demand takes the rest when its state is saved. Memory for
+// the one with the most to load stays reserved for as long as it runs: one after another can
+// always be saved.
 type admissions struct {
-	mu     sync.Mutex
-	starts map[string]*start // by instance; guarded by mu
+	mu       sync.Mutex
+	starts   map[string]*start // by instance; guarded by mu
+	unloaded map[string]int64  // bytes not loaded yet, by instance, if known; guarded by mu
+	loads    map[string]int64  // bytes that are being loaded to be saved; guarded by mu
+	loaded   chan struct{}     // closed when one of loads ends; guarded by mu
 	// bounds returns the machine's limits; tests have others.
 	bounds func() []machine.Memory
 	now    func() time.Time
@@ -49,42 +60,107 @@ type start struct {
 }
 
 func newAdmissions() *admissions {
-	return &admissions{starts: map[string]*start{}, bounds: machine.MemoryBounds, now: time.Now}
+	return &admissions{
+		starts: map[string]*start{}, unloaded: map[string]int64{}, loads: map[string]int64{}, loaded: make(chan struct{}),
+		bounds: machine.MemoryBounds, now: time.Now,
+	}
 }
 
-// admit reserves memory for an instance that needs so many bytes, or refuses. If there is
-// too little, it calls spare, at most once, which releases memory and reports whether there
-// was any.
-func (a *admissions) admit(id string, need int64, spare func() bool) error {
+// memoryNeed is the memory that a sandbox needs, in bytes.
+type memoryNeed struct {
+	// now is what it takes at its start and soon after, and later what it may load when its
+	// state is saved.
+	now, later int64
+}
+
+// admit reserves memory for an instance, or refuses. If there is too little, it calls spare,
+// at most once, which releases memory and reports whether there was any.
+func (a *admissions) admit(id string, d memoryNeed, spare func() bool) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if err := a.check(1, need, spare); err != nil {
+	if err := a.check(1, d, spare); err != nil {
 		return err
 	}
-	a.starts[id] = &start{need: need}
+	a.starts[id] = &start{need: d.now}
+	a.unloaded[id] = d.later
 	return nil
 }
 
-// ask checks whether there is room for n sandboxes that need so many bytes each.
-func (a *admissions) ask(n int, need int64, spare func() bool) error {
+// ask checks whether there is room for n sandboxes.
+func (a *admissions) ask(n int, each memoryNeed, spare func() bool) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.check(n, need, spare)
+	return a.check(n, each, spare)
 }
 
-// check first ignores how much reserved memory has been taken already, which takes time to
-// read.
+// check reports whether n sandboxes fit.
 //
 // Preconditions: a.mu is held.
-func (a *admissions) check(n int, need int64, spare func() bool) error {
+func (a *admissions) check(n int, each memoryNeed, spare func() bool) error {
+	later := each.later
+	for _, left := range a.unloaded {
+		later = max(later, left)
+	}
+	what := fmt.Sprintf("this sandbox needs %d", mebibytes(each.now))
+	if n > 1 {
+		what = fmt.Sprintf("these %d sandboxes need %d", n, mebibytes(int64(n)*each.now))
+	}
+	return a.fits(int64(n)*each.now, later, what, spare)
+}
+
+// fits first ignores how much reserved memory has been taken already, which takes time to
+// read. Later is reserved too.
+//
+// Preconditions: a.mu is held.
+func (a *admissions) fits(need, later int64, what string, spare func() bool) error {
 	bounds := a.bounds()
-	if fit(bounds, a.reserved(false), n, need) == nil || fit(bounds, a.reserved(true), n, need) == nil {
+	if fit(bounds, a.reserved(false)+later, need, what) == nil || fit(bounds, a.reserved(true)+later, need, what) == nil {
 		return nil
 	}
 	if spare() {
 		bounds = a.bounds()
 	}
-	return fit(bounds, a.reserved(true), n, need)
+	return fit(bounds, a.reserved(true)+later, need, what)
+}
+
+// left returns how much of its memory an instance has not loaded yet, as far as is known.
+func (a *admissions) left(id string) (bytes int64, known bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	bytes, known = a.unloaded[id]
+	return bytes, known
+}
+
+// setLeft records how much of its memory a running instance has not loaded yet.
+func (a *admissions) setLeft(id string, bytes int64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.unloaded[id] = bytes
+}
+
+// load reserves memory for what an instance loads so that its state can be saved. The caller
+// calls done after that. If there is too little, and others load, it returns a channel that is
+// closed when one of them is done.
+func (a *admissions) load(id string, need int64, spare func() bool) (done func(), others <-chan struct{}, err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	what := fmt.Sprintf("saving this sandbox's state takes %d, since it has yet to load them", mebibytes(need))
+	if err := a.fits(need, 0, what, spare); err != nil {
+		if len(a.loads) > 0 {
+			others = a.loaded
+		}
+		return nil, others, err
+	}
+	a.loads[id] += need
+	return func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if a.loads[id] -= need; a.loads[id] <= 0 {
+			delete(a.loads, id)
+		}
+		close(a.loaded)
+		a.loaded = make(chan struct{})
+	}, nil, nil
 }
 
 // reserved returns how much memory is reserved; exact leaves out what has been taken.
@@ -92,6 +168,9 @@ func (a *admissions) check(n int, need int64, spare func() bool) error {
 // Preconditions: a.mu is held.
 func (a *admissions) reserved(exact bool) int64 {
 	now, sum := a.now(), int64(0)
+	for _, bytes := range a.loads {
+		sum += bytes
+	}
 	for id, s := range a.starts {
 		if !s.until.IsZero() && !s.until.After(now) {
 			delete(a.starts, id)
@@ -121,6 +200,7 @@ func (a *admissions) ended(id string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	delete(a.starts, id)
+	delete(a.unloaded, id)
 }
 
 // room returns how many bytes new sandboxes may take now.
@@ -131,23 +211,23 @@ func (a *admissions) room() int64 {
 	for _, m := range a.bounds() {
 		room = min(room, m.Room())
 	}
-	return room - a.reserved(false)
+	later := int64(0)
+	for _, left := range a.unloaded {
+		later = max(later, left)
+	}
+	return room - a.reserved(false) - later
 }
 
-// fit refuses n sandboxes that need so many bytes each if any limit has too little memory
-// left, besides its floor and what is reserved.
-func fit(bounds []machine.Memory, reserved int64, n int, need int64) error {
+// fit refuses what needs so many bytes if any limit has too little memory left, besides its
+// floor and what is reserved.
+func fit(bounds []machine.Memory, reserved, need int64, what string) error {
 	for _, m := range bounds {
-		if m.Room()-reserved >= int64(n)*need {
+		if m.Room()-reserved >= need {
 			continue
-		}
-		what := fmt.Sprintf("this sandbox needs %d", mebibytes(need))
-		if n > 1 {
-			what = fmt.Sprintf("these %d sandboxes need %d", n, mebibytes(int64(n)*need))
 		}
 		set := ""
 		if reserved > 0 {
-			set = fmt.Sprintf(" and %d are set aside for sandboxes that have just started", mebibytes(reserved))
+			set = fmt.Sprintf(" and %d are set aside for sandboxes that have just started or have memory to load", mebibytes(reserved))
 		}
 		return noRoom(sandbox.CodeQuotaExceeded, "%s; %d MiB stay free%s, and %s: kill or pause sandboxes that are no longer needed, or retry later", m, mebibytes(m.Floor()), set, what)
 	}
@@ -163,19 +243,29 @@ func noRoom(code sandbox.Code, format string, args ...any) error {
 // mebibytes rounds up.
 func mebibytes(n int64) int64 { return (n + 1<<20 - 1) >> 20 }
 
-// needOf returns about how many bytes a sandbox takes at its start and soon after. Kept is
-// the memory with which it continues.
-func needOf(r sandbox.Resources, kept int64) int64 {
-	return standbyBytes + max(kept, min(r.MemoryMiB<<20/growthShare, maxGrowth))
+// needOf returns about how much memory a sandbox takes. Kept is the memory with which it
+// continues, of which it takes only what it touches if it loads on demand.
+func needOf(r sandbox.Resources, kept int64, onDemand bool) memoryNeed {
+	grows := min(r.MemoryMiB<<20/growthShare, maxGrowth)
+	if onDemand {
+		return memoryNeed{now: standbyBytes + max(kept/touchedShare, grows), later: kept}
+	}
+	return memoryNeed{now: standbyBytes + max(kept, grows)}
 }
 
-// keptBytes returns about how much memory a checkpoint contains.
-func (e *Engine) keptBytes(id string) (int64, error) {
+// onDemand reports whether so many children of a fork that run a program take only what they
+// touch; see [cell.Spec].
+func (e *Engine) onDemand(program string, children int) bool {
+	return children > 1 && runsc.Patched() && program == filepath.Base(e.program)
+}
+
+// keptBytes returns about how much memory a checkpoint contains, and the program that
+// continues from it.
+func (e *Engine) keptBytes(id string) (kept int64, program string, err error) {
 	m, err := e.checkpoints.Manifest(id)
 	if err != nil {
-		return 0, err
+		return 0, "", err
 	}
-	kept := int64(0)
 	for _, f := range m.Files {
 		if f.Name == runsc.PagesFile {
 			kept = f.Size
@@ -184,7 +274,7 @@ func (e *Engine) keptBytes(id string) (int64, error) {
 	if written, err := runsc.WrittenBytes(e.checkpoints.Path(id)); err == nil {
 		kept = max(0, kept-written)
 	}
-	return kept, nil
+	return kept, m.Program, nil
 }
 
 // admit reserves memory for an instance. It ignores errors in reading the checkpoint, which
@@ -193,11 +283,12 @@ func (e *Engine) admit(spec *engine.Spec) error {
 	if err := e.admitDisk(); err != nil {
 		return err
 	}
-	kept := int64(0)
+	kept, program := int64(0), ""
 	if spec.Checkpoint != "" && !spec.FilesOnly {
-		kept, _ = e.keptBytes(spec.Checkpoint)
+		kept, program, _ = e.keptBytes(spec.Checkpoint)
 	}
-	return e.admissions.admit(spec.ID, needOf(spec.Resources, kept), e.giveBack)
+	onDemand := spec.Fork != nil && e.onDemand(program, spec.Fork.Count)
+	return e.admissions.admit(spec.ID, needOf(spec.Resources, kept, onDemand), e.giveBack)
 }
 
 // Admit implements [engine.Admitter].
@@ -205,13 +296,62 @@ func (e *Engine) Admit(ctx context.Context, n int, of engine.Source, r sandbox.R
 	if err := e.admitDisk(); err != nil {
 		return err
 	}
-	kept := int64(0)
+	kept, program := int64(0), ""
 	if of.Checkpoint != "" {
-		kept, _ = e.keptBytes(of.Checkpoint)
-	} else if inst, err := e.Open(ctx, of.Instance); err == nil {
-		kept = max(0, inst.(*instance).memoryInUse()-standbyBytes)
+		kept, program, _ = e.keptBytes(of.Checkpoint)
+	} else if i, err := e.Open(ctx, of.Instance); err == nil {
+		inst := i.(*instance)
+		kept = max(0, inst.memoryInUse()-standbyBytes)
+		left, _ := e.admissions.left(inst.id)
+		kept += left
+		if from, err := readOrigin(inst.dir); err == nil {
+			program = from.Program
+		}
 	}
-	return e.admissions.ask(n, needOf(r, kept), e.giveBack)
+	return e.admissions.ask(n, needOf(r, kept, e.onDemand(program, n)), e.giveBack)
+}
+
+// setLeft records how much of its memory an instance has not loaded yet, unless it has ended.
+func (e *Engine) setLeft(inst *instance, bytes int64) {
+	e.admissions.setLeft(inst.id, bytes)
+	e.mu.Lock()
+	live := e.live[inst.id] == inst
+	e.mu.Unlock()
+	if !live {
+		e.admissions.ended(inst.id)
+	}
+}
+
+// loadWait is how long the state of a sandbox waits to be saved while there is too little
+// memory because those of others are being loaded.
+const loadWait = 2 * time.Minute
+
+// admitLoad reserves memory for what an instance has to load before its state can be saved,
+// or refuses. The caller calls done when it is saved. It ignores errors, which the checkpoint
+// will report.
+func (e *Engine) admitLoad(ctx context.Context, inst *instance) (done func(), err error) {
+	if left, known := e.admissions.left(inst.id); known && left == 0 {
+		return func() {}, nil
+	}
+	st, err := inst.Stats(ctx)
+	if err != nil || st.UnloadedBytes == 0 {
+		return func() {}, nil
+	}
+	timeout := time.NewTimer(loadWait)
+	defer timeout.Stop()
+	for {
+		done, others, err := e.admissions.load(inst.id, st.UnloadedBytes, e.giveBack)
+		if err == nil || others == nil {
+			return done, err
+		}
+		select {
+		case <-others:
+		case <-timeout.C:
+			return nil, err
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
 }
 
 var _ engine.Admitter = (*Engine)(nil)

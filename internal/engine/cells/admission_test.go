@@ -38,7 +38,10 @@ func TestFit(t *testing.T) {
 		"below the floor":      {[]machine.Memory{small(10)}, 0, 1, 1, []string{"has 10 of"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			err := fit(tt.bounds, tt.reserved*mib, tt.n, tt.need*mib)
+			a := newAdmissions()
+			a.bounds = func() []machine.Memory { return tt.bounds }
+			a.starts["another"] = &start{need: tt.reserved * mib}
+			err := a.ask(tt.n, memoryNeed{now: tt.need * mib}, func() bool { return false })
 			if (err != nil) != (tt.want != nil) {
 				t.Fatalf("got %v", err)
 			}
@@ -56,8 +59,14 @@ func TestFit(t *testing.T) {
 
 func TestNeedOf(t *testing.T) {
 	for _, tt := range []struct{ memory, kept, want int64 }{{128, 0, 48 + 32}, {512, 7, 48 + 128}, {8192, 100, 48 + 128}, {8192, 2000, 48 + 2000}} {
-		if got := needOf(sandbox.Resources{MemoryMiB: tt.memory}, tt.kept*mib); got != tt.want*mib {
-			t.Errorf("with %d MiB and %d in use it needs %d, want %d", tt.memory, tt.kept, got/mib, tt.want)
+		if got := needOf(sandbox.Resources{MemoryMiB: tt.memory}, tt.kept*mib, false); got != (memoryNeed{now: tt.want * mib}) {
+			t.Errorf("with %d MiB and %d in use it needs %v, want %d", tt.memory, tt.kept, got, tt.want)
+		}
+	}
+	for _, tt := range []struct{ memory, kept, want int64 }{{128, 0, 48 + 32}, {8192, 100, 48 + 128}, {8192, 2048, 48 + 256}} {
+		want := memoryNeed{now: tt.want * mib, later: tt.kept * mib}
+		if got := needOf(sandbox.Resources{MemoryMiB: tt.memory}, tt.kept*mib, true); got != want {
+			t.Errorf("with %d MiB and %d to be loaded on demand it needs %v, want %v", tt.memory, tt.kept, got, want)
 		}
 	}
 }
@@ -72,7 +81,7 @@ func TestAdmissions(t *testing.T) {
 	a.now = func() time.Time { return now }
 	given := 0
 	spare := func() bool { given++; return false }
-	try := func(id string) bool { return a.admit(id, 200*mib, spare) == nil }
+	try := func(id string) bool { return a.admit(id, memoryNeed{now: 200 * mib}, spare) == nil }
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	var in []string
@@ -104,19 +113,75 @@ func TestAdmissions(t *testing.T) {
 		a.started(id, func() int64 { return 100 * mib })
 	}
 	available -= 13 * 100
-	if err := a.ask(1, 100*mib, spare); err != nil {
+	if err := a.ask(1, memoryNeed{now: 100 * mib}, spare); err != nil {
 		t.Errorf("what has been taken counts twice: %v", err)
 	}
 	if try("too early") {
 		t.Error("what sandboxes are about to take is given away")
 	}
 	now = now.Add(growthTime)
-	if a.ask(7, 200*mib, spare) != nil || a.ask(8, 200*mib, spare) == nil {
+	if a.ask(7, memoryNeed{now: 200 * mib}, spare) != nil || a.ask(8, memoryNeed{now: 200 * mib}, spare) == nil {
 		t.Error("what sandboxes have not taken in time is not given back, or too much of it")
 	}
 	// Shells that wait are given up before anybody is refused.
-	if err := a.ask(8, 200*mib, func() bool { available += 200; return true }); err != nil {
+	if err := a.ask(8, memoryNeed{now: 200 * mib}, func() bool { available += 200; return true }); err != nil {
 		t.Error(err)
+	}
+}
+
+// Memory for the one with the most to load stays free for as long as it has to load it; each
+// can be loaded in turn, and one that was loaded or has ended is not waited for.
+func TestRoomToLoad(t *testing.T) {
+	a := newAdmissions()
+	available := int64(1500) // of which 300 stay free
+	a.bounds = func() []machine.Memory { return []machine.Memory{small(available)} }
+	none := func() bool { return false }
+	if err := a.ask(4, memoryNeed{now: 100 * mib, later: 900 * mib}, none); err == nil {
+		t.Error("children are admitted none of which could be saved")
+	}
+	if err := a.ask(4, memoryNeed{now: 100 * mib, later: 800 * mib}, none); err != nil {
+		t.Errorf("four that can be saved one after another: %v", err)
+	}
+	for _, id := range []string{"a", "b"} {
+		if err := a.admit(id, memoryNeed{now: 100 * mib, later: 800 * mib}, none); err != nil {
+			t.Fatal(err)
+		}
+		a.started(id, func() int64 { return 100 * mib })
+	}
+	available -= 200
+	if room := a.room(); room > 200*mib {
+		t.Errorf("there is room for %d MiB", room/mib)
+	}
+	err := a.admit("c", memoryNeed{now: 300 * mib}, none)
+	if err == nil || !strings.Contains(err.Error(), "have memory to load") {
+		t.Errorf("what the others have to load is given away: %v", err)
+	}
+	done, _, err := a.load("a", 800*mib, none)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, others, err := a.load("b", 800*mib, none)
+	if err == nil || others == nil || !errors.Is(err, engine.ErrNoRoom) {
+		t.Fatalf("both load at once: %v, %v", others, err)
+	}
+	done()
+	<-others // closed
+	a.ended("a")
+	if done, _, err = a.load("b", 800*mib, none); err != nil {
+		t.Errorf("the second cannot be loaded after the first: %v", err)
+	} else {
+		done()
+	}
+	_, others, err = a.load("b", 1100*mib, none)
+	if err == nil || others != nil || !strings.Contains(err.Error(), "takes 1100, since it has yet to load them:") {
+		t.Errorf("with too much to load it waits for %v: %v", others, err)
+	}
+	a.setLeft("b", 0)
+	if err := a.ask(1, memoryNeed{now: 900 * mib}, none); err != nil {
+		t.Errorf("memory stays reserved for one that has loaded all: %v", err)
+	}
+	if _, known := a.left("a"); known {
+		t.Error("one that has ended is remembered")
 	}
 }
 
@@ -128,16 +193,16 @@ func TestEndGivesBack(t *testing.T) {
 	e := &Engine{cfg: Config{Dir: t.TempDir()}, admissions: a}
 	const first, second = "sbx-aaaaaaaaaaaaaaaaaaaaaaaaaa", "sbx-bbbbbbbbbbbbbbbbbbbbbbbbbb"
 	none := func() bool { return false }
-	if err := a.admit(first, 600*mib, none); err != nil {
+	if err := a.admit(first, memoryNeed{now: 600 * mib}, none); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.admit(second, 600*mib, none); err == nil {
+	if err := a.admit(second, memoryNeed{now: 600 * mib}, none); err == nil {
 		t.Fatal("two are admitted where one fits")
 	}
 	if err := e.End(t.Context(), first); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.admit(second, 600*mib, none); err != nil {
+	if err := a.admit(second, memoryNeed{now: 600 * mib}, none); err != nil {
 		t.Errorf("the first has ended, and the second is refused: %v", err)
 	}
 }

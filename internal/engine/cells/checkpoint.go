@@ -39,6 +39,13 @@ func (e *Engine) Checkpoint(ctx context.Context, name, id string, opts engine.Ch
 	if err != nil {
 		return none, err
 	}
+	if !opts.FilesOnly {
+		loaded, err := e.admitLoad(ctx, inst)
+		if err != nil {
+			return none, err
+		}
+		defer loaded()
+	}
 	draft, err := e.checkpoints.Begin(id)
 	if err != nil {
 		return none, err
@@ -106,6 +113,10 @@ func (e *Engine) notSaved(ctx context.Context, name string, err error) error {
 	switch {
 	case isRefusal && refused.Code() == connect.CodeResourceExhausted:
 		return sandbox.Wrap(sandbox.CodeUnavailable, err, "the server's disk is full: "+refused.Message()+"; "+goesOn+": delete snapshots or sandboxes and try again")
+	case isRefusal && refused.Code() == connect.CodeOutOfRange:
+		return noRoom(sandbox.CodeQuotaExceeded, "%s; %s: kill or pause sandboxes that are no longer needed, or retry later", refused.Message(), goesOn)
+	case isRefusal && refused.Code() == connect.CodeDataLoss:
+		return sandbox.Wrap(sandbox.CodeUnavailable, err, refused.Message()+", so its state cannot be saved; what it has loaded works, and a program that needs that part is ended: copy its files out, or kill it")
 	case isFull(err):
 		return sandbox.Wrap(sandbox.CodeUnavailable, err, "the server's disk is full; "+goesOn+": delete snapshots or sandboxes and try again")
 	}

@@ -91,6 +91,7 @@ func (e *Engine) follow(ctx context.Context, inst *instance, statuses cell.Statu
 	delete(e.live, inst.id)
 	failed := e.failed
 	e.mu.Unlock()
+	e.admissions.ended(inst.id)
 	inst.release()
 	if stopped {
 		return
@@ -136,6 +137,9 @@ func (i *instance) Dial(ctx context.Context) (net.Conn, error) {
 	return cell.Dial(ctx, i.dir, cell.AgentSocket)
 }
 
+// maxUnloaded limits how much memory a cell may say that it has not loaded.
+const maxUnloaded = 1 << 40
+
 func (i *instance) Stats(ctx context.Context) (engine.Stats, error) {
 	ctx, cancel := context.WithTimeout(ctx, controlTimeout)
 	defer cancel()
@@ -143,6 +147,9 @@ func (i *instance) Stats(ctx context.Context) (engine.Stats, error) {
 	if err != nil {
 		return engine.Stats{}, fmt.Errorf("ask cell for statistics: %w", err)
 	}
+	// The cell may answer anything.
+	st.UnloadedBytes = min(max(0, st.UnloadedBytes), maxUnloaded)
+	i.engine.setLeft(i, st.UnloadedBytes)
 	return *st, nil
 }
 

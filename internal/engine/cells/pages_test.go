@@ -10,7 +10,6 @@ import (
 
 	"github.com/cove-sh/cove/internal/cell/runsc"
 	"github.com/cove-sh/cove/internal/engine"
-	"github.com/cove-sh/cove/internal/testing/covetest"
 )
 
 // The pages of a large checkpoint are checked as they are loaded: a sandbox
@@ -48,6 +47,8 @@ func TestDamagedPages(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	failed := make(chan engine.Status, 8)
+	r.Notify(func(st engine.Status) { failed <- st })
 	for i, at := range []int64{0, info.Size() / 5, info.Size() / 2, info.Size() * 4 / 5, info.Size() - 1} {
 		flip(at)
 		spec := r.spec
@@ -56,21 +57,14 @@ func TestDamagedPages(t *testing.T) {
 		if err != nil {
 			wantDamaged(t, err)
 		} else {
-			var got engine.Status
-			ended := func() bool {
-				all, err := r.List(t.Context())
-				if err != nil {
-					t.Fatal(err)
+			// It had not loaded the page when it answered.
+			select {
+			case got := <-failed:
+				if got.ID != spec.ID || !strings.Contains(got.Reason, "damaged") {
+					t.Errorf("a sandbox that lacks the page at %d: %+v; want it to have failed", at, got)
 				}
-				for _, st := range all {
-					if st.ID == spec.ID {
-						got = st
-					}
-				}
-				return !got.Running
-			}
-			if !covetest.Eventually(time.Minute, ended) || !strings.Contains(got.Reason, "damaged") {
-				t.Errorf("a sandbox that lacks the page at %d: %+v; want it to have failed", at, got)
+			case <-time.After(time.Minute):
+				t.Errorf("a sandbox that lacks the page at %d goes on", at)
 			}
 			if err := r.Destroy(t.Context(), spec.ID); err != nil {
 				t.Error(err)

@@ -1,0 +1,169 @@
+package runsc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/control/client"
+	"gvisor.dev/gvisor/pkg/sentry/state/stateipc"
+	"gvisor.dev/gvisor/pkg/urpc"
+)
+
+// Patched reports whether gVisor in this program has the patches of patches/gvisor, by
+// which memory is loaded on demand.
+func Patched() bool {
+	p, ok := any(&stateipc.OpenResponse{}).(interface{ ForkPatch() int })
+	return ok && p.ForkPatch() >= 1
+}
+
+// BackgroundReads tells a patched gVisor that pages are loaded as they are touched, until
+// [Sandbox.LoadInBackground] says otherwise.
+func (r *pageReader) BackgroundReads() (int, bool) { return 0, true }
+
+const (
+	// waitedReads is how many reads at a time load what somebody waits for.
+	waitedReads = 4
+	// loadPoll is how often it is asked how much is left.
+	loadPoll = 5 * time.Millisecond
+)
+
+// ErrUnread says that a part of the checkpoint from which a sandbox continues could not be
+// read, or not be stored. The sandbox goes on, and may try again.
+var ErrUnread = errors.New("a part of the checkpoint that the sandbox continues from cannot be loaded")
+
+// Unloaded is what a restored sandbox has yet to load, in bytes.
+type Unloaded struct {
+	Memory, Files int64
+}
+
+// Total is all of it.
+func (u Unloaded) Total() int64 { return u.Memory + u.Files }
+
+// loading is how a sandbox's memory is loaded.
+type loading struct {
+	mu         sync.Mutex
+	background int // reads at a time for which nobody waits; guarded by mu
+	waited     int // calls of Load; guarded by mu
+}
+
+// LoadInBackground lets a restored sandbox load what nobody has asked for yet, with so many
+// reads at a time. They end when one fails. It does nothing where gVisor is not patched,
+// which loads everything as fast as it can. It may be called at any time.
+func (s *Sandbox) LoadInBackground(reads int) error {
+	s.loading.mu.Lock()
+	defer s.loading.mu.Unlock()
+	s.loading.background = reads
+	if s.loading.waited > 0 {
+		return nil // Load sets it when it returns
+	}
+	_, err := s.load(loadArgs{Reads: reads})
+	return err
+}
+
+// Unloaded returns what is not loaded yet; nothing where gVisor is not patched. It may be
+// called at any time.
+func (s *Sandbox) Unloaded() (Unloaded, error) {
+	left, err := s.load(loadArgs{Reads: -1})
+	return left.unloaded(), err
+}
+
+// Load loads everything that is left, or only the files that the sandbox has written, and
+// returns when it is there. The sandbox goes on meanwhile, and also after an error: what
+// is not loaded then is loaded as it is touched, as before. Room is asked again and again
+// whether there is enough memory for what is left; its error ends Load. So does a part that
+// cannot be read, with [ErrUnread].
+func (s *Sandbox) Load(ctx context.Context, filesOnly bool, room func(left Unloaded) error) error {
+	if !Patched() {
+		return nil
+	}
+	args := loadArgs{Reads: -1, FilesOnly: filesOnly}
+	first, err := s.load(args)
+	if err != nil || args.left(first) == 0 {
+		return err
+	}
+	s.loading.begin()
+	defer s.loadAsBefore()
+	tick := time.NewTicker(loadPoll)
+	defer tick.Stop()
+	for args.Reads = waitedReads; ; args.Reads = -1 {
+		at, err := s.load(args)
+		switch {
+		case err != nil:
+			return err
+		case args.left(at) == 0:
+			return nil
+		case at.Failures > first.Failures:
+			return ErrUnread
+		}
+		if err := room(at.unloaded()); err != nil {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func (l *loading) begin() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.waited++
+}
+
+// loadAsBefore ends a call of Load.
+func (s *Sandbox) loadAsBefore() {
+	s.loading.mu.Lock()
+	defer s.loading.mu.Unlock()
+	if s.loading.waited--; s.loading.waited == 0 {
+		_, _ = s.load(loadArgs{Reads: s.loading.background}) // its next caller has the error
+	}
+}
+
+// loadArgs and loadResult are those of the patched gVisor's method.
+type loadArgs struct {
+	Reads     int  `json:"reads"`
+	FilesOnly bool `json:"files_only"`
+}
+
+type loadResult struct {
+	LeftBytes   uint64 `json:"left_bytes"`
+	MemoryBytes uint64 `json:"memory_bytes"`
+	Failures    uint64 `json:"failures"`
+}
+
+func (r loadResult) unloaded() Unloaded {
+	return Unloaded{Memory: int64(r.MemoryBytes), Files: int64(r.LeftBytes - r.MemoryBytes)}
+}
+
+// left is how much is left of what is asked for.
+func (a loadArgs) left(r loadResult) int64 {
+	if a.FilesOnly {
+		return r.unloaded().Files
+	}
+	return r.unloaded().Total()
+}
+
+func (s *Sandbox) load(args loadArgs) (loadResult, error) {
+	var res loadResult
+	if !Patched() {
+		return res, nil
+	}
+	conn, err := client.ConnectTo(s.c.Sandbox.GetControlSocketPath())
+	if err != nil {
+		return res, fmt.Errorf("load the rest of the memory: %w", err)
+	}
+	defer conn.Close()
+	return res, callLoad(conn, args, &res)
+}
+
+func callLoad(conn *urpc.Client, args loadArgs, res *loadResult) error {
+	if err := conn.Call("State.LoadInBackground", &args, res); err != nil {
+		return fmt.Errorf("load the rest of the memory: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,60 @@
+package runsc
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// The patches of gVisor apply to exactly the version that go.mod pins, and what
+// they make is asked for by the names that the cell uses.
+func TestPatchesApply(t *testing.T) {
+	const root = "../../.."
+	out := filepath.Join(t.TempDir(), "out")
+	cmd := exec.CommandContext(t.Context(), "./scripts/patch-gvisor", out)
+	cmd.Dir = root
+	if text, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	for name, want := range map[string][]string{
+		"gvisor.mod": {"replace gvisor.dev/gvisor => " + out + "/gvisor"},
+		"gvisor/pkg/sentry/state/stateipc/background.go": {"func (*OpenResponse) ForkPatch() int", "BackgroundReads() (int, bool)"},
+		"gvisor/pkg/sentry/control/ondemand.go":          {"func (s *State) LoadInBackground(", `json:"left_bytes"`, `json:"memory_bytes"`, `json:"failures"`, `json:"reads"`, `json:"files_only"`},
+		"gvisor/pkg/sentry/mm/address_space.go":          {"setMapUnit(mf.LoadUnit())"},
+	} {
+		text, err := os.ReadFile(filepath.Join(out, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, w := range want {
+			if !strings.Contains(string(text), w) {
+				t.Errorf("%s has no %q", name, w)
+			}
+		}
+	}
+	heads, err := filepath.Glob(root + "/patches/gvisor/*.patch")
+	if err != nil || len(heads) == 0 {
+		t.Fatalf("patches: %v, %v", heads, err)
+	}
+	for _, p := range heads {
+		text, err := os.ReadFile(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		head, _, _ := strings.Cut(string(text), "\ndiff --git ")
+		for _, want := range []string{"\nWhat: ", "\nWhy: ", "\nUpstream: ", "\nWhat would break it: "} {
+			if !strings.Contains(head, want) {
+				t.Errorf("the head of %s has no %q", p, strings.TrimSpace(want))
+			}
+		}
+	}
+}
+
+// Tests are compiled with the module as it is, which must say so.
+func TestPatched(t *testing.T) {
+	if Patched() {
+		t.Error("gVisor as it is says that it has patches")
+	}
+}

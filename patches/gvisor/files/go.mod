@@ -1,0 +1,2 @@
+// The files of this directory are compiled as part of gVisor, not of Cove.
+module gvisor.dev/gvisor
