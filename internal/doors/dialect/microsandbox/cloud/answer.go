@@ -76,7 +76,7 @@ func errNoVolume(name string) error {
 	return &coded{sandbox.Errorf(sandbox.CodeNotFound, "volume %q not found", clip.Text(name, maxShown)), "volume_not_found"}
 }
 
-// aboutName words a conflict of the creation of something with a name.
+// aboutName words a conflict of the creation of a sandbox. Clients take the code for one.
 func aboutName(err error) error {
 	if sandbox.CodeOf(err) == sandbox.CodeConflict {
 		return &coded{err, "name_already_exists"}

@@ -74,7 +74,7 @@ func (b *spec) request() (*sandbox.CreateRequest, error) {
 	req := &sandbox.CreateRequest{
 		Metadata:  map[string]string{},
 		Resources: sandbox.Resources{VCPUs: b.Resources.VCPUs, MemoryMiB: b.Resources.Memory, DiskMiB: b.Resources.Disk},
-		Env:       map[string]string{}, LifetimeSeconds: new(int64), IdleTimeoutSeconds: new(int64), OnTimeout: sandbox.ActionPause,
+		Env:       map[string]string{}, LifetimeSeconds: new(int64), IdleTimeoutSeconds: new(int64),
 	}
 	for key, value := range b.Labels {
 		req.Metadata[key] = value
@@ -92,9 +92,6 @@ func (b *spec) request() (*sandbox.CreateRequest, error) {
 		req.User = *b.Runtime.User
 	}
 	b.tag(req.Metadata)
-	if b.Lifecycle.Ephemeral {
-		req.OnTimeout = sandbox.ActionKill
-	}
 	for _, t := range []struct {
 		name string
 		from *int64
@@ -107,6 +104,9 @@ func (b *spec) request() (*sandbox.CreateRequest, error) {
 			return nil, refused(t.name, "give at least 1, or leave it out")
 		}
 		*t.to = *t.from
+		if !b.Lifecycle.Ephemeral {
+			req.OnTimeout = sandbox.ActionPause
+		}
 	}
 	for i := range b.Mounts {
 		m, err := b.Mounts[i].mapped()

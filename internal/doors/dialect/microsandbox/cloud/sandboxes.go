@@ -273,16 +273,16 @@ func (d *Door) stop(w http.ResponseWriter, r *http.Request, s *sandbox.Sandbox) 
 	if err := emptyBody(w, r); err != nil {
 		return err
 	}
+	// Only who may stop it may end what runs in it.
+	if s.State == sandbox.StateRunning && mayWrite(r.Context()) {
+		d.endConnections(r.Context(), s.ID)
+	}
 	var err error
 	switch {
 	case s.State.Final() || s.State == sandbox.StatePaused:
 	case ephemeral(s):
 		s, err = d.cfg.Service.Kill(r.Context(), s.ID)
 	default:
-		// Only who may stop it may end what runs in it.
-		if s.State == sandbox.StateRunning && mayWrite(r.Context()) {
-			d.endConnections(r.Context(), s.ID)
-		}
 		s, err = d.cfg.Service.Pause(r.Context(), s.ID)
 	}
 	if err != nil {

@@ -65,7 +65,7 @@ func (d *Door) createVolume(w http.ResponseWriter, r *http.Request, _ []string) 
 	}
 	v, err := d.cfg.Service.CreateVolume(r.Context(), sandbox.CreateVolumeRequest{Name: body.Name, SizeMiB: body.Capacity * mibPerGiB})
 	if err != nil {
-		return aboutName(err)
+		return err // by the status of a conflict clients know a name that is taken
 	}
 	writeJSON(w, viewVolume(v))
 	return nil
