@@ -60,7 +60,7 @@ export default async function commands(check) {
     await read(/tty/);
     assert.match(text, /24 80[\s\S]*50 132[\s\S]*tty/);
   });
-  await check('what cannot run says why', ['Sandbox.exec', 'Sandbox.execWith'], async () => {
+  await check('what cannot run says why', ['Sandbox.exec', 'Sandbox.execWith', 'Sandbox.execWith rlimits'], async () => {
     await fails(box.exec('no-such-program'), /no-such-program/);
     await fails(box.exec('/etc/passwd'), /executable|permission/i);
     await fails(box.execWith('true', (b) => b.cwd('/no/such')), /no\/such/);

@@ -63,7 +63,7 @@ export default async function life(check) {
   });
   await check('from an image of a registry, with its own program', ['Sandbox.builder', 'Sandbox.execDefault'], async () => {
     const made = await create((b) => b.cmd(['sh', '-c', 'echo default']), { image });
-    assert.equal((await made.exec('echo', ['of the image'])).stdout(), 'of the image\n');
+    assert.equal((await made.exec('sh', ['-c', 'echo of the image'])).stdout(), 'of the image\n');
     assert.equal((await made.execDefault()).stdout(), 'default\n');
     await fails(create(undefined, { image: 'registry.invalid/no:such' }), /registry\.invalid|pull|resolve/i);
   });

@@ -20,4 +20,7 @@ export default async function volumes(check) {
     await Volume.builder(name).create();
     await (await Volume.get(name)).remove();
   });
+  await check('what a volume has not is refused by name', ['Volume.builder labels'], async () => {
+    await fails(Volume.builder(nameOf('data')).label('a', 'b').create(), /labels/);
+  });
 }
