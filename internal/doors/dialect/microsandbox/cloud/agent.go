@@ -12,19 +12,16 @@ import (
 	"github.com/coder/websocket"
 
 	"github.com/cove-sh/cove/internal/doors/dialect/microsandbox/cloud/wire"
-	"github.com/cove-sh/cove/internal/doors/stdin"
 	"github.com/cove-sh/cove/sandbox"
 )
 
 // What one connection may hold. A session that takes no input holds up the whole
-// connection when maxHeld of it waits: then the client waits too.
+// connection when as much of it waits as package stdin holds: then the client waits too.
 const (
 	// maxSessions bounds what is under way at the same time on a connection.
 	maxSessions = 64
 	// maxHandles bounds the files and directories that a connection has open.
 	maxHandles = 256
-	// maxHeld is the input that waits for one session at most, in bytes.
-	maxHeld = stdin.Room
 )
 
 const (
@@ -97,7 +94,7 @@ func (d *Door) agent(w http.ResponseWriter, r *http.Request, s *sandbox.Sandbox)
 		<-c.ctx.Done()
 		_ = ws.CloseNow()
 	})
-	if err := c.serve(); err != nil && c.ctx.Err() == nil && !errors.Is(err, io.EOF) {
+	if err := c.serve(); c.ctx.Err() == nil && !errors.Is(err, io.EOF) {
 		d.cfg.Log.DebugContext(c.ctx, "a connection of the guest protocol has ended", "sandbox", s.ID, "error", err)
 	}
 	return nil
@@ -143,7 +140,7 @@ func (d *Door) endConnections(ctx context.Context, id string) {
 	}
 }
 
-// serve says hello, and does what the client sends until it is gone.
+// serve says hello, and does what the client sends until it is gone. The error says how.
 func (c *conn) serve() error {
 	now := uint64(time.Now().UnixNano())
 	hello, err := wire.Hello(wire.Ready{BootTime: now, InitTime: now, ReadyTime: now, Version: "cove"})
