@@ -32,7 +32,7 @@ var sdkMemory = limits.MemoryBudgetConfig{
 
 // sdkDoors are the doors for the SDKs of other products. "cove compat" lists the same ones.
 func (s *Server) sdkDoors(p *parts, keys *auth.Keys, bound *perKey, previews http.Handler) []sdkDoor {
-	return []sdkDoor{s.newE2B(p, keys, bound, previews), s.newHOPX(p, keys, bound), s.newDaytona(p, keys, bound, previews), s.newSuperserve(p, keys, bound, previews)}
+	return []sdkDoor{s.newE2B(p, keys, bound, previews), s.newHOPX(p, keys, bound), s.newDaytona(p, keys, bound, previews), s.newSuperserve(p, keys, bound, previews), s.newMicrosandbox(p, keys, bound)}
 }
 
 // sdkAddress returns the domain of sandboxes' host names as clients reach it, and

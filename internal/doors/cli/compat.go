@@ -19,6 +19,7 @@ import (
 	"github.com/cove-sh/cove/internal/doors/dialect/e2b"
 	"github.com/cove-sh/cove/internal/doors/dialect/e2b/access"
 	"github.com/cove-sh/cove/internal/doors/dialect/hopx/door"
+	"github.com/cove-sh/cove/internal/doors/dialect/microsandbox/cloud"
 	superserve "github.com/cove-sh/cove/internal/doors/dialect/superserve/api"
 	"github.com/cove-sh/cove/internal/durable"
 	"github.com/cove-sh/cove/sandbox"
@@ -82,6 +83,13 @@ var compatProducts = []compatProduct{
 			return []envVar{{"SUPERSERVE_BASE_URL", base + superserve.Prefix}, {"SUPERSERVE_API_KEY", key}}
 		},
 		more: (*app).superserveShim,
+	},
+	{
+		name: "microsandbox", title: "microsandbox", tested: cloud.Tested,
+		env: func(base, key string) []envVar {
+			return []envVar{{"MSB_BACKEND", "cloud"}, {"MSB_API_URL", base + cloud.Prefix}, {"MSB_API_KEY", key}}
+		},
+		unset: []string{"MSB_PROFILE"},
 	},
 }
 

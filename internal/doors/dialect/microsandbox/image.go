@@ -15,22 +15,22 @@ const (
 	nodeImage   = "microsandbox/node"
 )
 
-// own reports whether an image is one of the product's two, which are the
+// Own reports whether an image is one of the product's two, which are the
 // server's default template here: it runs both languages.
-func own(image string) bool {
+func Own(image string) bool {
 	image = strings.TrimSuffix(strings.TrimPrefix(image, "docker.io/"), ":latest")
 	return image == "" || image == pythonImage || image == nodeImage
 }
 
-func sameImage(a, b string) bool { return a == b || own(a) && own(b) }
+func sameImage(a, b string) bool { return a == b || Own(a) && Own(b) }
 
 // template returns the template of an image: one of that name, or one that is
 // built of the image when it is first asked for.
 func template(ctx context.Context, c *call, image string) (string, error) {
-	if own(image) {
+	if Own(image) {
 		return "", nil
 	}
-	for _, name := range []string{image, builtName(image)} {
+	for _, name := range []string{image, TemplateName(image)} {
 		t, err := c.Service.GetTemplate(ctx, name)
 		if err == nil && t.State == sandbox.TemplateReady {
 			return name, nil
@@ -40,10 +40,10 @@ func template(ctx context.Context, c *call, image string) (string, error) {
 		}
 	}
 	if caller, _ := sandbox.CallerOf(ctx); caller.KeyID != "" && !caller.Has(sandbox.ScopeTemplatesWrite) {
-		return "", sandbox.Errorf(sandbox.CodeForbidden, "the image %.200q is not here, and this key does not build templates, which all teams see; have one built by \"cove template build %s --image IMAGE\", or use a key of \"cove key microsandbox --images\"", image, builtName(image))
+		return "", sandbox.Errorf(sandbox.CodeForbidden, "the image %.200q is not here, and this key does not build templates, which all teams see; have one built by \"cove template build %s --image IMAGE\", or use a key of \"cove key microsandbox --images\"", image, TemplateName(image))
 	}
 	c.Status("pulling the image " + clip.Text(image, maxShown))
-	name := builtName(image)
+	name := TemplateName(image)
 	_, err := c.Service.BuildTemplate(ctx, sandbox.BuildTemplateRequest{
 		Name: name, Spec: &sandbox.TemplateSpec{Description: "image " + clip.Text(image, maxShown), From: sandbox.TemplateSource{Image: image}},
 	}, func(ev sandbox.BuildEvent) error {
@@ -67,8 +67,8 @@ func discard(ctx context.Context, c *call, name string) {
 	}
 }
 
-// builtName is the name of the template that is built of an image.
-func builtName(image string) string {
+// TemplateName is the name of the template that is built of an image.
+func TemplateName(image string) string {
 	words := strings.FieldsFunc(strings.ToLower(image), func(r rune) bool { return !alphanumeric(r) })
 	sum := sha256.Sum256([]byte(image))
 	short := strings.Join(words, "-")

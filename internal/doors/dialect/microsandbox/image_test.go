@@ -56,7 +56,7 @@ func TestFailedImageIsDiscarded(t *testing.T) {
 	svc := &failing{}
 	c := &call{Call: &dialect.Call{Service: svc, Status: func(string) {}}}
 	_, err := template(t.Context(), c, "no/such:image")
-	if sandbox.CodeOf(err) != sandbox.CodeInvalid || len(svc.deleted) != 1 || svc.deleted[0] != builtName("no/such:image") {
+	if sandbox.CodeOf(err) != sandbox.CodeInvalid || len(svc.deleted) != 1 || svc.deleted[0] != TemplateName("no/such:image") {
 		t.Errorf("%v; deleted %q", err, svc.deleted)
 	}
 }

@@ -80,12 +80,12 @@ func TestServiceName(t *testing.T) {
 
 func TestBuiltName(t *testing.T) {
 	for _, image := range []string{"python:3.12", "ghcr.io/org/name@sha256:" + strings.Repeat("0", 64), "…", "UPPER/Case"} {
-		name := builtName(image)
-		if len(name) > 63 || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" || name != builtName(image) {
+		name := TemplateName(image)
+		if len(name) > 63 || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" || name != TemplateName(image) {
 			t.Errorf("%s is %q", image, name)
 		}
 	}
-	if builtName("a:b") == builtName("a-b") {
+	if TemplateName("a:b") == TemplateName("a-b") {
 		t.Error("two images have the same name")
 	}
 }

@@ -1,0 +1,383 @@
+package cloud
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/cove-sh/cove/internal/doors/dialect/microsandbox/cloud/wire"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// What one connection may hold. A session that takes no input holds up the whole
+// connection when as much of it waits as package stdin holds: then the client waits too.
+const (
+	// maxSessions bounds what is under way at the same time on a connection.
+	maxSessions = 64
+	// maxHandles bounds the files and directories that a connection has open.
+	maxHandles = 256
+)
+
+const (
+	// pingEvery is how often a client is asked whether it is still there.
+	pingEvery = 30 * time.Second
+	// killTime bounds the killing of a command whose client is gone.
+	killTime = 10 * time.Second
+	// readSize is how much is read of a connection at once, in bytes.
+	readSize = 64 << 10
+)
+
+// conn is a WebSocket that carries the guest protocol of one sandbox.
+type conn struct {
+	d       *Door
+	ws      *websocket.Conn
+	sandbox string
+	// again authenticates the client anew: a key may be revoked while it is connected.
+	again func() (context.Context, error)
+	// ctx ends with the connection, and all that was begun on it with ctx.
+	ctx     context.Context
+	cancel  context.CancelFunc
+	workers sync.WaitGroup
+	// done is closed when nothing of the connection is left.
+	done chan struct{}
+
+	sending sync.Mutex // held while a frame is written
+	frame   []byte     // guarded by sending
+
+	mu         sync.Mutex
+	sessions   map[uint32]session // guarded by mu
+	handles    map[uint64]*handle // guarded by mu
+	lastHandle uint64             // guarded by mu
+	touches    uint64             // guarded by mu
+	held       bool               // whether the reader waits for a session; guarded by mu
+	freed      time.Time          // when it last stopped waiting; guarded by mu
+}
+
+// session is what goes on under an id.
+type session interface {
+	// receive takes a frame of the client's, and may wait until there is room for it. It
+	// reports whether the type of the frame is one of the session's.
+	receive(f *wire.Frame) (known bool, err error)
+}
+
+// agent serves the guest protocol of a running sandbox.
+func (d *Door) agent(w http.ResponseWriter, r *http.Request, s *sandbox.Sandbox) error {
+	if s.State != sandbox.StateRunning {
+		return sandbox.Errorf(sandbox.CodeNotRunning, "the sandbox is %s; start it first", statusOf(s))
+	}
+	if !mayWrite(r.Context()) {
+		return sandbox.Errorf(sandbox.CodeForbidden, "the key has no %s, which this connection is for", sandbox.ScopeSandboxesWrite)
+	}
+	ws, err := websocket.Accept(w, r, nil)
+	if err != nil {
+		return nil // Accept has answered
+	}
+	ws.SetReadLimit(-1) // messages are parts of a stream, of which frames are bounded
+	c := &conn{
+		d: d, ws: ws, sandbox: s.ID, again: func() (context.Context, error) { return d.authenticate(r) }, done: make(chan struct{}),
+		sessions: map[uint32]session{}, handles: map[uint64]*handle{},
+	}
+	c.ctx, c.cancel = context.WithCancel(r.Context())
+	d.add(c)
+	defer d.drop(c)
+	defer c.workers.Wait()
+	defer c.cancel()
+	defer ws.CloseNow()
+	c.workers.Go(c.ping)
+	c.workers.Go(func() { // a read ends when the connection does
+		<-c.ctx.Done()
+		_ = ws.CloseNow()
+	})
+	if err := c.serve(); c.ctx.Err() == nil && !errors.Is(err, io.EOF) {
+		d.cfg.Log.DebugContext(c.ctx, "a connection of the guest protocol has ended", "sandbox", s.ID, "error", err)
+	}
+	return nil
+}
+
+func (d *Door) add(c *conn) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.conns[c.sandbox] == nil {
+		d.conns[c.sandbox] = map[*conn]struct{}{}
+	}
+	d.conns[c.sandbox][c] = struct{}{}
+}
+
+func (d *Door) drop(c *conn) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.conns[c.sandbox], c)
+	if len(d.conns[c.sandbox]) == 0 {
+		delete(d.conns, c.sandbox)
+	}
+	close(c.done)
+}
+
+// endConnections ends the connections to a sandbox and what runs on them, before it is set
+// aside: what is killed later would wake it.
+func (d *Door) endConnections(ctx context.Context, id string) {
+	d.mu.Lock()
+	var all []*conn
+	for c := range d.conns[id] {
+		all = append(all, c)
+	}
+	d.mu.Unlock()
+	for _, c := range all {
+		c.cancel()
+	}
+	for _, c := range all {
+		select {
+		case <-c.done:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// serve says hello, and does what the client sends until it is gone. The error says how.
+func (c *conn) serve() error {
+	now := uint64(time.Now().UnixNano())
+	hello, err := wire.Hello(wire.Ready{BootTime: now, InitTime: now, ReadyTime: now, Version: "cove"})
+	if err != nil {
+		return err
+	}
+	if err := c.ws.Write(c.ctx, websocket.MessageBinary, hello); err != nil {
+		return err
+	}
+	in := bufio.NewReaderSize(&messages{c: c}, readSize)
+	for {
+		f, err := wire.Read(in)
+		if _, bad := errors.AsType[wire.Malformed](err); bad {
+			c.refuse(&f, wire.ErrorMalformed, err.Error())
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		c.take(&f)
+	}
+}
+
+// messages are the binary messages of a connection as one stream.
+type messages struct {
+	c   *conn
+	now io.Reader
+}
+
+// Read implements [io.Reader].
+func (m *messages) Read(p []byte) (int, error) {
+	for {
+		if m.now != nil {
+			n, err := m.now.Read(p)
+			if errors.Is(err, io.EOF) {
+				m.now, err = nil, nil
+			}
+			if n > 0 || err != nil {
+				return n, err
+			}
+		}
+		kind, r, err := m.c.ws.Reader(m.c.ctx)
+		if err != nil {
+			return 0, err
+		}
+		if kind != websocket.MessageBinary {
+			if _, err := io.Copy(io.Discard, r); err != nil {
+				return 0, err
+			}
+			continue
+		}
+		m.now = r
+	}
+}
+
+// send sends a frame. An error means that the connection is over, but [wire.ErrLength].
+func (c *conn) send(id uint32, flags uint8, kind string, payload any) error {
+	c.sending.Lock()
+	defer c.sending.Unlock()
+	frame, err := wire.Append(c.frame[:0], id, flags, kind, payload)
+	if err != nil {
+		return err
+	}
+	c.frame = frame
+	if cap(frame) > 2*wire.MaxData {
+		c.frame = nil
+	}
+	if err := c.ws.Write(c.ctx, websocket.MessageBinary, frame); err != nil {
+		c.cancel()
+		return err
+	}
+	return nil
+}
+
+// end sends the last frame of a session, which its client does not know any more then.
+func (c *conn) end(id uint32, kind string, payload any) {
+	c.mu.Lock()
+	delete(c.sessions, id)
+	c.mu.Unlock()
+	_ = c.send(id, wire.FlagTerminal, kind, payload) // who does not hear it is gone
+}
+
+// refuse tells what is wrong with a frame. That ends its session for the client.
+func (c *conn) refuse(f *wire.Frame, kind, message string) {
+	_ = c.send(f.ID, wire.FlagTerminal, wire.TypeError, wire.Error{Kind: kind, Message: message, Offending: f.Type})
+}
+
+// begins are the types that begin a session, and how.
+var begins = map[string]func(*conn, *wire.Frame) error{
+	wire.TypeExec:       (*conn).exec,
+	wire.TypeFS:         (*conn).files,
+	wire.TypeTCPConnect: (*conn).connect,
+}
+
+// continues are the types of frames that belong to a session.
+var continues = map[string]bool{
+	wire.TypeStdin: true, wire.TypeResize: true, wire.TypeSignal: true, wire.TypeFSData: true,
+	wire.TypeTCPData: true, wire.TypeTCPEOF: true, wire.TypeTCPClose: true,
+}
+
+// take does what a frame says.
+func (c *conn) take(f *wire.Frame) {
+	begin := begins[f.Type]
+	switch {
+	case f.ID < wire.MinID || f.ID >= wire.MaxID:
+		c.refuse(f, wire.ErrorSession, "the id is outside of the range that the server has given")
+	case f.Type == wire.TypePing:
+		_ = c.send(f.ID, wire.FlagTerminal, wire.TypePong, nil)
+	case f.Type == wire.TypeTouch:
+		c.touch(f)
+	case begin != nil && f.Flags&wire.FlagStart == 0:
+		c.refuse(f, wire.ErrorFlags, f.Type+" begins a session and has the flag for it")
+	case begin != nil:
+		if kind, message := c.admit(f.ID); kind != "" {
+			c.refuse(f, kind, message)
+		} else if err := begin(c, f); err != nil {
+			c.refuse(f, wire.ErrorPayload, err.Error())
+		}
+	case continues[f.Type]:
+		c.deliver(f)
+	default:
+		c.refuse(f, wire.ErrorUnsupported, "Cove does not serve this type of message")
+	}
+}
+
+// admit tells why there can be no session with an id.
+func (c *conn) admit(id uint32) (kind, message string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.sessions[id] != nil:
+		return wire.ErrorSession, "the id has a session already"
+	case len(c.sessions) >= maxSessions:
+		return wire.ErrorSession, "too much is under way on this connection; wait, or open another"
+	}
+	return "", ""
+}
+
+// begin notes a session and runs it. The reader alone calls it, after admit.
+func (c *conn) begin(id uint32, s session, run func()) {
+	c.mu.Lock()
+	c.sessions[id] = s
+	c.mu.Unlock()
+	c.workers.Go(run)
+}
+
+// deliver gives a frame to its session. What comes for one that has ended is of no use.
+func (c *conn) deliver(f *wire.Frame) {
+	c.mu.Lock()
+	s := c.sessions[f.ID]
+	c.held = s != nil
+	c.mu.Unlock()
+	if s == nil {
+		return
+	}
+	known, err := s.receive(f)
+	c.mu.Lock()
+	c.held, c.freed = false, time.Now()
+	c.mu.Unlock()
+	switch {
+	case err != nil:
+		c.refuse(f, wire.ErrorPayload, err.Error())
+	case !known:
+		c.refuse(f, wire.ErrorSession, "the session of this id takes no such message")
+	}
+}
+
+// touch lets the idle time of the sandbox begin anew: any call into it does.
+func (c *conn) touch(f *wire.Frame) {
+	id := f.ID
+	if kind, message := c.admit(id); kind != "" {
+		c.refuse(f, kind, message)
+		return
+	}
+	c.begin(id, quiet{}, func() {
+		ctx, err := c.alive()
+		if err == nil {
+			_, err = c.d.cfg.Service.StatFile(ctx, c.sandbox, "/")
+		}
+		if err != nil {
+			c.end(id, wire.TypeError, wire.Error{Kind: wire.ErrorSession, Message: sandbox.MessageOf(err)})
+			return
+		}
+		c.mu.Lock()
+		c.touches++
+		n := c.touches
+		c.mu.Unlock()
+		c.end(id, wire.TypeTouched, wire.Touched{Seq: n})
+	})
+}
+
+// quiet is a session that takes nothing.
+type quiet struct{}
+
+func (quiet) receive(*wire.Frame) (bool, error) { return false, nil }
+
+// alive returns the context for a new session: its caller has a valid key still, and the
+// sandbox runs, which a call would otherwise wake.
+func (c *conn) alive() (context.Context, error) {
+	ctx, err := c.again()
+	if err != nil {
+		return nil, err
+	}
+	caller, _ := sandbox.CallerOf(ctx)
+	ctx = sandbox.WithCaller(c.ctx, caller)
+	s, err := c.d.cfg.Service.Get(ctx, c.sandbox)
+	if err == nil && s.State != sandbox.StateRunning {
+		err = sandbox.Errorf(sandbox.CodeNotRunning, "the sandbox is %s; start it first", statusOf(s))
+	}
+	return ctx, err
+}
+
+// ping ends the connection of a client that does not answer.
+func (c *conn) ping() {
+	tick := time.NewTicker(pingEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-c.ctx.Done():
+			return
+		case <-tick.C:
+			began := time.Now()
+			ctx, cancel := context.WithTimeout(c.ctx, pingEvery)
+			err := c.ws.Ping(ctx)
+			cancel()
+			if err != nil && !(errors.Is(err, context.DeadlineExceeded) && c.heldSince(began)) {
+				c.cancel()
+				return
+			}
+		}
+	}
+}
+
+// heldSince reports whether the reader has waited for a session since a time, when nobody
+// reads a client's answers.
+func (c *conn) heldSince(began time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.held || c.freed.After(began)
+}

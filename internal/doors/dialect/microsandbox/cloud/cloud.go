@@ -1,0 +1,119 @@
+// Package cloud is the door for microsandbox's clients in their cloud mode: the program
+// msb and the SDKs work against Cove unmodified, with MSB_BACKEND=cloud, MSB_API_URL and
+// MSB_API_KEY set. It is written over [sandbox.Service] alone, so policies, quotas,
+// secrets, scopes and the audit record hold as in every door.
+//
+// Clients speak to two surfaces, both with an API key: REST for the life of sandboxes,
+// logs and volumes; and a WebSocket per sandbox that carries the guest protocol (package
+// wire) for commands, terminals, files and TCP. What a client has begun on a WebSocket
+// ends with it.
+//
+// What Cove has no field for is in metadata of the sandbox that begins with [tagPrefix].
+package cloud
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+
+	"github.com/cove-sh/cove/internal/doors/dialect/gate"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// Prefix is the path below which everything is.
+const Prefix = "/microsandbox"
+
+// Tested says with which version of the SDK the door is tested.
+const Tested = "microsandbox 0.6.18 (JavaScript, and its msb)"
+
+// errToken is the refusal of a gate whose tokens this door does not use: clients have
+// API keys alone.
+var errToken = sandbox.Errorf(sandbox.CodeUnauthenticated, "the API key is missing or not valid; set MSB_API_KEY")
+
+// NewGate returns a gate; product and refusal are filled in.
+func NewGate(cfg gate.Config) *gate.Gate {
+	cfg.Product, cfg.Refusal = "microsandbox", errToken
+	return gate.New(cfg)
+}
+
+// Config is what a [Door] needs. All fields are required.
+type Config struct {
+	// Service does everything.
+	Service sandbox.Service
+	// Gate authenticates callers; [NewGate] makes it.
+	Gate *gate.Gate
+	// Trusted reports whether a request comes from the user who runs the daemon.
+	Trusted func(*http.Request) bool
+	// Bound limits the concurrent requests of a caller.
+	Bound func(http.Handler) http.Handler
+	// Refuse is called before a request is refused whose body nobody has read.
+	Refuse func(http.ResponseWriter, *http.Request)
+	Log    *slog.Logger
+}
+
+// Door serves the product's two surfaces. It is safe for concurrent use.
+type Door struct {
+	cfg    Config
+	routes []route
+	served http.Handler
+
+	mu sync.Mutex
+	// conns are the WebSockets of each sandbox, by its id; guarded by mu.
+	conns map[string]map[*conn]struct{}
+}
+
+// New returns a door.
+func New(cfg Config) *Door {
+	d := &Door{cfg: cfg, conns: map[string]map[*conn]struct{}{}}
+	d.routes = d.allRoutes()
+	d.served = cfg.Bound(http.HandlerFunc(d.route))
+	return d
+}
+
+// ClaimsHost reports whether a request is for this door by its host name; none is.
+func (d *Door) ClaimsHost(*http.Request) bool { return false }
+
+// Claims reports whether a request is for this door by its path.
+func (d *Door) Claims(r *http.Request) bool {
+	return r.URL.Path == Prefix || strings.HasPrefix(r.URL.Path, Prefix+"/")
+}
+
+// ServeHTTP answers a request for which [Door.Claims] is true.
+func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	ctx, err := d.authenticate(r)
+	if err != nil {
+		d.cfg.Refuse(w, r)
+		writeError(w, err)
+		return
+	}
+	d.served.ServeHTTP(w, below(r).WithContext(ctx))
+}
+
+// authenticate returns the context of a request with its caller.
+func (d *Door) authenticate(r *http.Request) (context.Context, error) {
+	caller, err := sandbox.LocalCaller(), error(nil)
+	if !d.cfg.Trusted(r) {
+		caller, err = d.cfg.Gate.Bearer(r)
+	}
+	return sandbox.WithCaller(r.Context(), caller), err
+}
+
+// below takes [Prefix] from the path of a request.
+func below(r *http.Request) *http.Request {
+	out := *r
+	u := *r.URL
+	u.Path = "/" + strings.TrimLeft(strings.TrimPrefix(u.Path, Prefix), "/")
+	if u.RawPath != "" {
+		raw, ok := strings.CutPrefix(u.RawPath, Prefix)
+		raw = "/" + strings.TrimLeft(raw, "/")
+		if plain, err := url.PathUnescape(raw); !ok || err != nil || plain != u.Path {
+			raw = "" // the prefix is itself escaped
+		}
+		u.RawPath = raw
+	}
+	out.URL = &u
+	return &out
+}
