@@ -44,7 +44,7 @@ func Commands(page []byte) ([]Command, error) {
 
 // changing are the parts of an output that are others every time.
 var changing = []*regexp.Regexp{
-	regexp.MustCompile(`\b(sbx|snp|sec|vol|key|job)-([a-z2-7]{26}\b|…)`),
+	regexp.MustCompile(`\b(sbx|snp|sec|vol|key|job|apr)-([a-z2-7]{26}\b|…)`),
 	regexp.MustCompile(`\bpvk_[a-z2-7]{26}\b`),
 	regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ`),
 	regexp.MustCompile(`localhost:\d+`),

@@ -21,6 +21,10 @@ var readme = page{
 }
 
 var pages = []page{
+	{file: "docs/approvals.md", lines: map[string]special{
+		"cove approvals ls":    {before: "until cove approvals ls | grep apr-; do sleep 0.1; done", replace: []string{"1m52s", "…"}},
+		"cove approvals allow": {elsewhere: internet},
+	}},
 	{file: "docs/code.md", lines: map[string]special{
 		"SOCKET=": {elsewhere: "each line has a shell of its own here"},
 		"curl --unix-socket $SOCKET": {
