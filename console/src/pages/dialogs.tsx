@@ -65,10 +65,7 @@ function Create({ from }: { from: { template?: string; snapshot?: string } }) {
       call={calls.create(request.value)}
       said="The sandbox runs"
       close={close}
-      done={(made) => {
-        close();
-        go(`/s/${made.id}`);
-      }}
+      done={(made) => go(`/s/${made.id}`)}
     >
       <Field label="Name" hint="Lower-case letters, digits, “.”, “_” and “-”. It may stay empty.">
         <Input value={name} maxLength={63} placeholder="work" data-autofocus />
@@ -141,10 +138,7 @@ function Fork({ of }: { of: Sandbox }) {
       icon="fork"
       call={call.value}
       close={close}
-      done={(made) => {
-        toast("ok", `${plural(made.items?.length ?? 0, "fork")} of ${label(of.name || of.id)}`, call.value);
-        close();
-      }}
+      done={(made) => toast("ok", `${plural(made.items?.length ?? 0, "fork")} of ${label(of.name || of.id)}`, call.value)}
     >
       <p class="soft">Children go on from this instant, with memory, processes and files. The parent runs on.</p>
       <div class="grid2">
@@ -194,7 +188,6 @@ function TakeSnapshot({ of }: { of: Sandbox }) {
       call={call.value}
       said="The snapshot is kept"
       close={close}
-      done={close}
     >
       <Field label="Name" hint="Unique among your snapshots. It may stay empty.">
         <Input value={name} maxLength={63} placeholder="ready" data-autofocus />
@@ -216,11 +209,11 @@ function TakeSnapshot({ of }: { of: Sandbox }) {
 export function askKill(s: Sandbox): void {
   const call = calls.kill(s.id);
   confirmed(
+    call,
     `Kill ${label(s.name || s.id)}?`,
     "Its processes end, and its files are removed. Snapshots of it stay.",
     "Kill",
-    () => attempt(call, "Killed"),
-    call,
+    "Killed",
   );
 }
 
@@ -228,11 +221,11 @@ export function askKill(s: Sandbox): void {
 export function askRestore(s: Sandbox, snapshot: string, named: string): void {
   const call = calls.restore(s.id, { snapshot });
   confirmed(
+    call,
     `Restore ${label(s.name || s.id)}?`,
     `It goes back to ${label(named)}. What it did since then is lost.`,
     "Restore",
-    () => attempt(call, "Restored"),
-    call,
+    "Restored",
   );
 }
 

@@ -5,7 +5,7 @@ import { may, session } from "../api/session";
 import { type Call, quote } from "../lib/call";
 import { at, day } from "../lib/format";
 import { label } from "../lib/text";
-import { CallDialog, confirmed, Dialog } from "../ui/dialog";
+import { CallDialog, confirmed, Opener, Shown } from "../ui/dialog";
 import { attempt } from "../ui/do";
 import { Field, Input } from "../ui/fields";
 import { Button, Failure, Snippet } from "../ui/kit";
@@ -45,7 +45,6 @@ function Keys() {
       }),
     [],
   );
-  const adding = useSignal(false);
   const made = useSignal<Schemas["NewKey"] | undefined>(undefined);
   const sorted = useComputed(() =>
     [...(list.data.value ?? [])].sort(
@@ -61,26 +60,24 @@ function Keys() {
       cli: `cove key revoke ${k.id}`,
     };
     confirmed(
+      call,
       `Revoke the key ${label(k.name)}?`,
       k.id === session.value?.key_id
         ? "You are signed in with this key: you will be signed out."
         : "Whoever has it can do nothing with it any more.",
       "Revoke",
-      () => attempt(call, "Revoked").then(list.again),
-      call,
+      "Revoked",
+      list.again,
     );
   };
+  const added = (k: Schemas["NewKey"]) => {
+    made.value = k;
+    void list.again();
+  };
   const action = (
-    <Button
-      kind="primary"
-      icon="plus"
-      scope="admin"
-      onClick={() => {
-        adding.value = true;
-      }}
-    >
+    <Opener kind="primary" icon="plus" scope="admin" dialog={(close) => <NewKey close={close} done={added} />}>
       New key
-    </Button>
+    </Opener>
   );
   return (
     <>
@@ -155,38 +152,16 @@ function Keys() {
           </table>
         </section>
       )}
-      {adding.value && (
-        <NewKey
-          close={() => {
-            adding.value = false;
-          }}
-          done={(k) => {
-            adding.value = false;
-            made.value = k;
-            void list.again();
-          }}
-        />
-      )}
       {made.value && (
-        <Dialog
+        <Shown
           title={`The key ${label(made.value.name)}`}
           close={() => {
             made.value = undefined;
           }}
-          footer={
-            <Button
-              kind="primary"
-              onClick={() => {
-                made.value = undefined;
-              }}
-            >
-              Done
-            </Button>
-          }
         >
           <p>It is shown this once.</p>
           <Snippet text={made.value.secret} />
-        </Dialog>
+        </Shown>
       )}
     </>
   );

@@ -1,54 +1,37 @@
-// A page that is a list of one kind of thing.
+// Lists of one kind of thing.
 import type { ComponentChildren } from "preact";
 import { refusal } from "../api/session";
 import type { IconName } from "../ui/icons";
 import { Empty, Failure, Loading } from "../ui/kit";
 
-interface Listed {
-  error: { value: string };
-  again: () => Promise<void>;
+interface Listed<T> {
+  load: { error: { value: string }; again: () => unknown };
+  items: readonly T[] | undefined;
+  /** A head without a text is that of the actions. */
+  head: (string | { text: string; num: true })[];
+  row: (item: T, index: number) => ComponentChildren;
 }
 
-/** ListPage shows a table, or why there is none. A head without a text is that of the actions. */
-export function ListPage<T>({
-  title,
-  action,
+/** Listing is a table, or why there is none. What was listed before a failure stays below it. */
+export function Listing<T>({
   load,
   items,
-  icon,
-  empty,
-  about,
   head,
   row,
-}: {
-  title: string;
-  action?: ComponentChildren;
-  load: Listed;
-  items: readonly T[] | undefined;
-  icon: IconName;
-  empty: string;
-  about: string;
-  head: (string | { text: string; num: true })[];
-  row: (item: T) => ComponentChildren;
-}) {
+  none,
+  class: cls,
+}: Listed<T> & { /** What is shown when there is nothing. */ none: ComponentChildren; class?: string }) {
   return (
-    <div class="page">
-      <header class="bar">
-        <h1>{title}</h1>
-        {items && items.length > 0 && <span class="count">{items.length}</span>}
-        <span class="grow" />
-        {action}
-      </header>
-      {load.error.value ? (
-        <Failure error={load.error.value} again={load.again} />
-      ) : !items ? (
-        <Loading />
-      ) : items.length === 0 ? (
-        <Empty icon={icon} title={empty} action={action}>
-          {about}
-        </Empty>
+    <>
+      {load.error.value && <Failure error={load.error.value} again={load.again} />}
+      {!items?.length ? (
+        load.error.value ? null : items ? (
+          none
+        ) : (
+          <Loading />
+        )
       ) : (
-        <div class="scroll">
+        <div class={cls}>
           <table class="data">
             <thead>
               <tr>
@@ -67,6 +50,33 @@ export function ListPage<T>({
           </table>
         </div>
       )}
+    </>
+  );
+}
+
+/** ListPage is a page that is one list. */
+export function ListPage<T>({
+  title,
+  action,
+  icon,
+  empty,
+  about,
+  ...list
+}: Listed<T> & { title: string; action?: ComponentChildren; icon: IconName; empty: string; about: string }) {
+  const none = (
+    <Empty icon={icon} title={empty} action={action}>
+      {about}
+    </Empty>
+  );
+  return (
+    <div class="page">
+      <header class="bar">
+        <h1>{title}</h1>
+        {!!list.items?.length && <span class="count">{list.items.length}</span>}
+        <span class="grow" />
+        {action}
+      </header>
+      <Listing {...list} none={none} class="scroll" />
     </div>
   );
 }

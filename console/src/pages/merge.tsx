@@ -28,9 +28,8 @@ export function Merge({ parent, winner }: { parent: Sandbox; winner: Sandbox }) 
   };
   const done = (got: MergeResult) => {
     result.value = got;
-    if (!got.merged) return;
+    if (!got.merged) return false;
     toast("ok", `${label(winner.name || winner.id)} is merged into ${label(parent.name || parent.id)}`, call);
-    close();
     go(`/s/${parent.id}`);
   };
   const conflicts = result.value?.conflicts ?? [];

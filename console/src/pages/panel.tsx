@@ -7,7 +7,6 @@ import { label } from "../lib/text";
 import { kept, sandboxes } from "../state/live";
 import { isEnded } from "../state/world";
 import { CopyAs, confirmed } from "../ui/dialog";
-import { attempt } from "../ui/do";
 import { Button, Empty, ID, Menu, Name, StateBadge } from "../ui/kit";
 import { askKill, askRestore, creating, forking, snapshotting, togglePause } from "./dialogs";
 
@@ -261,11 +260,12 @@ function OfSnapshot({
             scope="sandboxes:write"
             onClick={() =>
               confirmed(
+                remove,
                 "Delete the snapshot?",
                 `${name} is removed. Sandboxes made from it are unharmed.`,
                 "Delete",
-                () => attempt(remove, "Deleted").then(close),
-                remove,
+                "Deleted",
+                (done) => done && close(),
               )
             }
           />

@@ -4,8 +4,7 @@ import { api, enc, pages, type Schemas, want } from "../api/client";
 import { type Call, quote } from "../lib/call";
 import { day } from "../lib/format";
 import { label } from "../lib/text";
-import { CallDialog, confirmed } from "../ui/dialog";
-import { attempt } from "../ui/do";
+import { CallDialog, confirmed, Opener } from "../ui/dialog";
 import { Field, Input } from "../ui/fields";
 import { Button } from "../ui/kit";
 import { useLoad } from "../ui/load";
@@ -17,16 +16,6 @@ function secretCall(method: "POST" | "DELETE", path: string, title: string, body
 
 export function SecretsPage() {
   const list = useLoad(() => pages((cursor) => want(api.GET("/v1/secrets", { params: { query: { cursor } } }))), []);
-  const adding = useSignal(false);
-  const rotating = useSignal<string | undefined>(undefined);
-  const close = () => {
-    adding.value = false;
-    rotating.value = undefined;
-  };
-  const done = () => {
-    close();
-    void list.again();
-  };
   const remove = (x: Schemas["Secret"]) => {
     const call = secretCall(
       "DELETE",
@@ -35,77 +24,58 @@ export function SecretsPage() {
       undefined,
       `cove secret rm ${quote(x.name)}`,
     );
-    confirmed(
-      `Delete the secret ${label(x.name)}?`,
-      "Its use ends everywhere at once.",
-      "Delete",
-      () => attempt(call, "Deleted").then(list.again),
-      call,
-    );
+    confirmed(call, `Delete the secret ${label(x.name)}?`, "Its use ends everywhere at once.", "Delete", "Deleted", list.again);
   };
   const action = (
-    <Button
-      kind="primary"
-      icon="plus"
-      scope="secrets:write"
-      onClick={() => {
-        adding.value = true;
-      }}
-    >
+    <Opener kind="primary" icon="plus" scope="secrets:write" dialog={(close) => <NewSecret close={close} done={list.again} />}>
       New secret
-    </Button>
+    </Opener>
   );
   return (
-    <>
-      <ListPage
-        title="Secrets"
-        action={action}
-        load={list}
-        items={list.data.value}
-        icon="lock"
-        empty="There is no secret"
-        about="Sandboxes use a secret without seeing it: they have a placeholder, and the value is put in on the way to the secret's own hosts."
-        head={["Name", "For", "Provider", { text: "Version", num: true }, "Last used", "Created", ""]}
-        row={(x) => (
-          <tr key={x.id}>
-            <td class="cut" title={x.id}>
-              {label(x.name)}
-            </td>
-            <td class="cut muted" title={(x.hosts ?? []).map((h) => label(h)).join(", ")}>
-              {(x.hosts ?? []).map((h) => label(h)).join(", ")}
-            </td>
-            <td class="muted">{label(x.provider) || "–"}</td>
-            <td class="num muted">{x.version}</td>
-            <td class="muted">{x.last_used_at ? day(x.last_used_at) : "never"}</td>
-            <td class="muted">{day(x.created_at)}</td>
-            <td class="actions">
-              <div class="row">
-                <Button
-                  small
-                  icon="back"
-                  scope="secrets:write"
-                  onClick={() => {
-                    rotating.value = x.name;
-                  }}
-                >
-                  Rotate
-                </Button>
-                <Button
-                  small
-                  kind="ghost"
-                  icon="trash"
-                  aria-label={`Delete ${label(x.name)}`}
-                  scope="secrets:write"
-                  onClick={() => remove(x)}
-                />
-              </div>
-            </td>
-          </tr>
-        )}
-      />
-      {adding.value && <NewSecret close={close} done={done} />}
-      {rotating.value && <RotateSecret name={rotating.value} close={close} done={done} />}
-    </>
+    <ListPage
+      title="Secrets"
+      action={action}
+      load={list}
+      items={list.data.value}
+      icon="lock"
+      empty="There is no secret"
+      about="Sandboxes use a secret without seeing it: they have a placeholder, and the value is put in on the way to the secret's own hosts."
+      head={["Name", "For", "Provider", { text: "Version", num: true }, "Last used", "Created", ""]}
+      row={(x) => (
+        <tr key={x.id}>
+          <td class="cut" title={x.id}>
+            {label(x.name)}
+          </td>
+          <td class="cut muted" title={(x.hosts ?? []).map((h) => label(h)).join(", ")}>
+            {(x.hosts ?? []).map((h) => label(h)).join(", ")}
+          </td>
+          <td class="muted">{label(x.provider) || "–"}</td>
+          <td class="num muted">{x.version}</td>
+          <td class="muted">{x.last_used_at ? day(x.last_used_at) : "never"}</td>
+          <td class="muted">{day(x.created_at)}</td>
+          <td class="actions">
+            <div class="row">
+              <Opener
+                small
+                icon="back"
+                scope="secrets:write"
+                dialog={(close) => <RotateSecret name={x.name} close={close} done={list.again} />}
+              >
+                Rotate
+              </Opener>
+              <Button
+                small
+                kind="ghost"
+                icon="trash"
+                aria-label={`Delete ${label(x.name)}`}
+                scope="secrets:write"
+                onClick={() => remove(x)}
+              />
+            </div>
+          </td>
+        </tr>
+      )}
+    />
   );
 }
 

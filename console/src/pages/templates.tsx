@@ -9,10 +9,11 @@ import { world } from "../state/live";
 import { together } from "../state/world";
 import { CopyAs, confirmed, Dialog } from "../ui/dialog";
 import { attempt } from "../ui/do";
-import { Button, Empty, Failure, Loading, Menu, StateBadge } from "../ui/kit";
+import { Button, Empty, Menu, StateBadge } from "../ui/kit";
 import { useEvery, useLoad, useMissed } from "../ui/load";
 import { Follow, Write } from "./builds";
 import { creating } from "./dialogs";
+import { Listing } from "./list";
 import "../styles/compare.css";
 
 export function TemplatesPage() {
@@ -45,16 +46,15 @@ export function TemplatesPage() {
     following.value = b.id;
     await builds.again();
   };
-  const remove = (t: Template) => {
-    const call = calls.deleteTemplate(t.name);
+  const remove = (t: Template) =>
     confirmed(
+      calls.deleteTemplate(t.name),
       `Delete the template ${label(t.name)}?`,
       "All its versions go. Its sandboxes and snapshots live on.",
       "Delete",
-      () => attempt(call, "Deleted").then(list.again),
-      call,
+      "Deleted",
+      list.again,
     );
-  };
   const shown = list.data.value?.find((t) => t.name === chosen.value);
   return (
     <div class="page">
@@ -73,148 +73,121 @@ export function TemplatesPage() {
         </Button>
       </header>
       <div class="scroll">
-        {list.error.value && !list.data.value ? (
-          <Failure error={list.error.value} again={list.again} />
-        ) : !list.data.value ? (
-          <Loading />
-        ) : (
-          <table class="data">
-            <thead>
-              <tr>
-                <th>Name</th>
-                <th>State</th>
-                <th class="num">Version</th>
-                <th class="num">Size</th>
-                <th class="num">Warm memory</th>
-                <th>Built</th>
-                <th>
-                  <span class="vh">Actions</span>
-                </th>
-              </tr>
-            </thead>
-            <tbody>
-              {list.data.value.map((t) => (
-                <tr key={t.name}>
-                  <td>
-                    <button
-                      type="button"
-                      class="as-link"
-                      onClick={() => {
-                        chosen.value = t.name;
-                      }}
-                    >
-                      {label(t.name)}
-                    </button>
-                    <div class="muted small cut" title={label(t.description)}>
-                      {label(t.description)}
-                    </div>
-                  </td>
-                  <td>
-                    <StateBadge state={t.state} />
-                  </td>
-                  <td class="num soft">{t.version || "–"}</td>
-                  <td class="num soft">{t.size_bytes ? bytes(t.size_bytes) : "–"}</td>
-                  <td class="num soft">{t.warm_bytes ? bytes(t.warm_bytes) : "–"}</td>
-                  <td class="muted">{t.built_at ? day(t.built_at) : "–"}</td>
-                  <td class="actions">
-                    <div class="row">
-                      {t.state === "ready" ? (
-                        <Button
-                          small
-                          icon="plus"
-                          scope="sandboxes:write"
-                          onClick={() => {
-                            creating.value = { template: t.name };
-                          }}
-                        >
-                          Sandbox
-                        </Button>
-                      ) : (
-                        <Button small icon="bolt" scope="templates:write" onClick={() => void build({ name: t.name })}>
-                          Build
-                        </Button>
-                      )}
-                      <Menu
-                        small
-                        kind="ghost"
-                        icon="more"
-                        label={`More actions on ${label(t.name)}`}
-                        items={[
-                          {
-                            text: "Build anew",
-                            icon: "bolt",
-                            scope: "templates:write",
-                            run: () => void build({ name: t.name, force: true }),
-                          },
-                          {
-                            text: "Delete…",
-                            icon: "trash",
-                            danger: true,
-                            scope: "templates:write",
-                            disabled: !t.version,
-                            run: () => remove(t),
-                          },
-                        ]}
-                      />
-                    </div>
-                  </td>
-                </tr>
-              ))}
-            </tbody>
-          </table>
-        )}
-        <h2 class="section">Builds</h2>
-        {builds.error.value ? (
-          <Failure error={builds.error.value} again={builds.again} />
-        ) : all.value.length === 0 ? (
-          <Empty icon="layers" title="Nothing has been built lately" />
-        ) : (
-          <table class="data">
-            <thead>
-              <tr>
-                <th>Template</th>
-                <th>State</th>
-                <th>Step</th>
-                <th>Began</th>
-                <th class="num">Took</th>
-                <th>
-                  <span class="vh">Actions</span>
-                </th>
-              </tr>
-            </thead>
-            <tbody>
-              {all.value.map((b) => (
-                <tr key={b.id}>
-                  <td>
-                    {label(b.template)}
-                    {b.version ? <span class="muted">@{b.version}</span> : ""}
-                  </td>
-                  <td>
-                    <StateBadge state={b.state ?? ""} />
-                  </td>
-                  <td class="cut muted" title={label(b.reason || b.step, 1000)}>
-                    {label(b.reason || b.step)}
-                  </td>
-                  <td class="muted">{b.created_at ? day(b.created_at) : ""}</td>
-                  <td class="num muted">
-                    {b.created_at ? span((b.ended_at ? at(b.ended_at) : Date.now()) - at(b.created_at)) : ""}
-                  </td>
-                  <td class="actions">
+        <Listing
+          load={list}
+          items={list.data.value}
+          head={[
+            "Name",
+            "State",
+            { text: "Version", num: true },
+            { text: "Size", num: true },
+            { text: "Warm memory", num: true },
+            "Built",
+            "",
+          ]}
+          none={<Empty icon="layers" title="There is no template" />}
+          row={(t) => (
+            <tr key={t.name}>
+              <td>
+                <button
+                  type="button"
+                  class="as-link"
+                  onClick={() => {
+                    chosen.value = t.name;
+                  }}
+                >
+                  {label(t.name)}
+                </button>
+                <div class="muted small cut" title={label(t.description)}>
+                  {label(t.description)}
+                </div>
+              </td>
+              <td>
+                <StateBadge state={t.state} />
+              </td>
+              <td class="num soft">{t.version || "–"}</td>
+              <td class="num soft">{t.size_bytes ? bytes(t.size_bytes) : "–"}</td>
+              <td class="num soft">{t.warm_bytes ? bytes(t.warm_bytes) : "–"}</td>
+              <td class="muted">{t.built_at ? day(t.built_at) : "–"}</td>
+              <td class="actions">
+                <div class="row">
+                  {t.state === "ready" ? (
                     <Button
                       small
-                      icon="jobs"
+                      icon="plus"
+                      scope="sandboxes:write"
                       onClick={() => {
-                        following.value = b.id;
+                        creating.value = { template: t.name };
                       }}
                     >
-                      Log
+                      Sandbox
                     </Button>
-                  </td>
-                </tr>
-              ))}
-            </tbody>
-          </table>
-        )}
+                  ) : (
+                    <Button small icon="bolt" scope="templates:write" onClick={() => void build({ name: t.name })}>
+                      Build
+                    </Button>
+                  )}
+                  <Menu
+                    small
+                    kind="ghost"
+                    icon="more"
+                    label={`More actions on ${label(t.name)}`}
+                    items={[
+                      {
+                        text: "Build anew",
+                        icon: "bolt",
+                        scope: "templates:write",
+                        run: () => void build({ name: t.name, force: true }),
+                      },
+                      {
+                        text: "Delete…",
+                        icon: "trash",
+                        danger: true,
+                        scope: "templates:write",
+                        disabled: !t.version,
+                        run: () => remove(t),
+                      },
+                    ]}
+                  />
+                </div>
+              </td>
+            </tr>
+          )}
+        />
+        <h2 class="section">Builds</h2>
+        <Listing
+          load={builds}
+          items={builds.data.value && all.value}
+          head={["Template", "State", "Step", "Began", { text: "Took", num: true }, ""]}
+          none={<Empty icon="layers" title="Nothing has been built lately" />}
+          row={(b) => (
+            <tr key={b.id}>
+              <td>
+                {label(b.template)}
+                {b.version ? <span class="muted">@{b.version}</span> : ""}
+              </td>
+              <td>
+                <StateBadge state={b.state ?? ""} />
+              </td>
+              <td class="cut muted" title={label(b.reason || b.step, 1000)}>
+                {label(b.reason || b.step)}
+              </td>
+              <td class="muted">{b.created_at ? day(b.created_at) : ""}</td>
+              <td class="num muted">{b.created_at ? span((b.ended_at ? at(b.ended_at) : Date.now()) - at(b.created_at)) : ""}</td>
+              <td class="actions">
+                <Button
+                  small
+                  icon="jobs"
+                  onClick={() => {
+                    following.value = b.id;
+                  }}
+                >
+                  Log
+                </Button>
+              </td>
+            </tr>
+          )}
+        />
       </div>
       {writing.value && (
         <Write

@@ -6,8 +6,7 @@ import { calls } from "../lib/calls";
 import { bytes, day } from "../lib/format";
 import { label } from "../lib/text";
 import { sandboxes } from "../state/live";
-import { CallDialog, confirmed } from "../ui/dialog";
-import { attempt } from "../ui/do";
+import { CallDialog, confirmed, Opener } from "../ui/dialog";
 import { Field, Input, NumberInput } from "../ui/fields";
 import { Button } from "../ui/kit";
 import { useLoad } from "../ui/load";
@@ -15,80 +14,58 @@ import { ListPage } from "./list";
 
 export function VolumesPage() {
   const list = useLoad(() => pages((cursor) => want(api.GET("/v1/volumes", { params: { query: { cursor } } }))), []);
-  const adding = useSignal(false);
-  const remove = (v: Schemas["Volume"]) => {
-    const call = calls.deleteVolume(v.id);
+  const remove = (v: Schemas["Volume"]) =>
     confirmed(
+      calls.deleteVolume(v.id),
       `Delete the volume ${label(v.name)}?`,
       "Its files are gone then.",
       "Delete",
-      () => attempt(call, "Deleted").then(list.again),
-      call,
+      "Deleted",
+      list.again,
     );
-  };
   const action = (
-    <Button
-      kind="primary"
-      icon="plus"
-      scope="sandboxes:write"
-      onClick={() => {
-        adding.value = true;
-      }}
-    >
+    <Opener kind="primary" icon="plus" scope="sandboxes:write" dialog={(close) => <NewVolume close={close} done={list.again} />}>
       New volume
-    </Button>
+    </Opener>
   );
   return (
-    <>
-      <ListPage
-        title="Volumes"
-        action={action}
-        load={list}
-        items={list.data.value}
-        icon="disk"
-        empty="There is no volume"
-        about="A volume is a directory of your own that outlives sandboxes, and that several of them may have at once."
-        head={["Name", { text: "Holds", num: true }, { text: "Limit", num: true }, "Sandboxes", "Created", ""]}
-        row={(v) => (
-          <tr key={v.id}>
-            <td class="cut" title={v.id}>
-              {label(v.name)}
-            </td>
-            <td class="num">{bytes(v.used_bytes)}</td>
-            <td class="num muted">{bytes(v.size_mib * 1_048_576)}</td>
-            <td class="cut">
-              {(v.sandboxes ?? []).slice(0, 5).map((id) => (
-                <Link key={id} href={`/s/${id}`} class="tag">
-                  <span>{label(sandboxes.value.get(id)?.name || id, 40)}</span>
-                </Link>
-              ))}
-            </td>
-            <td class="muted">{day(v.created_at)}</td>
-            <td class="actions">
-              <Button
-                small
-                kind="ghost"
-                icon="trash"
-                aria-label={`Delete ${label(v.name)}`}
-                scope="sandboxes:write"
-                onClick={() => remove(v)}
-              />
-            </td>
-          </tr>
-        )}
-      />
-      {adding.value && (
-        <NewVolume
-          close={() => {
-            adding.value = false;
-          }}
-          done={() => {
-            adding.value = false;
-            void list.again();
-          }}
-        />
+    <ListPage
+      title="Volumes"
+      action={action}
+      load={list}
+      items={list.data.value}
+      icon="disk"
+      empty="There is no volume"
+      about="A volume is a directory of your own that outlives sandboxes, and that several of them may have at once."
+      head={["Name", { text: "Holds", num: true }, { text: "Limit", num: true }, "Sandboxes", "Created", ""]}
+      row={(v) => (
+        <tr key={v.id}>
+          <td class="cut" title={v.id}>
+            {label(v.name)}
+          </td>
+          <td class="num">{bytes(v.used_bytes)}</td>
+          <td class="num muted">{bytes(v.size_mib * 1_048_576)}</td>
+          <td class="cut">
+            {(v.sandboxes ?? []).slice(0, 5).map((id) => (
+              <Link key={id} href={`/s/${id}`} class="tag">
+                <span>{label(sandboxes.value.get(id)?.name || id, 40)}</span>
+              </Link>
+            ))}
+          </td>
+          <td class="muted">{day(v.created_at)}</td>
+          <td class="actions">
+            <Button
+              small
+              kind="ghost"
+              icon="trash"
+              aria-label={`Delete ${label(v.name)}`}
+              scope="sandboxes:write"
+              onClick={() => remove(v)}
+            />
+          </td>
+        </tr>
       )}
-    </>
+    />
   );
 }
 

@@ -135,33 +135,64 @@ export function CallDialog<T>({
   /** What the call sends is not to be copied. */
   secret?: boolean;
   close: () => void;
-  /** Gets the answer; it closes the dialog. */
-  done: (made: T) => void;
+  /** Gets the answer. Unless it returns false, the dialog closes. */
+  done?: (made: T) => unknown;
 }) {
   const run = async () => {
     const made = await attempt(call, said);
-    if (made !== undefined) done(made);
+    if (made !== undefined && done?.(made) !== false) rest.close();
   };
   return <ActionDialog {...rest} scope={call.scope} call={secret ? undefined : call} run={run} />;
+}
+
+/** Opener is a button that opens a dialog, and the dialog while it is open. */
+export function Opener({
+  children,
+  dialog,
+  ...rest
+}: Omit<Parameters<typeof Button>[0], "onClick"> & { dialog: (close: () => void) => ComponentChildren }) {
+  const open = useSignal(false);
+  const set = (to: boolean) => () => {
+    open.value = to;
+  };
+  return (
+    <>
+      <Button {...rest} onClick={set(true)}>
+        {children}
+      </Button>
+      {open.value && dialog(set(false))}
+    </>
+  );
+}
+
+/** Shown is a dialog that says something, until it is read. */
+export function Shown({ close, ...rest }: Children & { title: string; close: () => void }) {
+  const done = (
+    <Button kind="primary" onClick={close}>
+      Done
+    </Button>
+  );
+  return <Dialog {...rest} close={close} footer={done} />;
 }
 
 export const confirming = signal<{
   title: string;
   text: ComponentChildren;
   action: string;
-  call?: Call;
+  call: Call;
   run: () => Promise<unknown>;
 } | null>(null);
 
-/** confirmed asks before something that cannot be taken back. */
-export function confirmed(
+/** confirmed asks before a call that cannot be taken back. After it comes `then`, with what attempt returned. */
+export function confirmed<T>(
+  call: Call<T>,
   title: string,
   text: ComponentChildren,
   action: string,
-  run: () => Promise<unknown>,
-  call?: Call,
+  said: string,
+  then?: (made: T | undefined) => unknown,
 ): void {
-  confirming.value = { title, text, action, run, call };
+  confirming.value = { title, text, action, call, run: () => attempt(call, said).then(then) };
 }
 
 export function Confirm() {

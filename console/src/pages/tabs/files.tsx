@@ -114,15 +114,16 @@ export function FilesTab({ of: s }: { of: Sandbox }) {
     const dir = f.type === "directory";
     const call = calls.deleteFile(s.id, f.path, dir);
     confirmed(
+      call,
       `Delete ${label(f.name)}?`,
       dir ? "The directory goes with all that is in it." : "The file is gone then.",
       "Delete",
-      async () => {
-        if (!(await attempt(call, "Deleted"))) return;
+      "Deleted",
+      async (done) => {
+        if (!done) return;
         if (chosen.value?.path === f.path) chosen.value = undefined;
         await again(parentOf(f.path));
       },
-      call,
     );
   };
   const keys = (e: KeyboardEvent) => {
@@ -347,16 +348,7 @@ function Naming({
         : calls.moveFile(s.id, what.path, path.value);
   const title = { file: "New file", folder: "New folder", rename: "Rename" }[what.kind];
   return (
-    <CallDialog
-      title={title}
-      action={title}
-      call={call}
-      close={close}
-      done={() => {
-        done(path.value);
-        close();
-      }}
-    >
+    <CallDialog title={title} action={title} call={call} close={close} done={() => done(path.value)}>
       <Field label="Path">
         <Input class="mono" value={path} spellcheck={false} />
       </Field>

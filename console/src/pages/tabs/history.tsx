@@ -141,11 +141,12 @@ export function HistoryTab({ of: s }: { of: Sandbox }) {
                         scope: "sandboxes:write",
                         run: () =>
                           confirmed(
+                            calls.deleteSnapshot(x.id),
                             `Delete ${name}?`,
                             "Sandboxes made from it are unharmed.",
                             "Delete",
-                            () => attempt(calls.deleteSnapshot(x.id), "Deleted").then(steps.again),
-                            calls.deleteSnapshot(x.id),
+                            "Deleted",
+                            steps.again,
                           ),
                       },
                     ]}

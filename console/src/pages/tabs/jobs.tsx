@@ -11,6 +11,7 @@ import { attempt } from "../../ui/do";
 import { Input } from "../../ui/fields";
 import { Button, Empty, Failure, Loading, Menu, StateBadge } from "../../ui/kit";
 import { useEvery, useLoad, useMissed } from "../../ui/load";
+import { Listing } from "../list";
 
 const SIGNALS = ["TERM", "INT", "HUP", "KILL", "STOP", "CONT"];
 
@@ -66,76 +67,59 @@ export function JobsTab({ of: s }: { of: Sandbox }) {
       </form>
       <section>
         <h2 class="section">Jobs</h2>
-        {jobs.error.value ? (
-          <Failure error={jobs.error.value} again={jobs.again} />
-        ) : !jobs.data.value ? (
-          <Loading rows={3} />
-        ) : all.value.length === 0 ? (
-          <Empty icon="jobs" title="No command has run yet">
-            Commands and code in the background are jobs. They outlive who started them.
-          </Empty>
-        ) : (
-          <div class="scroll-x">
-            <table class="data">
-              <thead>
-                <tr>
-                  <th>Command</th>
-                  <th>State</th>
-                  <th>Began</th>
-                  <th class="num">Took</th>
-                  <th class="num">Output</th>
-                  <th>
-                    <span class="vh">Actions</span>
-                  </th>
-                </tr>
-              </thead>
-              <tbody>
-                {all.value.map((j) => (
-                  <tr key={j.id}>
-                    <td>
-                      <button
-                        type="button"
-                        class="as-link mono"
-                        title={label((j.command ?? []).join(" "), 1000)}
-                        aria-expanded={chosen.value === j.id}
-                        onClick={() => {
-                          chosen.value = chosen.value === j.id ? undefined : j.id;
-                        }}
-                      >
-                        {label(commandLine(j.command), 160) || j.id}
-                      </button>
-                    </td>
-                    <td>
-                      <span class="row nowrap tight">
-                        <StateBadge state={j.state} />
-                        {j.state !== "running" && j.exit_code !== 0 && <span class="red-text small">exit {j.exit_code}</span>}
-                      </span>
-                    </td>
-                    <td class="muted">{clock(j.started_at)}</td>
-                    <td class="num muted">{span((j.ended_at ? at(j.ended_at) : Date.now()) - at(j.started_at))}</td>
-                    <td class="num muted">{bytes(j.stdout_bytes + j.stderr_bytes)}</td>
-                    <td class="actions">
-                      {j.state === "running" && (
-                        <Menu
-                          small
-                          kind="ghost"
-                          icon="more"
-                          label="Signals"
-                          items={SIGNALS.map((g) => ({
-                            text: `Send ${g}`,
-                            scope: "sandboxes:write",
-                            danger: g === "KILL",
-                            run: () => void attempt(calls.signalJob(s.id, j.id, g), `${g} is sent`).then(jobs.again),
-                          }))}
-                        />
-                      )}
-                    </td>
-                  </tr>
-                ))}
-              </tbody>
-            </table>
-          </div>
-        )}
+        <Listing
+          class="scroll-x"
+          load={jobs}
+          items={jobs.data.value && all.value}
+          head={["Command", "State", "Began", { text: "Took", num: true }, { text: "Output", num: true }, ""]}
+          none={
+            <Empty icon="jobs" title="No command has run yet">
+              Commands and code in the background are jobs. They outlive who started them.
+            </Empty>
+          }
+          row={(j) => (
+            <tr key={j.id}>
+              <td>
+                <button
+                  type="button"
+                  class="as-link mono"
+                  title={label((j.command ?? []).join(" "), 1000)}
+                  aria-expanded={chosen.value === j.id}
+                  onClick={() => {
+                    chosen.value = chosen.value === j.id ? undefined : j.id;
+                  }}
+                >
+                  {label(commandLine(j.command), 160) || j.id}
+                </button>
+              </td>
+              <td>
+                <span class="row nowrap tight">
+                  <StateBadge state={j.state} />
+                  {j.state !== "running" && j.exit_code !== 0 && <span class="red-text small">exit {j.exit_code}</span>}
+                </span>
+              </td>
+              <td class="muted">{clock(j.started_at)}</td>
+              <td class="num muted">{span((j.ended_at ? at(j.ended_at) : Date.now()) - at(j.started_at))}</td>
+              <td class="num muted">{bytes(j.stdout_bytes + j.stderr_bytes)}</td>
+              <td class="actions">
+                {j.state === "running" && (
+                  <Menu
+                    small
+                    kind="ghost"
+                    icon="more"
+                    label="Signals"
+                    items={SIGNALS.map((g) => ({
+                      text: `Send ${g}`,
+                      scope: "sandboxes:write",
+                      danger: g === "KILL",
+                      run: () => void attempt(calls.signalJob(s.id, j.id, g), `${g} is sent`).then(jobs.again),
+                    }))}
+                  />
+                )}
+              </td>
+            </tr>
+          )}
+        />
       </section>
       {job && (
         <Output
@@ -195,11 +179,12 @@ export function JobsTab({ of: s }: { of: Sandbox }) {
                               const call = calls.signalProcess(s.id, p.pid, g);
                               if (g === "KILL")
                                 confirmed(
+                                  call,
                                   `Kill process ${p.pid}?`,
                                   label((p.command ?? []).join(" ") || p.name, 200),
                                   "Kill",
-                                  () => attempt(call, "Killed").then(processes.again),
-                                  call,
+                                  "Killed",
+                                  processes.again,
                                 );
                               else void attempt(call, `${g} is sent`).then(processes.again);
                             },

@@ -4,11 +4,12 @@ import { calls } from "../../lib/calls";
 import { day } from "../../lib/format";
 import { label } from "../../lib/text";
 import { isEnded } from "../../state/world";
-import { CallDialog, confirmed, Dialog } from "../../ui/dialog";
+import { CallDialog, confirmed, Opener, Shown } from "../../ui/dialog";
 import { attempt, copy, toast } from "../../ui/do";
 import { Check, Field, NumberInput } from "../../ui/fields";
-import { Button, Empty, Failure, Loading, Snippet } from "../../ui/kit";
+import { Button, Empty, Snippet } from "../../ui/kit";
 import { useLoad } from "../../ui/load";
+import { Listing } from "../list";
 
 export function PreviewsTab({ of: s }: { of: Sandbox }) {
   const list = useLoad(
@@ -18,7 +19,6 @@ export function PreviewsTab({ of: s }: { of: Sandbox }) {
       ),
     [s.id],
   );
-  const adding = useSignal(false);
   const made = useSignal<Schemas["NewPreview"] | undefined>(undefined);
   const visit = async (p: Schemas["Preview"]) => {
     // The tab is opened at once, within the click, and led on when the link is signed.
@@ -33,136 +33,99 @@ export function PreviewsTab({ of: s }: { of: Sandbox }) {
     const url = p.access === "public" ? p.url : (await attempt(calls.linkPreview(s.id, p.port)))?.url;
     if (url && (await copy(url))) toast("ok", "The link is copied", calls.linkPreview(s.id, p.port));
   };
-  const items = list.data.value;
+  const added = (p: Schemas["NewPreview"]) => {
+    made.value = p;
+    void list.again();
+  };
   return (
     <div class="content flush">
       <div class="files-tools">
         <span class="muted small grow">A preview makes a port of the sandbox a URL outside.</span>
-        <Button
+        <Opener
           icon="plus"
           kind="primary"
           small
           scope="sandboxes:write"
           disabled={isEnded(s)}
-          onClick={() => {
-            adding.value = true;
-          }}
+          dialog={(close) => <New of={s} close={close} done={added} />}
         >
           New preview
-        </Button>
+        </Opener>
       </div>
-      {list.error.value ? (
-        <Failure error={list.error.value} again={list.again} />
-      ) : !items ? (
-        <Loading rows={3} />
-      ) : items.length === 0 ? (
-        <Empty icon="link" title="No port is shown outside">
-          Start a server in the sandbox, on any address, and make its port a preview.
-        </Empty>
-      ) : (
-        <div class="scroll-x">
-          <table class="data">
-            <thead>
-              <tr>
-                <th class="num">Port</th>
-                <th>URL</th>
-                <th>Access</th>
-                <th>Ends</th>
-                <th>
-                  <span class="vh">Actions</span>
-                </th>
-              </tr>
-            </thead>
-            <tbody>
-              {items.map((p) => (
-                <tr key={p.port}>
-                  <td class="num">{p.port}</td>
-                  <td class="mono cut" title={label(p.url)}>
-                    {label(p.url)}
-                  </td>
-                  <td>
-                    <span class={`badge ${p.access === "public" ? "amber" : "green"}`}>{label(p.access)}</span>
-                    {p.wake && <span class="muted small"> wakes</span>}
-                  </td>
-                  <td class="muted">{p.expires_at ? day(p.expires_at) : "with the sandbox"}</td>
-                  <td class="actions">
-                    <div class="row">
-                      <Button
-                        small
-                        icon="open"
-                        scope={p.access === "public" ? undefined : "sandboxes:write"}
-                        onClick={() => void visit(p)}
-                      >
-                        Open
-                      </Button>
-                      <Button
-                        small
-                        icon="copy"
-                        scope={p.access === "public" ? undefined : "sandboxes:write"}
-                        onClick={() => void share(p)}
-                      >
-                        Link
-                      </Button>
-                      <Button
-                        small
-                        kind="ghost"
-                        icon="trash"
-                        aria-label={`End the preview of port ${p.port}`}
-                        scope="sandboxes:write"
-                        onClick={() =>
-                          confirmed(
-                            `End the preview of port ${p.port}?`,
-                            "Its key and its links end at once.",
-                            "End",
-                            () => attempt(calls.deletePreview(s.id, p.port), "Ended").then(list.again),
-                            calls.deletePreview(s.id, p.port),
-                          )
-                        }
-                      />
-                    </div>
-                  </td>
-                </tr>
-              ))}
-            </tbody>
-          </table>
-        </div>
-      )}
-      {adding.value && (
-        <New
-          of={s}
-          close={() => {
-            adding.value = false;
-          }}
-          done={(p) => {
-            adding.value = false;
-            made.value = p;
-            void list.again();
-          }}
-        />
-      )}
+      <Listing
+        class="scroll-x"
+        load={list}
+        items={list.data.value}
+        head={[{ text: "Port", num: true }, "URL", "Access", "Ends", ""]}
+        none={
+          <Empty icon="link" title="No port is shown outside">
+            Start a server in the sandbox, on any address, and make its port a preview.
+          </Empty>
+        }
+        row={(p) => (
+          <tr key={p.port}>
+            <td class="num">{p.port}</td>
+            <td class="mono cut" title={label(p.url)}>
+              {label(p.url)}
+            </td>
+            <td>
+              <span class={`badge ${p.access === "public" ? "amber" : "green"}`}>{label(p.access)}</span>
+              {p.wake && <span class="muted small"> wakes</span>}
+            </td>
+            <td class="muted">{p.expires_at ? day(p.expires_at) : "with the sandbox"}</td>
+            <td class="actions">
+              <div class="row">
+                <Button
+                  small
+                  icon="open"
+                  scope={p.access === "public" ? undefined : "sandboxes:write"}
+                  onClick={() => void visit(p)}
+                >
+                  Open
+                </Button>
+                <Button
+                  small
+                  icon="copy"
+                  scope={p.access === "public" ? undefined : "sandboxes:write"}
+                  onClick={() => void share(p)}
+                >
+                  Link
+                </Button>
+                <Button
+                  small
+                  kind="ghost"
+                  icon="trash"
+                  aria-label={`End the preview of port ${p.port}`}
+                  scope="sandboxes:write"
+                  onClick={() =>
+                    confirmed(
+                      calls.deletePreview(s.id, p.port),
+                      `End the preview of port ${p.port}?`,
+                      "Its key and its links end at once.",
+                      "End",
+                      "Ended",
+                      list.again,
+                    )
+                  }
+                />
+              </div>
+            </td>
+          </tr>
+        )}
+      />
       {made.value?.key && (
-        <Dialog
+        <Shown
           title="The preview is made"
           close={() => {
             made.value = undefined;
           }}
-          footer={
-            <Button
-              kind="primary"
-              onClick={() => {
-                made.value = undefined;
-              }}
-            >
-              Done
-            </Button>
-          }
         >
           <p>
             Programs open it with this key, in the header <code>Cove-Preview-Key</code>. It is not shown again.
           </p>
           <Snippet text={made.value.key} />
           <Snippet text={made.value.url} />
-        </Dialog>
+        </Shown>
       )}
     </div>
   );

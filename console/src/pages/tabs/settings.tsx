@@ -8,9 +8,10 @@ import { isEnded } from "../../state/world";
 import { CopyAs } from "../../ui/dialog";
 import { attempt } from "../../ui/do";
 import { Field, Input, Select } from "../../ui/fields";
-import { Button, Failure, ID, Loading } from "../../ui/kit";
+import { Button, ID } from "../../ui/kit";
 import { useLoad } from "../../ui/load";
 import { askKill } from "../dialogs";
+import { Listing } from "../list";
 
 type Update = Schemas["UpdateRequest"];
 
@@ -274,34 +275,22 @@ function Env({ of: s }: { of: Sandbox }) {
       <header>
         <h2 class="grow">Environment</h2>
       </header>
-      {list.error.value ? (
-        <Failure error={list.error.value} again={list.again} />
-      ) : !list.data.value ? (
-        <Loading rows={3} />
-      ) : (
-        <div class="scroll-x">
-          <table class="data">
-            <thead>
-              <tr>
-                <th>Variable</th>
-                <th>Value</th>
-                <th>From</th>
-              </tr>
-            </thead>
-            <tbody>
-              {(list.data.value.items ?? []).map((v) => (
-                <tr key={v.name}>
-                  <td class="mono">{label(v.name)}</td>
-                  <td class="mono cut" title={label(v.value)}>
-                    {label(v.value)}
-                  </td>
-                  <td class="muted">{label(v.source)}</td>
-                </tr>
-              ))}
-            </tbody>
-          </table>
-        </div>
-      )}
+      <Listing
+        class="scroll-x"
+        load={list}
+        items={list.data.value && (list.data.value.items ?? [])}
+        head={["Variable", "Value", "From"]}
+        none={<div class="body muted">No variable is set.</div>}
+        row={(v) => (
+          <tr key={v.name}>
+            <td class="mono">{label(v.name)}</td>
+            <td class="mono cut" title={label(v.value)}>
+              {label(v.value)}
+            </td>
+            <td class="muted">{label(v.source)}</td>
+          </tr>
+        )}
+      />
     </section>
   );
 }
