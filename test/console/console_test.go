@@ -60,21 +60,28 @@ func TestConsole(t *testing.T) {
 			}
 		})
 		t.Run("two browsers", func(t *testing.T) { twoBrowsers(t, d, chrome, parent.ID) })
+		t.Run("approvals", func(t *testing.T) { p.t = t; approvals(p, d) })
 		t.Run("hostile names", func(t *testing.T) { p.t = t; hostileNames(p, d) })
 		t.Run("read-only key", func(t *testing.T) { readOnly(signInWith(t, d, chrome, sandbox.ScopeSandboxesRead), d, parent.ID) })
 		t.Run("every page", func(t *testing.T) { p.t = t; everyPage(p, parent.ID) })
 		t.Run("server restarts", func(t *testing.T) {
 			p.t = t
-			p.visit("/")
+			p.visit("/approvals")
+			p.sees("Nothing is asked")
+			p.click("Sandboxes")
 			p.sees(parent.Name)
 			if err := d.Stop(); err != nil {
 				t.Fatal(err)
 			}
 			p.sees("Reconnecting")
+			p.click("Approvals")
+			p.sees("The console tries again by itself")
 			if err := d.Run(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			p.waitFor(`!document.body.innerText.includes("Reconnecting")`)
+			p.waitFor(`!document.body.innerText.includes("tries again")`)
+			p.click("Sandboxes")
 			p.sees(parent.Name)
 		})
 		t.Run("sign out", func(t *testing.T) {

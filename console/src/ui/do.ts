@@ -1,9 +1,9 @@
 // Doing what a call says, telling of it, and keeping it for "Copy as".
 import { signal } from "@preact/signals";
-import { ApiError, type Sandbox, send } from "../api/client";
+import { ApiError, type Approval, type Sandbox, send } from "../api/client";
 import { refusal, signOut } from "../api/session";
 import { type Call, concealed } from "../lib/call";
-import { note } from "../state/live";
+import { note, queue } from "../state/live";
 
 export interface Toast {
   id: number;
@@ -32,7 +32,7 @@ export function remember(call: Call, failed = false): void {
   recent.value = [{ call: concealed(call), at: Date.now(), failed }, ...recent.value].slice(0, 30);
 }
 
-/** perform makes a call and returns its answer. What the answer says of sandboxes is known at once. */
+/** perform makes a call and returns its answer. What the answer says of sandboxes and approvals is known at once. */
 export async function perform<T>(call: Call<T>, signal?: AbortSignal): Promise<T> {
   const why = refusal(call.scope);
   if (why) throw new ApiError(403, "forbidden", why);
@@ -59,6 +59,7 @@ const KEYED =
 function learn(call: Call, value: unknown): void {
   if (!value || typeof value !== "object") return;
   const one = value as Partial<Sandbox> & { items?: Sandbox[]; sandbox?: Sandbox };
+  if (call.path.startsWith("/v1/approvals/")) queue([{ kind: "approval.answered", approval: value as Approval }]);
   if (one.id?.startsWith("sbx-") && one.state) note(one as Sandbox);
   else if (call.path.endsWith("/fork")) note(...(one.items ?? []));
   else if (call.path.endsWith("/merge")) note(one.sandbox);
