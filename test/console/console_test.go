@@ -61,6 +61,7 @@ func TestConsole(t *testing.T) {
 		})
 		t.Run("two browsers", func(t *testing.T) { twoBrowsers(t, d, chrome, parent.ID) })
 		t.Run("approvals", func(t *testing.T) { p.t = t; approvals(p, d) })
+		t.Run("volumes", func(t *testing.T) { p.t = t; volumes(p) })
 		t.Run("hostile names", func(t *testing.T) { p.t = t; hostileNames(p, d) })
 		t.Run("read-only key", func(t *testing.T) { readOnly(signInWith(t, d, chrome, sandbox.ScopeSandboxesRead), d, parent.ID) })
 		t.Run("every page", func(t *testing.T) { p.t = t; everyPage(p, parent.ID) })
@@ -196,6 +197,21 @@ func network(p *tab, d *covetest.Daemon, id string) {
 	if len(policy.Rules) != 1 || policy.Rules[0].To != "refused.example" {
 		p.t.Errorf("the policy is %+v", policy)
 	}
+}
+
+// volumes makes a volume from an empty list, and deletes it.
+func volumes(p *tab) {
+	p.visit("/volumes")
+	p.sees("There is no volume")
+	p.click("New volume")
+	p.fill("Name", "data")
+	p.accessible("new volume")
+	p.click("Create")
+	p.waitFor(`!document.querySelector("dialog") && document.querySelector("main tbody tr").innerText.includes("data")`)
+	p.click("Delete data")
+	p.sees("Its files are gone then")
+	p.click("Delete")
+	p.sees("There is no volume")
 }
 
 func hostileNames(p *tab, d *covetest.Daemon) {
