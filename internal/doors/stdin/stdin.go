@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Room is how much input waits for a program, in bytes. A client that sends more waits
-// too, so that a slow program loses nothing.
+// Room is how much input waits for a program, in bytes, where nothing else is said. A client
+// that sends more waits too, so that a slow program loses nothing.
 const Room = 1 << 20
 
 // Write gives input to a program, and waits until the program has taken it. End closes
@@ -21,6 +21,7 @@ type Write func(ctx context.Context, data []byte, end bool) error
 // client's connection, puts into it.
 type Queue struct {
 	write Write
+	room  int
 	// filled and emptied hold a value when there may be input to write, and when some was
 	// taken or written.
 	filled, emptied chan struct{}
@@ -35,8 +36,11 @@ type Queue struct {
 }
 
 // New returns an empty queue.
-func New(write Write) *Queue {
-	return &Queue{write: write, filled: make(chan struct{}, 1), emptied: make(chan struct{}, 1)}
+func New(write Write) *Queue { return NewSized(write, Room) }
+
+// NewSized returns an empty queue in which so many bytes wait at most.
+func NewSized(write Write, room int) *Queue {
+	return &Queue{write: write, room: room, filled: make(chan struct{}, 1), emptied: make(chan struct{}, 1)}
 }
 
 // Run writes the input until ctx ends. What a program does not take, because it has
@@ -112,7 +116,7 @@ func (q *Queue) add(data []byte) int {
 	if q.ended {
 		return len(data) // lost, as it is after the end of a pipe
 	}
-	n := min(len(data), Room-len(q.data))
+	n := min(len(data), q.room-len(q.data))
 	q.data = append(q.data, data[:n]...)
 	held := n < len(data)
 	if q.held && !held {

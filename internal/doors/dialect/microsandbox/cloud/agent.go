@@ -16,12 +16,15 @@ import (
 )
 
 // What one connection may hold. A session that takes no input holds up the whole
-// connection when as much of it waits as package stdin holds: then the client waits too.
+// connection when maxWaiting of it waits: then the client waits too.
 const (
 	// maxSessions bounds what is under way at the same time on a connection.
 	maxSessions = 64
 	// maxHandles bounds the files and directories that a connection has open.
 	maxHandles = 256
+	// maxWaiting bounds the input of a session that waits, in bytes: as much as in a pipe,
+	// since a connection has many sessions.
+	maxWaiting = 64 << 10
 )
 
 const (
@@ -49,6 +52,7 @@ type conn struct {
 
 	sending sync.Mutex // held while a frame is written
 	frame   []byte     // guarded by sending
+	listing sync.Mutex // held from the reading of a directory until its client has the answer
 
 	mu         sync.Mutex
 	sessions   map[uint32]session // guarded by mu
@@ -316,7 +320,7 @@ func (c *conn) touch(f *wire.Frame) {
 		return
 	}
 	c.begin(id, quiet{}, func() {
-		ctx, err := c.alive()
+		ctx, err := c.alive(c.ctx)
 		if err == nil {
 			_, err = c.d.cfg.Service.StatFile(ctx, c.sandbox, "/")
 		}
@@ -337,15 +341,15 @@ type quiet struct{}
 
 func (quiet) receive(*wire.Frame) (bool, error) { return false, nil }
 
-// alive returns the context for a new session: its caller has a valid key still, and the
-// sandbox runs, which a call would otherwise wake.
-func (c *conn) alive() (context.Context, error) {
-	ctx, err := c.again()
+// alive returns the context of a new session with its caller, who has a valid key still.
+// The sandbox runs, which a call would otherwise wake.
+func (c *conn) alive(ctx context.Context) (context.Context, error) {
+	now, err := c.again()
 	if err != nil {
 		return nil, err
 	}
-	caller, _ := sandbox.CallerOf(ctx)
-	ctx = sandbox.WithCaller(c.ctx, caller)
+	caller, _ := sandbox.CallerOf(now)
+	ctx = sandbox.WithCaller(ctx, caller)
 	s, err := c.d.cfg.Service.Get(ctx, c.sandbox)
 	if err == nil && s.State != sandbox.StateRunning {
 		err = sandbox.Errorf(sandbox.CodeNotRunning, "the sandbox is %s; start it first", statusOf(s))

@@ -111,9 +111,7 @@ func (e *secretEntry) matches(s *sandbox.Secret) error {
 	var hosts []string
 	for _, h := range e.Hosts {
 		switch h.Type {
-		case "exact":
-			hosts = append(hosts, h.Value)
-		case "wildcard":
+		case "exact", "wildcard":
 			hosts = append(hosts, h.Value)
 		default:
 			return refused(field+".allowed_hosts", "a secret has hosts that it is for; give them, exact or wildcard")
