@@ -12,6 +12,7 @@ import (
 	"github.com/coder/websocket"
 
 	"github.com/cove-sh/cove/internal/doors/dialect/microsandbox/cloud/wire"
+	"github.com/cove-sh/cove/internal/doors/stdin"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -50,17 +51,16 @@ type conn struct {
 	// done is closed when nothing of the connection is left.
 	done chan struct{}
 
-	sending sync.Mutex // held while a frame is written
-	frame   []byte     // guarded by sending
-	listing sync.Mutex // held from the reading of a directory until its client has the answer
+	waits   stdin.Waits // for a session
+	sending sync.Mutex  // held while a frame is written
+	frame   []byte      // guarded by sending
+	listing sync.Mutex  // held from the reading of a directory until its client has the answer
 
 	mu         sync.Mutex
 	sessions   map[uint32]session // guarded by mu
 	handles    map[uint64]*handle // guarded by mu
 	lastHandle uint64             // guarded by mu
 	touches    uint64             // guarded by mu
-	held       bool               // whether the reader waits for a session; guarded by mu
-	freed      time.Time          // when it last stopped waiting; guarded by mu
 }
 
 // session is what goes on under an id.
@@ -93,7 +93,10 @@ func (d *Door) agent(w http.ResponseWriter, r *http.Request, s *sandbox.Sandbox)
 	defer c.workers.Wait()
 	defer c.cancel()
 	defer ws.CloseNow()
-	c.workers.Go(c.ping)
+	c.workers.Go(func() {
+		defer c.cancel() // a client that does not answer is gone
+		_ = c.waits.Watch(c.ctx, pingEvery, c.ws.Ping)
+	})
 	c.workers.Go(func() { // a read ends when the connection does
 		<-c.ctx.Done()
 		_ = ws.CloseNow()
@@ -295,15 +298,13 @@ func (c *conn) begin(id uint32, s session, run func()) {
 func (c *conn) deliver(f *wire.Frame) {
 	c.mu.Lock()
 	s := c.sessions[f.ID]
-	c.held = s != nil
 	c.mu.Unlock()
 	if s == nil {
 		return
 	}
+	c.waits.Set(true)
 	known, err := s.receive(f)
-	c.mu.Lock()
-	c.held, c.freed = false, time.Now()
-	c.mu.Unlock()
+	c.waits.Set(false)
 	switch {
 	case err != nil:
 		c.refuse(f, wire.ErrorPayload, err.Error())
@@ -355,33 +356,4 @@ func (c *conn) alive(ctx context.Context) (context.Context, error) {
 		err = sandbox.Errorf(sandbox.CodeNotRunning, "the sandbox is %s; start it first", statusOf(s))
 	}
 	return ctx, err
-}
-
-// ping ends the connection of a client that does not answer.
-func (c *conn) ping() {
-	tick := time.NewTicker(pingEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-c.ctx.Done():
-			return
-		case <-tick.C:
-			began := time.Now()
-			ctx, cancel := context.WithTimeout(c.ctx, pingEvery)
-			err := c.ws.Ping(ctx)
-			cancel()
-			if err != nil && !(errors.Is(err, context.DeadlineExceeded) && c.heldSince(began)) {
-				c.cancel()
-				return
-			}
-		}
-	}
-}
-
-// heldSince reports whether the reader has waited for a session since a time, when nobody
-// reads a client's answers.
-func (c *conn) heldSince(began time.Time) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.held || c.freed.After(began)
 }
