@@ -4,10 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/coder/websocket"
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/cove-sh/cove/internal/doors/dialect/microsandbox/cloud/wire"
 	"github.com/cove-sh/cove/sandbox"
@@ -174,6 +178,9 @@ func TestMicrosandboxLife(t *testing.T) {
 	if a := c.api("DELETE", "/v1/sandboxes/by-name/"+made.ID, ""); a.status != http.StatusOK {
 		t.Errorf("remove: %d %s", a.status, a.text)
 	}
+	if a := c.api("POST", "/v1/sandboxes", `{"name":"kept","image":{"type":"oci","reference":"microsandbox/python"},"lifecycle":{"ephemeral":true}}`); a.status != http.StatusBadRequest || !strings.Contains(a.text, "lifecycle.ephemeral") {
+		t.Errorf("one that is gone when it stops, and is not started: %d %s", a.status, a.text)
+	}
 	for _, name := range []string{"box", made.ID} {
 		if a := c.api("GET", "/v1/sandboxes/by-name/"+name, ""); a.status != http.StatusNotFound {
 			t.Errorf("then it is %d %s", a.status, a.text)
@@ -248,5 +255,99 @@ func TestMicrosandboxConnection(t *testing.T) {
 	revokeKeys(t, r, "red")
 	if f := ask(ctx, t, second, 1, wire.FlagStart, wire.TypeFS, wire.FS{Op: wire.Op{Stat: &wire.PathOp{Path: "/"}}}); f.Type != wire.TypeFSResponse || strings.Contains(string(f.Payload), "Stat") {
 		t.Errorf("with a revoked key: %+v %q", f, f.Payload)
+	}
+}
+
+// A connection holds so much and no more, and serves again what has ended.
+func TestMicrosandboxConnectionBounds(t *testing.T) {
+	_, clients := sdkServer(t, nil, asMicrosandbox, "red")
+	c, ctx := clients[0], t.Context()
+	ws, err := c.dial(c.create("box").ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ws.CloseNow()
+	if _, _, err := ws.Read(ctx); err != nil {
+		t.Fatal(err)
+	}
+	dir, id := t.TempDir(), uint32(0)
+	for i := range 5 {
+		if err := os.WriteFile(filepath.Join(dir, strconv.Itoa(i)), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	do := func(op wire.Op) (data map[string]any, failed string) {
+		t.Helper()
+		id++
+		f := ask(ctx, t, ws, id, wire.FlagStart, wire.TypeFS, wire.FS{Op: op})
+		var r wire.FSResponse
+		if err := f.Decode(&r); err != nil || f.ID != id || f.Type != wire.TypeFSResponse {
+			t.Fatalf("%+v, %v", f, err)
+		}
+		if r.Error != nil {
+			return nil, *r.Error
+		}
+		return r.Data, ""
+	}
+	opens := wire.Op{OpenDir: &wire.PathOp{Path: dir}}
+	const handles, sessions = 256, 64
+	for range handles {
+		if _, failed := do(opens); failed != "" {
+			t.Fatal(failed)
+		}
+	}
+	if _, failed := do(opens); !strings.Contains(failed, "256 files open") {
+		t.Errorf("one more: %q", failed)
+	}
+	// A directory is read in parts, to an empty one.
+	var got []int
+	for range 4 {
+		data, failed := do(wire.Op{ReadDir: &wire.HandleOp{Handle: handles, Limit: new(uint64(2))}})
+		list, _ := data["List"].([]any)
+		if failed != "" {
+			t.Fatal(failed)
+		}
+		got = append(got, len(list))
+	}
+	if diff := cmp.Diff([]int{2, 2, 1, 0}, got); diff != "" {
+		t.Error(diff)
+	}
+	for n := range uint64(handles) {
+		if _, failed := do(wire.Op{CloseHandle: &wire.HandleOp{Handle: n + 1}}); failed != "" {
+			t.Fatal(failed)
+		}
+	}
+	if _, failed := do(wire.Op{OpenDir: &wire.PathOp{Path: filepath.Join(dir, "1")}}); !strings.Contains(failed, "no directory") {
+		t.Errorf("a file as a directory: %q", failed)
+	}
+	// Writes whose data does not come are sessions that last.
+	begin := func() {
+		t.Helper()
+		data, failed := do(wire.Op{OpenFile: &wire.OpenOp{Path: filepath.Join(dir, "new"), Options: wire.OpenOptions{Write: true, Create: true}}})
+		handle, ok := data["Handle"].(int64)
+		if !ok {
+			t.Fatalf("%v %q", data, failed)
+		}
+		id++
+		frame, err := wire.Append(nil, id, wire.FlagStart, wire.TypeFS, wire.FS{Op: wire.Op{Write: &wire.HandleOp{Handle: uint64(handle)}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := ws.Write(ctx, websocket.MessageBinary, frame); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range sessions {
+		begin()
+	}
+	id++
+	if f := ask(ctx, t, ws, id, wire.FlagStart, wire.TypeFS, wire.FS{Op: opens}); f.Type != wire.TypeError || !strings.Contains(string(f.Payload), "too much is under way") {
+		t.Errorf("one session more: %+v %q", f, f.Payload)
+	}
+	if f := ask(ctx, t, ws, id-1, 0, wire.TypeFSData, wire.Data{}); f.Type != wire.TypeFSResponse || f.ID != id-1 {
+		t.Errorf("the end of one: %+v %q", f, f.Payload)
+	}
+	if _, failed := do(opens); failed != "" {
+		t.Errorf("after the end of one: %q", failed)
 	}
 }

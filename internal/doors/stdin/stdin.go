@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Room is how much input waits for a program, in bytes. A client that sends more waits
-// too, so that a slow program loses nothing.
+// Room is how much input waits for a program, in bytes, where nothing else is said. A client
+// that sends more waits too, so that a slow program loses nothing.
 const Room = 1 << 20
 
 // Write gives input to a program, and waits until the program has taken it. End closes
@@ -20,23 +20,26 @@ type Write func(ctx context.Context, data []byte, end bool) error
 // Queue is the input of one program. One goroutine runs it; one other, which reads the
 // client's connection, puts into it.
 type Queue struct {
+	Waits // for room
 	write Write
+	room  int
 	// filled and emptied hold a value when there may be input to write, and when some was
 	// taken or written.
 	filled, emptied chan struct{}
 
 	mu     sync.Mutex
-	data   []byte    // guarded by mu
-	ended  bool      // whether End was called; guarded by mu
-	closed bool      // whether the input of the program was closed; guarded by mu
-	taken  bool      // whether input is being written; guarded by mu
-	held   bool      // whether the client waits for room; guarded by mu
-	freed  time.Time // when the client last stopped waiting for room; guarded by mu
+	data   []byte // guarded by mu
+	ended  bool   // whether End was called; guarded by mu
+	closed bool   // whether the input of the program was closed; guarded by mu
+	taken  bool   // whether input is being written; guarded by mu
 }
 
 // New returns an empty queue.
-func New(write Write) *Queue {
-	return &Queue{write: write, filled: make(chan struct{}, 1), emptied: make(chan struct{}, 1)}
+func New(write Write) *Queue { return NewSized(write, Room) }
+
+// NewSized returns an empty queue in which so many bytes wait at most.
+func NewSized(write Write, room int) *Queue {
+	return &Queue{write: write, room: room, filled: make(chan struct{}, 1), emptied: make(chan struct{}, 1)}
 }
 
 // Run writes the input until ctx ends. What a program does not take, because it has
@@ -112,13 +115,9 @@ func (q *Queue) add(data []byte) int {
 	if q.ended {
 		return len(data) // lost, as it is after the end of a pipe
 	}
-	n := min(len(data), Room-len(q.data))
+	n := min(len(data), q.room-len(q.data))
 	q.data = append(q.data, data[:n]...)
-	held := n < len(data)
-	if q.held && !held {
-		q.freed = time.Now()
-	}
-	q.held = held
+	q.Set(n < len(data))
 	notify(q.filled)
 	return n
 }
@@ -131,12 +130,30 @@ func (q *Queue) End() {
 	notify(q.filled)
 }
 
+// Waits notes when the reader of a client's connection waits for a program, and so reads no
+// answers to pings. The zero value is one that does not wait. It is safe for concurrent use.
+type Waits struct {
+	mu    sync.Mutex
+	held  bool      // guarded by mu
+	freed time.Time // when it last stopped waiting; guarded by mu
+}
+
+// Set notes whether the reader waits.
+func (w *Waits) Set(held bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.held && !held {
+		w.freed = time.Now()
+	}
+	w.held = held
+}
+
 // Answer is the error of a ping of the client that began at a time: none if it was not
-// answered in time, but the client has waited for room since, when nobody reads answers.
-func (q *Queue) Answer(began time.Time, err error) error {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if errors.Is(err, context.DeadlineExceeded) && (q.held || q.freed.After(began)) {
+// answered in time, but the reader has waited since.
+func (w *Waits) Answer(began time.Time, err error) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if errors.Is(err, context.DeadlineExceeded) && (w.held || w.freed.After(began)) {
 		return nil
 	}
 	return err
@@ -144,7 +161,7 @@ func (q *Queue) Answer(began time.Time, err error) error {
 
 // Watch pings the client every so often, until ctx ends or the client does not answer in
 // that time: then it returns the error of the ping.
-func (q *Queue) Watch(ctx context.Context, every time.Duration, ping func(context.Context) error) error {
+func (w *Waits) Watch(ctx context.Context, every time.Duration, ping func(context.Context) error) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
@@ -155,7 +172,7 @@ func (q *Queue) Watch(ctx context.Context, every time.Duration, ping func(contex
 		}
 		began := time.Now()
 		within, done := context.WithTimeout(ctx, every)
-		err := q.Answer(began, ping(within))
+		err := w.Answer(began, ping(within))
 		done()
 		if err != nil {
 			return err

@@ -136,3 +136,10 @@ func TestWatch(t *testing.T) {
 		}
 	})
 }
+
+func TestSizedQueue(t *testing.T) {
+	q := NewSized(nil, 10)
+	if n := q.add(make([]byte, 8)) + q.add(make([]byte, 8)); n != 10 {
+		t.Errorf("%d bytes wait", n)
+	}
+}

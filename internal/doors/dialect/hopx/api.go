@@ -14,6 +14,7 @@ import (
 
 	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/internal/doors/dialect"
+	"github.com/cove-sh/cove/internal/doors/dialect/sdkdoor"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -182,22 +183,13 @@ func (a *apiCall) read(v any) error {
 		field := wrong.Field[strings.LastIndexByte(wrong.Field, '.')+1:]
 		return dialect.Invalid("%s of the body cannot be %s; see the documentation of this call", field, clip.Text(wrong.Value, maxShown))
 	}
-	if field, ok := unknownField(err); ok {
+	if field, ok := sdkdoor.UnknownMember(err); ok {
 		return dialect.Invalid("%s: Cove does not enforce this field of HOPX's; leave it out", clip.Text(field, maxShown))
 	}
 	if err != nil {
 		return dialect.Invalid("the body is not an object; give one")
 	}
 	return nil
-}
-
-// unknownField names the member that a decoder has refused.
-func unknownField(err error) (string, bool) {
-	if err == nil {
-		return "", false
-	}
-	field, ok := strings.CutPrefix(err.Error(), "json: unknown field ")
-	return strings.Trim(field, `"`), ok
 }
 
 func (a *apiCall) value(key string) *string {

@@ -30,14 +30,8 @@ func template(ctx context.Context, c *call, image string) (string, error) {
 	if Own(image) {
 		return "", nil
 	}
-	for _, name := range []string{image, TemplateName(image)} {
-		t, err := c.Service.GetTemplate(ctx, name)
-		if err == nil && t.State == sandbox.TemplateReady {
-			return name, nil
-		}
-		if code := sandbox.CodeOf(err); err != nil && code != sandbox.CodeNotFound && code != sandbox.CodeInvalid {
-			return "", err
-		}
+	if name, err := ReadyTemplate(ctx, c.Service, image); name != "" || err != nil {
+		return name, err
 	}
 	if caller, _ := sandbox.CallerOf(ctx); caller.KeyID != "" && !caller.Has(sandbox.ScopeTemplatesWrite) {
 		return "", sandbox.Errorf(sandbox.CodeForbidden, "the image %.200q is not here, and this key does not build templates, which all teams see; have one built by \"cove template build %s --image IMAGE\", or use a key of \"cove key microsandbox --images\"", image, TemplateName(image))
@@ -53,17 +47,32 @@ func template(ctx context.Context, c *call, image string) (string, error) {
 		return nil
 	})
 	if err != nil {
-		discard(ctx, c, name)
+		DiscardTemplate(ctx, c.Service, name)
 	}
 	return name, err
 }
 
-// discard deletes the template of an image that could not be built: nobody gave
-// it its name, so nobody would look for it.
-func discard(ctx context.Context, c *call, name string) {
+// ReadyTemplate returns the name of the template of an image: one of that name, or one that
+// was built of the image. It is empty if there is none that is ready.
+func ReadyTemplate(ctx context.Context, svc sandbox.Templates, image string) (string, error) {
+	for _, name := range []string{image, TemplateName(image)} {
+		t, err := svc.GetTemplate(ctx, name)
+		if err == nil && t.State == sandbox.TemplateReady {
+			return name, nil
+		}
+		if code := sandbox.CodeOf(err); err != nil && code != sandbox.CodeNotFound && code != sandbox.CodeInvalid {
+			return "", err
+		}
+	}
+	return "", nil
+}
+
+// DiscardTemplate deletes the template of an image that could not be built: nobody gave it
+// its name, so nobody would look for it.
+func DiscardTemplate(ctx context.Context, svc sandbox.Templates, name string) {
 	ctx = context.WithoutCancel(ctx)
-	if t, err := c.Service.GetTemplate(ctx, name); err == nil && t.State == sandbox.TemplateFailed {
-		_ = c.Service.DeleteTemplate(ctx, name) // the build's error is what the caller is told
+	if t, err := svc.GetTemplate(ctx, name); err == nil && t.State == sandbox.TemplateFailed && t.Version == 0 {
+		_ = svc.DeleteTemplate(ctx, name) // the build's error is what the caller is told
 	}
 }
 

@@ -1,5 +1,5 @@
 // Package sdkdoor is what the doors for other products' SDKs have in common on HTTP:
-// reading host names and bodies, sending files, and telling when to try again. Package gate authenticates their callers.
+// reading host names and bodies, finding routes, sending files, and telling when to try again. Package gate authenticates their callers.
 package sdkdoor
 
 import (
@@ -65,6 +65,9 @@ func ReadBody(w http.ResponseWriter, r *http.Request, most int64, advice string)
 	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, most))
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return nil, sandbox.Errorf(sandbox.CodeTooLarge, "the body has more than %d bytes; %s", most, advice)
+	}
+	if err != nil && !limits.IsStalled(err) { // the client is gone, which is no failure of this server
+		return nil, sandbox.Errorf(sandbox.CodeInvalid, "the body has not come to its end: %v; send it again", err)
 	}
 	return data, err
 }

@@ -8,9 +8,11 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/cove-sh/cove/internal/doors/dialect/sdkdoor"
+	"github.com/cove-sh/cove/internal/limits"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -75,6 +77,12 @@ func TestReadBody(t *testing.T) {
 		}
 		if !fits && (sandbox.CodeOf(err) != sandbox.CodeTooLarge || !strings.Contains(err.Error(), "4 bytes; send less")) {
 			t.Errorf("%q: %v", body, err)
+		}
+	}
+	for broken, want := range map[error]sandbox.Code{io.ErrUnexpectedEOF: sandbox.CodeInvalid, limits.ErrStalled: sandbox.CodeInternal} {
+		r := httptest.NewRequest("POST", "/", io.MultiReader(strings.NewReader("12"), iotest.ErrReader(broken)))
+		if _, err := sdkdoor.ReadBody(httptest.NewRecorder(), r, 4, "send less"); sandbox.CodeOf(err) != want || limits.IsStalled(err) != (broken == limits.ErrStalled) {
+			t.Errorf("%v: %v", broken, err)
 		}
 	}
 }

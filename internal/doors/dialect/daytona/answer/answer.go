@@ -152,17 +152,12 @@ func Parse(data []byte, v any) error {
 	if len(bytes.TrimSpace(data)) == 0 {
 		return nil
 	}
-	if err := limits.CheckJSON(data); err != nil {
-		return Fail(http.StatusBadRequest, "INVALID_REQUEST_BODY", "the body is not valid: %v", err)
+	err := sdkdoor.DecodeJSON(data, v)
+	if name, ok := sdkdoor.UnknownMember(err); ok {
+		return Refused(name, "it is not known; leave it out")
 	}
-	dec := json.NewDecoder(bytes.NewReader(data))
-	dec.DisallowUnknownFields()
-	err := dec.Decode(v)
 	if err == nil {
 		return nil
-	}
-	if name, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
-		return Refused(strings.Trim(name, `"`), "it is not known; leave it out")
 	}
 	return Fail(http.StatusBadRequest, "INVALID_REQUEST_BODY", "the body is not valid: %v", err)
 }

@@ -15,7 +15,7 @@ import (
 
 func TestParse(t *testing.T) {
 	for text, says := range map[string]string{
-		"": "", " \n": "", `{"a":1}`: "", `{"b":1}`: "b: Cove does not serve this field", `{"a":1,"a":2}`: "not valid", `{"a":"x"}`: "not valid", `{`: "not valid",
+		"": "", " \n": "", `{"a":1}`: "", `{"b":1}`: "b: Cove does not serve this field", `{"a":1,"a":2}`: "not valid", `{"a":"x"}`: "not valid", `{`: "not valid", `{"a":1} {`: "more after",
 	} {
 		var v struct {
 			A int `json:"a"`

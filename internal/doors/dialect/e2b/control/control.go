@@ -9,6 +9,7 @@ import (
 
 	"github.com/cove-sh/cove/internal/doors/dialect/e2b/access"
 	"github.com/cove-sh/cove/internal/doors/dialect/e2b/answer"
+	"github.com/cove-sh/cove/internal/doors/dialect/sdkdoor"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -24,7 +25,7 @@ type Config struct {
 
 type plane struct {
 	cfg    Config
-	routes []route
+	routes []sdkdoor.Route[handler]
 }
 
 // New returns the handler of the plane.
@@ -45,14 +46,14 @@ func (p *plane) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusNoContent)
 		return
 	}
-	found, args, allowed := p.match(r)
+	found, args, allowed := sdkdoor.Find(p.routes, r)
 	switch {
 	case found != nil:
-		p.serve(w, r, found, args)
+		p.serve(w, r, found.Serve, args)
 	case len(allowed) > 0:
-		answer.Fail(w, http.StatusMethodNotAllowed, "Cove does not serve "+r.Method+" "+r.URL.Path+" of E2B's API; it serves "+allowed)
+		answer.Fail(w, http.StatusMethodNotAllowed, sdkdoor.Unserved(r, "E2B", allowed))
 	default:
-		answer.Fail(w, http.StatusNotFound, "Cove does not serve "+r.Method+" "+r.URL.Path+" of E2B's API; see docs/compat.md for what it serves")
+		answer.Fail(w, http.StatusNotFound, sdkdoor.Unserved(r, "E2B", ""))
 	}
 }
 
@@ -65,8 +66,8 @@ func (p *plane) address(_ http.ResponseWriter, _ *http.Request, _ []string) (*re
 	return &response{http.StatusOK, map[string]string{"domain": domain, "base": base}}, nil
 }
 
-func (p *plane) serve(w http.ResponseWriter, r *http.Request, to *route, args []string) {
-	resp, err := to.serve(w, r, args)
+func (p *plane) serve(w http.ResponseWriter, r *http.Request, to handler, args []string) {
+	resp, err := to(w, r, args)
 	switch {
 	case err != nil:
 		if sandbox.CodeOf(err) == sandbox.CodeInternal {

@@ -2,8 +2,8 @@ package control
 
 import (
 	"net/http"
-	"net/url"
-	"strings"
+
+	"github.com/cove-sh/cove/internal/doors/dialect/sdkdoor"
 )
 
 // handler serves one route. Args are the parts of the path that match the pattern's
@@ -29,19 +29,10 @@ func withBody[T any](h func(r *http.Request, args []string, body *T) (*response,
 	}
 }
 
-type route struct {
-	method  string
-	pattern []string // "*" matches any part
-	serve   handler
-}
-
-func on(method, pattern string, h handler) route {
-	return route{method, strings.Split(strings.Trim(pattern, "/"), "/"), h}
-}
-
 // table is all that is served.
-func (p *plane) table() []route {
-	return []route{
+func (p *plane) table() []sdkdoor.Route[handler] {
+	on := sdkdoor.On[handler]
+	return []sdkdoor.Route[handler]{
 		on(http.MethodGet, AddressPath, p.address),
 		on(http.MethodPost, "/v2/sandboxes", withBody(p.createV2)),
 		on(http.MethodPost, "/sandboxes", withBody(p.createV1)),
@@ -72,45 +63,4 @@ func (p *plane) table() []route {
 		on(http.MethodGet, "/volumes/*", p.getVolume),
 		on(http.MethodDelete, "/volumes/*", p.deleteVolume),
 	}
-}
-
-// match finds the route of a request. It uses the path as it was sent, so that an
-// encoded slash is part of a name; "." and ".." match nothing.
-func (p *plane) match(r *http.Request) (found *route, args []string, allowed string) {
-	parts := strings.Split(strings.TrimPrefix(r.URL.EscapedPath(), "/"), "/")
-	for i, part := range parts {
-		plain, err := url.PathUnescape(part)
-		if err != nil || plain == "" || plain == "." || plain == ".." {
-			return nil, nil, ""
-		}
-		parts[i] = plain
-	}
-	var methods []string
-	for i := range p.routes {
-		r2 := &p.routes[i]
-		open, ok := r2.matches(parts)
-		switch {
-		case !ok:
-		case r2.method == r.Method:
-			return r2, open, ""
-		default:
-			methods = append(methods, r2.method)
-		}
-	}
-	return nil, nil, strings.Join(methods, ", ")
-}
-
-func (t *route) matches(parts []string) (open []string, ok bool) {
-	if len(parts) != len(t.pattern) {
-		return nil, false
-	}
-	for i, want := range t.pattern {
-		switch {
-		case want == "*":
-			open = append(open, parts[i])
-		case want != parts[i]:
-			return nil, false
-		}
-	}
-	return open, true
 }

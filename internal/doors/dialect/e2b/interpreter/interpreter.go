@@ -7,10 +7,8 @@ package interpreter
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -20,7 +18,7 @@ import (
 	"github.com/cove-sh/cove/internal/doors/dialect/e2b/access"
 	"github.com/cove-sh/cove/internal/doors/dialect/e2b/answer"
 	"github.com/cove-sh/cove/internal/doors/dialect/gate"
-	"github.com/cove-sh/cove/internal/limits"
+	"github.com/cove-sh/cove/internal/doors/dialect/sdkdoor"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -128,23 +126,16 @@ func (s *plane) gone(ctx context.Context, box string) bool {
 // decode reads a request's body. Unknown fields are refused, since they would have no
 // effect.
 func decode(w http.ResponseWriter, r *http.Request, to any) error {
-	if err := limits.HoldBody(r); err != nil {
+	data, err := sdkdoor.ReadBody(w, r, maxBody, "put data into files")
+	if err != nil || len(data) == 0 {
 		return err
 	}
-	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody))
-	d.DisallowUnknownFields()
-	err := d.Decode(to)
-	if err == nil && d.More() {
-		err = errors.New("there is more after the JSON object")
+	err = sdkdoor.DecodeJSON(data, to)
+	if field, ok := sdkdoor.UnknownMember(err); ok {
+		return refused(http.StatusBadRequest, "the field \"%s\" is not known here and would have no effect; leave it out", clip.Text(field, 64))
 	}
-	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return refused(http.StatusRequestEntityTooLarge, "the request is larger than %d bytes; put data into files", maxBody)
-	}
-	if err == nil || errors.Is(err, io.EOF) && r.ContentLength == 0 {
+	if err == nil {
 		return nil
-	}
-	if field, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
-		return refused(http.StatusBadRequest, "the field %s is not known here and would have no effect; leave it out", clip.Text(field, 64))
 	}
 	return refused(http.StatusBadRequest, "the request's JSON is not valid: %s", clip.Text(err.Error(), 200))
 }

@@ -193,6 +193,8 @@ func TestRefuses(t *testing.T) {
 		{"POST /execute", `{"code": "1", "stdin": "x"}`, 400, `the field "stdin" is not known here`},
 		{"POST /execute", `{"code": "1", "env_vars": {"A=B": "1"}}`, 400, "A=B"},
 		{"POST /execute", `{"code": "1"} {}`, 400, "more after"},
+		{"POST /execute", `{"code": "1"}}`, 400, "more after"},
+		{"POST /execute", `{"code": "1", "code": "2"}`, 400, "twice"},
 		{"POST /execute", `{"code":`, 400, "not valid"},
 		{"POST /execute", `{"code": "` + strings.Repeat("#", maxBody) + `"}`, 413, "put data into files"},
 		{"POST /contexts", `{"language": "r"}`, 500, "is not known"},

@@ -12,16 +12,20 @@ import (
 	"github.com/coder/websocket"
 
 	"github.com/cove-sh/cove/internal/doors/dialect/microsandbox/cloud/wire"
+	"github.com/cove-sh/cove/internal/doors/stdin"
 	"github.com/cove-sh/cove/sandbox"
 )
 
 // What one connection may hold. A session that takes no input holds up the whole
-// connection when as much of it waits as package stdin holds: then the client waits too.
+// connection when maxWaiting of it waits: then the client waits too.
 const (
 	// maxSessions bounds what is under way at the same time on a connection.
 	maxSessions = 64
 	// maxHandles bounds the files and directories that a connection has open.
 	maxHandles = 256
+	// maxWaiting bounds the input of a session that waits, in bytes: as much as in a pipe,
+	// since a connection has many sessions.
+	maxWaiting = 64 << 10
 )
 
 const (
@@ -47,16 +51,16 @@ type conn struct {
 	// done is closed when nothing of the connection is left.
 	done chan struct{}
 
-	sending sync.Mutex // held while a frame is written
-	frame   []byte     // guarded by sending
+	waits   stdin.Waits // for a session
+	sending sync.Mutex  // held while a frame is written
+	frame   []byte      // guarded by sending
+	listing sync.Mutex  // held from the reading of a directory until its client has the answer
 
 	mu         sync.Mutex
 	sessions   map[uint32]session // guarded by mu
 	handles    map[uint64]*handle // guarded by mu
 	lastHandle uint64             // guarded by mu
 	touches    uint64             // guarded by mu
-	held       bool               // whether the reader waits for a session; guarded by mu
-	freed      time.Time          // when it last stopped waiting; guarded by mu
 }
 
 // session is what goes on under an id.
@@ -89,7 +93,10 @@ func (d *Door) agent(w http.ResponseWriter, r *http.Request, s *sandbox.Sandbox)
 	defer c.workers.Wait()
 	defer c.cancel()
 	defer ws.CloseNow()
-	c.workers.Go(c.ping)
+	c.workers.Go(func() {
+		defer c.cancel() // a client that does not answer is gone
+		_ = c.waits.Watch(c.ctx, pingEvery, c.ws.Ping)
+	})
 	c.workers.Go(func() { // a read ends when the connection does
 		<-c.ctx.Done()
 		_ = ws.CloseNow()
@@ -291,15 +298,13 @@ func (c *conn) begin(id uint32, s session, run func()) {
 func (c *conn) deliver(f *wire.Frame) {
 	c.mu.Lock()
 	s := c.sessions[f.ID]
-	c.held = s != nil
 	c.mu.Unlock()
 	if s == nil {
 		return
 	}
+	c.waits.Set(true)
 	known, err := s.receive(f)
-	c.mu.Lock()
-	c.held, c.freed = false, time.Now()
-	c.mu.Unlock()
+	c.waits.Set(false)
 	switch {
 	case err != nil:
 		c.refuse(f, wire.ErrorPayload, err.Error())
@@ -316,7 +321,7 @@ func (c *conn) touch(f *wire.Frame) {
 		return
 	}
 	c.begin(id, quiet{}, func() {
-		ctx, err := c.alive()
+		ctx, err := c.alive(c.ctx)
 		if err == nil {
 			_, err = c.d.cfg.Service.StatFile(ctx, c.sandbox, "/")
 		}
@@ -337,47 +342,18 @@ type quiet struct{}
 
 func (quiet) receive(*wire.Frame) (bool, error) { return false, nil }
 
-// alive returns the context for a new session: its caller has a valid key still, and the
-// sandbox runs, which a call would otherwise wake.
-func (c *conn) alive() (context.Context, error) {
-	ctx, err := c.again()
+// alive returns the context of a new session with its caller, who has a valid key still.
+// The sandbox runs, which a call would otherwise wake.
+func (c *conn) alive(ctx context.Context) (context.Context, error) {
+	now, err := c.again()
 	if err != nil {
 		return nil, err
 	}
-	caller, _ := sandbox.CallerOf(ctx)
-	ctx = sandbox.WithCaller(c.ctx, caller)
+	caller, _ := sandbox.CallerOf(now)
+	ctx = sandbox.WithCaller(ctx, caller)
 	s, err := c.d.cfg.Service.Get(ctx, c.sandbox)
 	if err == nil && s.State != sandbox.StateRunning {
 		err = sandbox.Errorf(sandbox.CodeNotRunning, "the sandbox is %s; start it first", statusOf(s))
 	}
 	return ctx, err
-}
-
-// ping ends the connection of a client that does not answer.
-func (c *conn) ping() {
-	tick := time.NewTicker(pingEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-c.ctx.Done():
-			return
-		case <-tick.C:
-			began := time.Now()
-			ctx, cancel := context.WithTimeout(c.ctx, pingEvery)
-			err := c.ws.Ping(ctx)
-			cancel()
-			if err != nil && !(errors.Is(err, context.DeadlineExceeded) && c.heldSince(began)) {
-				c.cancel()
-				return
-			}
-		}
-	}
-}
-
-// heldSince reports whether the reader has waited for a session since a time, when nobody
-// reads a client's answers.
-func (c *conn) heldSince(began time.Time) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.held || c.freed.After(began)
 }

@@ -20,6 +20,7 @@ import (
 	"sync"
 
 	"github.com/cove-sh/cove/internal/doors/dialect/gate"
+	"github.com/cove-sh/cove/internal/doors/dialect/sdkdoor"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -29,13 +30,16 @@ const Prefix = "/microsandbox"
 // Tested says with which version of the SDK the door is tested.
 const Tested = "microsandbox 0.6.18 (JavaScript, and its msb)"
 
+// product is the name of the product.
+const product = "microsandbox"
+
 // errToken is the refusal of a gate whose tokens this door does not use: clients have
 // API keys alone.
 var errToken = sandbox.Errorf(sandbox.CodeUnauthenticated, "the API key is missing or not valid; set MSB_API_KEY")
 
 // NewGate returns a gate; product and refusal are filled in.
 func NewGate(cfg gate.Config) *gate.Gate {
-	cfg.Product, cfg.Refusal = "microsandbox", errToken
+	cfg.Product, cfg.Refusal = product, errToken
 	return gate.New(cfg)
 }
 
@@ -57,7 +61,7 @@ type Config struct {
 // Door serves the product's two surfaces. It is safe for concurrent use.
 type Door struct {
 	cfg    Config
-	routes []route
+	routes []sdkdoor.Route[handler]
 	served http.Handler
 
 	mu sync.Mutex

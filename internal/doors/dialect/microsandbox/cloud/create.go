@@ -3,6 +3,7 @@ package cloud
 import (
 	"context"
 	"encoding/json"
+	"maps"
 	"net/http"
 	"strconv"
 	"strings"
@@ -76,9 +77,7 @@ func (b *spec) request() (*sandbox.CreateRequest, error) {
 		Resources: sandbox.Resources{VCPUs: b.Resources.VCPUs, MemoryMiB: b.Resources.Memory, DiskMiB: b.Resources.Disk},
 		Env:       map[string]string{}, LifetimeSeconds: new(int64), IdleTimeoutSeconds: new(int64),
 	}
-	for key, value := range b.Labels {
-		req.Metadata[key] = value
-	}
+	maps.Copy(req.Metadata, b.Labels)
 	for _, v := range b.Env {
 		if _, twice := req.Env[v.Key]; twice {
 			return nil, refused("env", strconv.Quote(clip.Text(v.Key, maxShown))+" is given twice")
@@ -199,6 +198,9 @@ func (d *Door) create(w http.ResponseWriter, r *http.Request, _ []string) error 
 	if err := body.check(); err != nil {
 		return err
 	}
+	if body.Lifecycle.Ephemeral && !wait.start {
+		return refused("lifecycle.ephemeral", "a sandbox that is gone when it stops has to be started with its creation")
+	}
 	if err := checkPatches(body.Patches); err != nil {
 		return err
 	}
@@ -258,13 +260,8 @@ func (d *Door) finish(ctx context.Context, s *sandbox.Sandbox, body *spec, start
 	if start {
 		return s, nil
 	}
-	if ephemeral(s) {
-		return nil, refused("lifecycle.ephemeral", "a sandbox that is gone when it stops has to be started with its creation")
-	}
 	tags := map[string]string{tagCreated: "on"}
-	for key, value := range s.Metadata {
-		tags[key] = value
-	}
+	maps.Copy(tags, s.Metadata)
 	if _, err := d.cfg.Service.Update(ctx, id, sandbox.UpdateRequest{Metadata: tags}); err != nil {
 		return nil, err
 	}

@@ -54,7 +54,7 @@ func (c *conn) exec(f *wire.Frame) error {
 	}
 	s := &execSession{c: c, id: f.ID, control: make(chan func(context.Context), backlog)}
 	s.ctx, s.cancel = context.WithCancel(c.ctx)
-	s.input = stdin.New(s.write)
+	s.input = stdin.NewSized(s.write, maxWaiting)
 	c.begin(f.ID, s, func() { s.run(&m) })
 	return nil
 }
@@ -106,13 +106,11 @@ func (s *execSession) run(m *wire.Exec) {
 		c.end(s.id, wire.TypeExecFailed, failed)
 		return
 	}
-	ctx, err := c.alive()
+	ctx, err := c.alive(s.ctx)
 	if err != nil {
 		c.end(s.id, wire.TypeExecFailed, failure(err))
 		return
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	job, err := c.d.cfg.Service.Exec(sandbox.WithFollowed(ctx), c.sandbox, req, nil)
 	if err != nil {
 		c.end(s.id, wire.TypeExecFailed, failure(err))

@@ -13,8 +13,14 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// maxEntries bounds the entries of a directory that are listed.
-const maxEntries = 10_000
+const (
+	// maxEntries bounds the entries of a directory in one answer.
+	maxEntries = 10_000
+	// fullList is how many bytes of entries make an answer full.
+	fullList = wire.MaxFrame / 2
+	// entryCost is what an entry takes besides its path.
+	entryCost = 100
+)
 
 // handle is an open file or directory of a connection.
 type handle struct {
@@ -24,10 +30,11 @@ type handle struct {
 	// a handle runs at a time: busy says so. Both are guarded by the connection's mu.
 	end  uint64
 	busy bool
-	// rest are the entries that were not read of a directory, guarded by the
-	// connection's mu; nil for a file.
-	rest []wire.Info
 	dir  bool
+	// next is the cursor of the entries that were not read of a directory, and read says
+	// that all were. Both are guarded by the connection's listing.
+	next string
+	read bool
 }
 
 // fsSession is an operation on files. Of all, a write takes data.
@@ -70,7 +77,6 @@ func (c *conn) files(f *wire.Frame) error {
 		c.begin(f.ID, s, func() {
 			defer stop()
 			s.run(&m.Op, data)
-			_ = data.CloseWithError(io.ErrClosedPipe) // the reader of the connection may wait
 		})
 		return nil
 	}
@@ -79,12 +85,16 @@ func (c *conn) files(f *wire.Frame) error {
 }
 
 func (s *fsSession) run(op *wire.Op, data *io.PipeReader) {
-	ctx, err := s.c.alive()
+	if op.List != nil || op.ReadDir != nil {
+		s.c.listing.Lock()
+		defer s.c.listing.Unlock()
+	}
+	ctx, err := s.c.alive(s.c.ctx)
 	var result map[string]any
 	if err == nil {
 		result, err = s.do(ctx, op, data)
 	}
-	if data != nil { // before its client knows that it has failed
+	if data != nil { // before its client knows that it has failed; the reader of the connection may wait
 		_ = data.CloseWithError(io.ErrClosedPipe)
 	}
 	s.answer(result, err)
@@ -115,7 +125,10 @@ func (s *fsSession) do(ctx context.Context, op *wire.Op, data io.Reader) (map[st
 		info, err := s.stat(ctx, op.Stat.Path, follows(op.Stat))
 		return one("Stat", info), err
 	case op.List != nil:
-		list, err := s.list(ctx, op.List.Path)
+		list, more, err := s.list(ctx, op.List.Path, "", maxEntries)
+		if err == nil && more != "" {
+			err = sandbox.Errorf(sandbox.CodeTooLarge, "the directory has more than %d entries, or long names; list it with a command", maxEntries)
+		}
 		return one("List", list), err
 	case op.RealPath != nil:
 		out, err := s.tool(ctx, "readlink", "-f", "--", op.RealPath.Path)
@@ -158,17 +171,20 @@ func (s *fsSession) doOpen(ctx context.Context, op *wire.Op, data io.Reader) (ma
 		n, err := s.open(ctx, op.OpenFile)
 		return one("Handle", n), err
 	case op.OpenDir != nil:
-		list, err := s.list(ctx, op.OpenDir.Path)
+		info, err := s.stat(ctx, op.OpenDir.Path, true)
+		if err == nil && info.Kind != wire.KindDir {
+			err = invalid("%s is no directory", clip.Text(op.OpenDir.Path, maxShown))
+		}
 		if err != nil {
 			return nil, err
 		}
-		n, err := s.c.keep(&handle{path: op.OpenDir.Path, rest: list, dir: true})
+		n, err := s.c.keep(&handle{path: op.OpenDir.Path, dir: true})
 		return one("Handle", n), err
 	case op.CloseHandle != nil:
 		_, err := s.c.handle(op.CloseHandle.Handle, true)
 		return nil, err
 	case op.ReadDir != nil:
-		list, err := s.readDir(op.ReadDir)
+		list, err := s.readDir(ctx, op.ReadDir)
 		return one("List", list), err
 	case op.FStat != nil:
 		h, err := s.c.handle(op.FStat.Handle, false)
@@ -228,20 +244,24 @@ func viewFile(f *sandbox.FileInfo) wire.Info {
 	return v
 }
 
-func (s *fsSession) list(ctx context.Context, name string) ([]wire.Info, error) {
-	out := []wire.Info{}
-	for f, err := range sandbox.Each(ctx, func(ctx context.Context, p sandbox.Page) (*sandbox.List[sandbox.FileInfo], error) {
-		return s.c.d.cfg.Service.ListFiles(ctx, s.c.sandbox, sandbox.ListFilesRequest{Path: name, Page: p})
-	}) {
+// list lists a directory from a cursor on, until there are enough entries or the answer is
+// full. More is the cursor of the rest, empty if there is none.
+func (s *fsSession) list(ctx context.Context, name, cursor string, most int) (out []wire.Info, more string, err error) {
+	out = []wire.Info{}
+	for size := 0; ; {
+		page := sandbox.Page{Limit: min(most-len(out), sandbox.MaxPageSize), Cursor: cursor}
+		part, err := s.c.d.cfg.Service.ListFiles(ctx, s.c.sandbox, sandbox.ListFilesRequest{Path: name, Page: page})
 		if err != nil {
-			return nil, err
+			return nil, "", err
 		}
-		if len(out) == maxEntries {
-			return nil, sandbox.Errorf(sandbox.CodeTooLarge, "the directory has more than %d entries; list it with a command", maxEntries)
+		for i := range part.Items {
+			out = append(out, viewFile(&part.Items[i]))
+			size += len(part.Items[i].Path) + entryCost
 		}
-		out = append(out, viewFile(&f))
+		if cursor = part.NextCursor; cursor == "" || len(out) >= most || size >= fullList {
+			return out, cursor, nil
+		}
 	}
-	return out, nil
 }
 
 // remove removes a file, or a directory if it is to be one.
@@ -288,24 +308,26 @@ func (c *conn) handle(n uint64, closing bool) (*handle, error) {
 	return h, nil
 }
 
-func (s *fsSession) readDir(op *wire.HandleOp) ([]wire.Info, error) {
+// readDir reads the next entries of a directory. An empty list is the end.
+func (s *fsSession) readDir(ctx context.Context, op *wire.HandleOp) ([]wire.Info, error) {
 	h, err := s.c.handle(op.Handle, false)
-	if err != nil {
+	switch {
+	case err != nil:
 		return nil, err
-	}
-	if !h.dir {
+	case !h.dir:
 		return nil, invalid("the handle %d is not of a directory", op.Handle)
+	case h.read:
+		return []wire.Info{}, nil
 	}
-	s.c.mu.Lock()
-	defer s.c.mu.Unlock()
-	n := len(h.rest)
-	if op.Limit != nil && *op.Limit < uint64(n) {
-		n = max(int(*op.Limit), 1) // an empty list is the end
+	most := uint64(maxEntries)
+	if op.Limit != nil {
+		most = max(min(*op.Limit, most), 1)
 	}
-	n = min(n, len(h.rest))
-	list := h.rest[:n]
-	h.rest = h.rest[n:]
-	return list, nil
+	list, more, err := s.list(ctx, h.path, h.next, int(most))
+	if err == nil {
+		h.next, h.read = more, more == ""
+	}
+	return list, err
 }
 
 // read sends a range of a file.

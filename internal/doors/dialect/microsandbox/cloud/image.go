@@ -47,14 +47,8 @@ func (d *Door) template(ctx context.Context, image, pull string, wait time.Durat
 	built := microsandbox.TemplateName(image)
 	switch pull {
 	case "", pullMissing, pullNever:
-		for _, name := range []string{image, built} {
-			t, err := d.cfg.Service.GetTemplate(ctx, name)
-			if err == nil && t.State == sandbox.TemplateReady {
-				return name, nil
-			}
-			if code := sandbox.CodeOf(err); err != nil && code != sandbox.CodeNotFound && code != sandbox.CodeInvalid {
-				return "", err
-			}
+		if name, err := microsandbox.ReadyTemplate(ctx, d.cfg.Service, image); name != "" || err != nil {
+			return name, err
 		}
 	case pullAlways:
 	default:
@@ -90,7 +84,7 @@ func (d *Door) build(ctx context.Context, image, name string, force bool, wait t
 	case err != nil:
 		return err
 	case ended.State != sandbox.BuildReady:
-		d.discard(ctx, name)
+		microsandbox.DiscardTemplate(ctx, d.cfg.Service, name)
 		return refused("image", clip.Text(ended.Reason, 2000))
 	}
 	return nil
@@ -103,13 +97,4 @@ func (d *Door) running(ctx context.Context, name string) (*sandbox.Build, error)
 		return nil, err
 	}
 	return &page.Items[0], nil
-}
-
-// discard deletes the template of an image that could not be built: nobody gave it its
-// name, so nobody would look for it.
-func (d *Door) discard(ctx context.Context, name string) {
-	ctx = context.WithoutCancel(ctx)
-	if t, err := d.cfg.Service.GetTemplate(ctx, name); err == nil && t.State == sandbox.TemplateFailed && t.Version == 0 {
-		_ = d.cfg.Service.DeleteTemplate(ctx, name) // the build's error is what the caller is told
-	}
 }

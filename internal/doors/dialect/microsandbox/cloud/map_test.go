@@ -125,7 +125,7 @@ func TestUnknownFields(t *testing.T) {
 }
 
 func TestSecretsOfADescription(t *testing.T) {
-	mine := &sandbox.Secret{Name: "KK", Hosts: []string{"api.x.com"}, Auth: sandbox.SecretAuth{Type: "header"}}
+	mine := &sandbox.Secret{Name: "KK", Hosts: []string{"api.x.com"}, Auth: sandbox.SecretAuth{Type: "header", User: "x"}}
 	read := func(text string) *secretEntry {
 		var e secretEntry
 		if err := decodeJSON([]byte(text), &e); err != nil {
@@ -145,6 +145,7 @@ func TestSecretsOfADescription(t *testing.T) {
 		"a host less":      {`{` + good + `,"source":{"type":"env","var":"KK"}}`, "allowed_hosts"},
 		"a host more":      {`{` + good + `,"allowed_hosts":[{"type":"exact","value":"api.x.com"},{"type":"exact","value":"evil.test"}],"source":{"type":"env","var":"KK"}}`, "allowed_hosts"},
 		"the body":         {`{"env_var":"KK","injection":{"body":true},` + host + `,"source":{"type":"env","var":"KK"}}`, "injection"},
+		"no basic":         {`{"env_var":"KK","injection":{"basic_auth":false},` + host + `,"source":{"type":"env","var":"KK"}}`, "injection"},
 		"without identity": {`{"env_var":"KK","require_tls_identity":false,` + host + `,"source":{"type":"env","var":"KK"}}`, "require_tls_identity"},
 	} {
 		e := read(c.text)

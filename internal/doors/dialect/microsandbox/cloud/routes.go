@@ -3,9 +3,7 @@ package cloud
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"net/http"
-	"net/url"
 	"strings"
 
 	"github.com/cove-sh/cove/internal/clip"
@@ -13,30 +11,17 @@ import (
 	"github.com/cove-sh/cove/internal/limits"
 )
 
-const (
-	// maxBody bounds the body of a request, in bytes.
-	maxBody = 4 << 20
-	// maxPart bounds a part of the path, in bytes.
-	maxPart = 256
-)
+// maxBody bounds the body of a request, in bytes.
+const maxBody = 4 << 20
 
 // handler serves one route. Args are the parts of the path that match the pattern's
 // wildcards. It writes the answer, or returns an error and has written nothing.
 type handler func(w http.ResponseWriter, r *http.Request, args []string) error
 
-type route struct {
-	method  string
-	pattern []string // "*" matches any part
-	serve   handler
-}
-
-func on(method, pattern string, h handler) route {
-	return route{method, strings.Split(strings.Trim(pattern, "/"), "/"), h}
-}
-
 // allRoutes are all that is served. Routes by id come after those by name.
-func (d *Door) allRoutes() []route {
-	return []route{
+func (d *Door) allRoutes() []sdkdoor.Route[handler] {
+	on := sdkdoor.On[handler]
+	return []sdkdoor.Route[handler]{
 		on(http.MethodPost, "/v1/sandboxes", d.create),
 		on(http.MethodGet, "/v1/sandboxes", d.list),
 		on(http.MethodGet, "/v1/sandboxes/by-name/*", d.byName(d.get)),
@@ -57,10 +42,10 @@ func (d *Door) allRoutes() []route {
 
 // route serves a request of a caller who is authenticated.
 func (d *Door) route(w http.ResponseWriter, r *http.Request) {
-	found, args, allowed := match(d.routes, r)
+	found, args, allowed := sdkdoor.Find(d.routes, r)
 	switch {
 	case found != nil:
-		if err := found.serve(w, r, args); err != nil {
+		if err := found.Serve(w, r, args); err != nil {
 			if kindOf(err).status == http.StatusInternalServerError {
 				d.cfg.Log.ErrorContext(r.Context(), "serve microsandbox's API", "path", r.URL.Path, "error", err)
 			}
@@ -69,53 +54,11 @@ func (d *Door) route(w http.ResponseWriter, r *http.Request) {
 	case allowed != "":
 		d.cfg.Refuse(w, r)
 		w.Header().Set("Allow", allowed)
-		fail(w, http.StatusMethodNotAllowed, "method_not_allowed", "Cove does not serve "+routeText(r)+" of microsandbox's API; it serves "+allowed)
+		fail(w, http.StatusMethodNotAllowed, "method_not_allowed", sdkdoor.Unserved(r, product, allowed))
 	default:
 		d.cfg.Refuse(w, r)
-		fail(w, http.StatusNotFound, "route_not_served", "Cove does not serve "+routeText(r)+" of microsandbox's API; see docs/compat.md for what it serves")
+		fail(w, http.StatusNotFound, "route_not_served", sdkdoor.Unserved(r, product, ""))
 	}
-}
-
-func routeText(r *http.Request) string { return r.Method + " " + clip.Text(r.URL.Path, maxShown) }
-
-// match finds the route of a request. It uses the path as it was sent, so that an
-// encoded slash is part of a name; "." and ".." match nothing.
-func match(routes []route, r *http.Request) (found *route, args []string, allowed string) {
-	parts := strings.Split(strings.TrimPrefix(r.URL.EscapedPath(), "/"), "/")
-	for i, part := range parts {
-		plain, err := url.PathUnescape(part)
-		if err != nil || plain == "" || plain == "." || plain == ".." || len(plain) > maxPart {
-			return nil, nil, ""
-		}
-		parts[i] = plain
-	}
-	var methods []string
-	for i := range routes {
-		open, ok := routes[i].matches(parts)
-		switch {
-		case !ok:
-		case routes[i].method == r.Method:
-			return &routes[i], open, ""
-		default:
-			methods = append(methods, routes[i].method)
-		}
-	}
-	return nil, nil, strings.Join(methods, ", ")
-}
-
-func (t *route) matches(parts []string) (open []string, ok bool) {
-	if len(parts) != len(t.pattern) {
-		return nil, false
-	}
-	for i, want := range t.pattern {
-		switch {
-		case want == "*":
-			open = append(open, parts[i])
-		case want != parts[i]:
-			return nil, false
-		}
-	}
-	return open, true
 }
 
 // decode reads a JSON object into v. A member that is not known is refused by its name,
@@ -130,31 +73,33 @@ func decode(w http.ResponseWriter, r *http.Request, v any) error {
 }
 
 func decodeJSON(data []byte, v any) error {
-	if err := limits.CheckJSON(data); err != nil {
-		return invalid("the body is not valid: %v", err)
+	err := limits.CheckJSON(data) // of all members
+	if err == nil {
+		err = sdkdoor.DecodeJSON(withoutSilent(data), v)
 	}
+	if name, ok := sdkdoor.UnknownMember(err); ok {
+		return refused(clip.Text(name, maxShown), "Cove does not know this field of microsandbox's, and does not ignore it; leave it out")
+	}
+	if err != nil {
+		return invalid("the body is not valid: %s", clip.Text(strings.TrimPrefix(err.Error(), "json: "), maxShown))
+	}
+	return nil
+}
+
+// withoutSilent returns JSON without the members that say nothing. What is not valid
+// stays as it is.
+func withoutSilent(data []byte) []byte {
 	var tree any
 	dec := json.NewDecoder(bytes.NewReader(data))
 	dec.UseNumber()
-	err := dec.Decode(&tree)
-	if err == nil && len(bytes.TrimSpace(data[dec.InputOffset():])) > 0 {
-		err = errors.New("there is more after the object")
+	if dec.Decode(&tree) != nil {
+		return data
 	}
+	out, err := json.Marshal(spoken(tree))
 	if err != nil {
-		return invalid("the body is not valid: %s", clip.Text(err.Error(), maxShown))
+		return data
 	}
-	if data, err = json.Marshal(spoken(tree)); err != nil {
-		return err
-	}
-	dec = json.NewDecoder(bytes.NewReader(data))
-	dec.DisallowUnknownFields()
-	if err = dec.Decode(v); err == nil {
-		return nil
-	}
-	if name, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
-		return refused(clip.Text(strings.Trim(name, `"`), maxShown), "Cove does not know this field of microsandbox's, and does not ignore it; leave it out")
-	}
-	return invalid("the body is not valid: %s", clip.Text(strings.TrimPrefix(err.Error(), "json: "), maxShown))
+	return append(out, data[dec.InputOffset():]...)
 }
 
 // spoken takes from objects the members that say nothing: null, and what is empty.

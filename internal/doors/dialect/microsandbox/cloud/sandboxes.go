@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"maps"
 	"net/http"
 	"strconv"
 	"strings"
@@ -252,12 +253,8 @@ func (d *Door) start(w http.ResponseWriter, r *http.Request, s *sandbox.Sandbox)
 	}
 	s, err := d.cfg.Service.Resume(r.Context(), s.ID, sandbox.ResumeRequest{})
 	if err == nil && s.Metadata[tagCreated] != "" {
-		tags := map[string]string{}
-		for key, value := range s.Metadata {
-			if key != tagCreated {
-				tags[key] = value
-			}
-		}
+		tags := maps.Clone(s.Metadata)
+		delete(tags, tagCreated)
 		s, err = d.cfg.Service.Update(r.Context(), s.ID, sandbox.UpdateRequest{Metadata: tags})
 	}
 	if err != nil {

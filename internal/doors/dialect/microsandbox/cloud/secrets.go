@@ -82,7 +82,6 @@ func (d *Door) bind(ctx context.Context, s *secrets, req *sandbox.CreateRequest)
 // check refuses what would have no effect, and returns the name of the secret.
 func (e *secretEntry) check(violation string) (name string, err error) {
 	const field = "network.secrets.entries"
-	off := func(b *bool) bool { return b != nil && !*b }
 	switch {
 	case e.Value.Reveal() != "":
 		return "", refused(field, "a value in the description of a sandbox is refused; keep it with \"cove secret create NAME\" and give the source {type: store, reference: NAME}")
@@ -104,6 +103,8 @@ func (e *secretEntry) check(violation string) (name string, err error) {
 	return "", refused(field+".source", "name a secret of Cove's: {type: store, reference: NAME}")
 }
 
+func off(b *bool) bool { return b != nil && !*b }
+
 // matches refuses a secret that Cove would send elsewhere, or in another way, than the
 // description says.
 func (e *secretEntry) matches(s *sandbox.Secret) error {
@@ -111,9 +112,7 @@ func (e *secretEntry) matches(s *sandbox.Secret) error {
 	var hosts []string
 	for _, h := range e.Hosts {
 		switch h.Type {
-		case "exact":
-			hosts = append(hosts, h.Value)
-		case "wildcard":
+		case "exact", "wildcard":
 			hosts = append(hosts, h.Value)
 		default:
 			return refused(field+".allowed_hosts", "a secret has hosts that it is for; give them, exact or wildcard")
@@ -123,8 +122,9 @@ func (e *secretEntry) matches(s *sandbox.Secret) error {
 	if slices.Sort(hosts); !slices.Equal(slices.Compact(hosts), slices.Compact(have)) {
 		return refused(field+".allowed_hosts", "the secret "+s.Name+" is for other hosts; give exactly its own, as \"cove secret list\" shows them")
 	}
-	if e.Injection.Body != s.Auth.Body || e.Injection.Query != (s.Auth.Type == "query") {
-		return refused(field+".injection", "the secret "+s.Name+" travels in another way; give its own (body, query_params), as \"cove secret list\" shows it")
+	basic := s.Auth.Type == "basic" || s.Auth.User != ""
+	if e.Injection.Body != s.Auth.Body || e.Injection.Query != (s.Auth.Type == "query") || basic && off(e.Injection.Basic) {
+		return refused(field+".injection", "the secret "+s.Name+" travels in another way; give its own (body, query_params, basic_auth), as \"cove secret list\" shows it")
 	}
 	return nil
 }

@@ -37,7 +37,7 @@ func (c *conn) connect(f *wire.Frame) error {
 	}
 	s := &tcpSession{c: c, id: f.ID}
 	s.ctx, s.cancel = context.WithCancel(c.ctx)
-	s.out = stdin.New(s.write)
+	s.out = stdin.NewSized(s.write, maxWaiting)
 	c.begin(f.ID, s, func() {
 		defer s.cancel()
 		s.run(&m)
@@ -60,13 +60,11 @@ func (s *tcpSession) run(m *wire.TCPConnect) {
 		s.fail("Cove connects to the sandbox's own ports alone, at localhost, and not to " + clip.Text(m.Host, maxShown))
 		return
 	}
-	ctx, err := s.c.alive()
+	ctx, err := s.c.alive(s.ctx)
 	if err != nil {
 		s.fail(sandbox.MessageOf(err))
 		return
 	}
-	ctx, stop := mergeCancel(ctx, s.ctx)
-	defer stop()
 	conn, err := s.c.d.cfg.Service.DialPort(ctx, s.c.sandbox, int(m.Port))
 	if err != nil {
 		s.fail(sandbox.MessageOf(err))
@@ -94,16 +92,6 @@ func (s *tcpSession) run(m *wire.TCPConnect) {
 	_ = conn.Close()
 	<-written
 	s.c.end(s.id, wire.TypeTCPClosed, nil)
-}
-
-// mergeCancel is ctx, and ends with other too.
-func mergeCancel(ctx, other context.Context) (context.Context, func()) {
-	ctx, cancel := context.WithCancel(ctx)
-	stop := context.AfterFunc(other, cancel)
-	return ctx, func() {
-		stop()
-		cancel()
-	}
 }
 
 // receiveAll sends what the port sends, to its end. An error is one of either side.

@@ -18,6 +18,7 @@ import (
 	"net/http"
 
 	"github.com/cove-sh/cove/internal/doors/dialect/gate"
+	"github.com/cove-sh/cove/internal/doors/dialect/sdkdoor"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -63,7 +64,7 @@ type Config struct {
 // Door serves the product's planes. It is safe for concurrent use.
 type Door struct {
 	cfg           Config
-	control, data []route
+	control, data []sdkdoor.Route[handler]
 	// both serve those who are authenticated.
 	serveControl, serveData http.Handler
 	// zips bounds the archives that are made at once.

@@ -1,9 +1,6 @@
 package api
 
 import (
-	"bytes"
-	"encoding/json"
-	"errors"
 	"net/http"
 	"net/url"
 	"slices"
@@ -11,14 +8,11 @@ import (
 
 	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/internal/doors/dialect/sdkdoor"
-	"github.com/cove-sh/cove/internal/limits"
 )
 
 const (
 	// maxBody bounds the body of a request but of an upload, in bytes.
 	maxBody = 4 << 20
-	// maxPart bounds a part of the path, in bytes.
-	maxPart = 256
 	// maxShown bounds what an error quotes of a client's input, in bytes.
 	maxShown = 128
 )
@@ -27,19 +21,10 @@ const (
 // wildcards. It writes the answer, or returns an error and has written nothing.
 type handler func(w http.ResponseWriter, r *http.Request, args []string) error
 
-type route struct {
-	method  string
-	pattern []string // "*" matches any part
-	serve   handler
-}
-
-func on(method, pattern string, h handler) route {
-	return route{method, strings.Split(strings.Trim(pattern, "/"), "/"), h}
-}
-
 // controlRoutes are all that is served of the control plane.
-func (d *Door) controlRoutes() []route {
-	return []route{
+func (d *Door) controlRoutes() []sdkdoor.Route[handler] {
+	on := sdkdoor.On[handler]
+	return []sdkdoor.Route[handler]{
 		on(http.MethodPost, "/sandboxes", d.create),
 		on(http.MethodGet, "/sandboxes", d.list),
 		on(http.MethodGet, "/sandboxes/*", d.get),
@@ -72,8 +57,9 @@ func (d *Door) controlRoutes() []route {
 }
 
 // dataRoutes are all that is served of a sandbox's data plane.
-func (d *Door) dataRoutes() []route {
-	return []route{
+func (d *Door) dataRoutes() []sdkdoor.Route[handler] {
+	on := sdkdoor.On[handler]
+	return []sdkdoor.Route[handler]{
 		on(http.MethodPost, "/exec", d.exec),
 		on(http.MethodPost, "/exec/stream", d.execStream),
 		on(http.MethodGet, "/exec/connect", d.spawn),
@@ -83,12 +69,12 @@ func (d *Door) dataRoutes() []route {
 }
 
 // plane serves a table of routes to callers who are authenticated.
-func (d *Door) plane(routes []route) http.Handler {
+func (d *Door) plane(routes []sdkdoor.Route[handler]) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		found, args, allowed := match(routes, r)
+		found, args, allowed := sdkdoor.Find(routes, r)
 		switch {
 		case found != nil:
-			if err := found.serve(w, r, args); err != nil {
+			if err := found.Serve(w, r, args); err != nil {
 				if kindOf(err).status == http.StatusInternalServerError {
 					d.cfg.Log.ErrorContext(r.Context(), "serve Superserve's API", "path", r.URL.Path, "error", err)
 				}
@@ -97,54 +83,12 @@ func (d *Door) plane(routes []route) http.Handler {
 		case len(allowed) > 0:
 			d.cfg.Refuse(w, r)
 			w.Header().Set("Allow", allowed)
-			fail(w, http.StatusMethodNotAllowed, "method_not_allowed", "Cove does not serve "+routeText(r)+" of Superserve's API; it serves "+allowed)
+			fail(w, http.StatusMethodNotAllowed, "method_not_allowed", sdkdoor.Unserved(r, "Superserve", allowed))
 		default:
 			d.cfg.Refuse(w, r)
-			fail(w, http.StatusNotFound, "not_found", "Cove does not serve "+routeText(r)+" of Superserve's API; see docs/compat.md for what it serves")
+			fail(w, http.StatusNotFound, "not_found", sdkdoor.Unserved(r, "Superserve", ""))
 		}
 	})
-}
-
-func routeText(r *http.Request) string { return r.Method + " " + clip.Text(r.URL.Path, maxShown) }
-
-// match finds the route of a request. It uses the path as it was sent, so that an
-// encoded slash is part of a name; "." and ".." match nothing.
-func match(routes []route, r *http.Request) (found *route, args []string, allowed string) {
-	parts := strings.Split(strings.TrimPrefix(r.URL.EscapedPath(), "/"), "/")
-	for i, part := range parts {
-		plain, err := url.PathUnescape(part)
-		if err != nil || plain == "" || plain == "." || plain == ".." || len(plain) > maxPart {
-			return nil, nil, ""
-		}
-		parts[i] = plain
-	}
-	var methods []string
-	for i := range routes {
-		open, ok := routes[i].matches(parts)
-		switch {
-		case !ok:
-		case routes[i].method == r.Method:
-			return &routes[i], open, ""
-		default:
-			methods = append(methods, routes[i].method)
-		}
-	}
-	return nil, nil, strings.Join(methods, ", ")
-}
-
-func (t *route) matches(parts []string) (open []string, ok bool) {
-	if len(parts) != len(t.pattern) {
-		return nil, false
-	}
-	for i, want := range t.pattern {
-		switch {
-		case want == "*":
-			open = append(open, parts[i])
-		case want != parts[i]:
-			return nil, false
-		}
-	}
-	return open, true
 }
 
 // decode reads a JSON object into v, in which a member that is not known is refused
@@ -158,22 +102,14 @@ func decode(w http.ResponseWriter, r *http.Request, v any) error {
 }
 
 func decodeJSON(data []byte, v any) error {
-	if err := limits.CheckJSON(data); err != nil {
-		return invalid("the body is not valid: %v", err)
+	err := sdkdoor.DecodeJSON(data, v)
+	if name, ok := sdkdoor.UnknownMember(err); ok {
+		return invalid("%s: Cove does not know this field of Superserve's, and does not ignore it; leave it out", clip.Text(name, maxShown))
 	}
-	dec := json.NewDecoder(bytes.NewReader(data))
-	dec.DisallowUnknownFields()
-	err := dec.Decode(v)
-	if err == nil && len(bytes.TrimSpace(data[dec.InputOffset():])) > 0 {
-		err = errors.New("there is more after the object")
+	if err != nil {
+		return invalid("the body is not valid: %s", clip.Text(strings.TrimPrefix(err.Error(), "json: "), maxShown))
 	}
-	if err == nil {
-		return nil
-	}
-	if name, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
-		return invalid("%s: Cove does not know this field of Superserve's, and does not ignore it; leave it out", clip.Text(strings.Trim(name, `"`), maxShown))
-	}
-	return invalid("the body is not valid: %s", clip.Text(strings.TrimPrefix(err.Error(), "json: "), maxShown))
+	return nil
 }
 
 // onlyParams refuses query parameters that are not known or are given twice.
