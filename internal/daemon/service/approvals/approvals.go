@@ -73,12 +73,30 @@ func valid(q *engine.Question) bool {
 	if q.Host != "" {
 		return validHost.MatchString(q.Host) && q.Address == ""
 	}
-	_, err := netip.ParseAddr(q.Address)
-	return err == nil && len(q.Address) <= maxAddress
+	addr, err := netip.ParseAddr(q.Address)
+	return err == nil && addr.Zone() == "" // which may be any text
 }
 
-// maxAddress is the longest form of an address, with a zone of 16 bytes.
-const maxAddress = 64
+// maxOpen is the longest time for which a policy lets a question be open.
+const maxOpen = sandbox.MaxAskTimeoutSeconds * time.Second
+
+// bounded returns a question with the times and the number of one that is open now.
+func bounded(q engine.Question) engine.Question {
+	now := time.Now()
+	within := func(t, first, last time.Time) time.Time {
+		switch {
+		case t.Before(first):
+			return first
+		case t.After(last):
+			return last
+		}
+		return t
+	}
+	q.Since = within(q.Since, now.Add(-maxOpen), now).UTC()
+	q.Expires = within(q.Expires, q.Since, q.Since.Add(maxOpen)).UTC()
+	q.Waiting = min(max(q.Waiting, 0), sandbox.MaxMaxConnections)
+	return q
+}
 
 // Report replaces the open questions of an instance. It returns the ids of those for
 // which there is no room: they are to be refused.
@@ -90,10 +108,10 @@ func (b *Book) Report(o Owner, questions []engine.Question) (excess []string) {
 	questions = questions[:min(len(questions), sandbox.MaxOpenApprovals)]
 	asked := map[string]bool{}
 	for i := range questions {
-		q := &questions[i]
-		if !valid(q) {
+		if !valid(&questions[i]) {
 			continue
 		}
+		q := bounded(questions[i])
 		e := b.open[q.ID]
 		switch {
 		case e != nil && e.Instance != o.Instance:
@@ -107,7 +125,7 @@ func (b *Book) Report(o Owner, questions []engine.Question) (excess []string) {
 		case b.known(q.ID):
 			continue // it has ended here, and the cell does not know yet
 		default:
-			e = b.add(o, q)
+			e = b.add(o, &q)
 			told = append(told, e)
 		}
 		asked[q.ID] = true
@@ -124,7 +142,7 @@ func (b *Book) add(o Owner, q *engine.Question) *entry {
 	e := &entry{Owner: o, Approval: sandbox.Approval{
 		ID: q.ID, SandboxID: o.SandboxID, SandboxName: o.Name,
 		ApprovalSubject: sandbox.ApprovalSubject{Protocol: q.Protocol, Host: q.Host, Address: q.Address, Port: q.Port},
-		State:           sandbox.ApprovalOpen, AskedAt: q.Since.UTC(), ExpiresAt: q.Expires.UTC(), Waiting: q.Waiting,
+		State:           sandbox.ApprovalOpen, AskedAt: q.Since, ExpiresAt: q.Expires, Waiting: q.Waiting,
 	}}
 	b.open[q.ID] = e
 	b.teams[o.Team]++
