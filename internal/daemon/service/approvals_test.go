@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/cove-sh/cove/internal/daemon/store"
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/engine/memory"
 	"github.com/cove-sh/cove/sandbox"
@@ -184,15 +185,25 @@ func TestApprovalForASandbox(t *testing.T) {
 func TestAnswersAreBounded(t *testing.T) {
 	w := newHarness(t)
 	x := w.asking("x")
-	for i := range sandbox.MaxAnswers + 1 {
+	_, err := w.store.UpdateSandbox(t.Context(), x.ID, store.Change{Apply: func(r *store.Record) error {
+		for i := range sandbox.MaxAnswers - 1 {
+			r.Answers = append(r.Answers, store.Answer{ApprovalSubject: sandbox.ApprovalSubject{Protocol: "tcp", Address: "192.0.2.1", Port: i + 1}})
+		}
+		return nil
+	}})
+	must(t, err)
+	for i := range 2 {
 		w.engine.Ask(x.ID, asks(i))
 		w.await(sandbox.EventApprovalAsked, i+1)
 		_, err := w.AnswerApproval(asRed(t), asks(i).ID, sandbox.AnswerApprovalRequest{Allow: true, Scope: sandbox.ApproveSandbox})
-		if i < sandbox.MaxAnswers {
+		if i == 0 {
 			must(t, err)
 			continue
 		}
 		wantCode(t, err, sandbox.CodeQuotaExceeded)
+	}
+	if n := len(w.record(x.ID).Answers); n != sandbox.MaxAnswers {
+		t.Errorf("%d answers hold", n)
 	}
 }
 
@@ -357,6 +368,31 @@ func TestHostileQuestions(t *testing.T) {
 		if _, err := json.Marshal(a); err != nil || a.Waiting < 0 || time.Until(a.AskedAt) > 0 || time.Until(a.ExpiresAt) > sandbox.MaxAskTimeoutSeconds*time.Second {
 			t.Errorf("%s is asked at %v until %v by %d; %v", a.ID, a.AskedAt, a.ExpiresAt, a.Waiting, err)
 		}
+	}
+}
+
+// Attack: a cell withdraws its questions and asks others, without end.
+func TestQuestionsWithoutEnd(t *testing.T) {
+	w := newHarness(t)
+	x := w.asking("x")
+	for round := range 3 {
+		var all []engine.Question
+		for i := range sandbox.MaxOpenApprovals {
+			all = append(all, asks(round*sandbox.MaxOpenApprovals+i))
+		}
+		w.engine.Ask(x.ID, all...)
+		if round < 2 {
+			w.await(sandbox.EventApprovalAsked, (round+1)*sandbox.MaxOpenApprovals)
+		}
+	}
+	for end := time.Now().Add(time.Minute); len(w.state.Answers(x.ID)) < sandbox.MaxOpenApprovals/2; {
+		if time.Now().After(end) {
+			t.Fatal("a third time as many were not refused")
+		}
+		waitUnless(t.Context(), 5*time.Millisecond, nil)
+	}
+	if open := w.approvalIDs(asRed(t), sandbox.ListApprovalsRequest{}); len(open) > sandbox.MaxOpenApprovals/2 {
+		t.Errorf("%d of a third time as many are open", len(open))
 	}
 }
 

@@ -9,11 +9,14 @@
 package approvals
 
 import (
+	"maps"
 	"net/netip"
 	"regexp"
 	"slices"
 	"sync"
 	"time"
+
+	"golang.org/x/time/rate"
 
 	"github.com/cove-sh/cove/internal/daemon/service/call"
 	"github.com/cove-sh/cove/internal/daemon/service/validate"
@@ -39,9 +42,10 @@ type Book struct {
 	telling sync.Mutex
 
 	mu    sync.Mutex
-	open  map[string]*entry // guarded by mu; by id
-	ended []*entry          // guarded by mu; the oldest first
-	teams map[string]int    // guarded by mu; open questions
+	open  map[string]*entry        // guarded by mu; by id
+	ended []*entry                 // guarded by mu; the oldest first
+	teams map[string]int           // guarded by mu; open questions
+	more  map[string]*rate.Limiter // guarded by mu; new questions, by instance
 }
 
 // entry is a question. It is guarded by Book.mu.
@@ -57,7 +61,7 @@ type entry struct {
 // New returns a book without questions. Tell is told of each question when it is asked
 // and when it has ended; it must not call the book.
 func New(tell func(Owner, sandbox.Approval)) *Book {
-	return &Book{tell: tell, open: map[string]*entry{}, teams: map[string]int{}}
+	return &Book{tell: tell, open: map[string]*entry{}, teams: map[string]int{}, more: map[string]*rate.Limiter{}}
 }
 
 var (
@@ -119,11 +123,11 @@ func (b *Book) Report(o Owner, questions []engine.Question) (excess []string) {
 		case e != nil:
 			e.Waiting = q.Waiting
 			b.move(e, o)
-		case len(b.open) >= sandbox.MaxOpenApprovalsServer || b.teams[o.Team] >= sandbox.MaxOpenApprovalsTeam:
-			excess = append(excess, q.ID)
-			continue
 		case b.known(q.ID):
 			continue // it has ended here, and the cell does not know yet
+		case len(b.open) >= sandbox.MaxOpenApprovalsServer || b.teams[o.Team] >= sandbox.MaxOpenApprovalsTeam || !b.another(o.Instance):
+			excess = append(excess, q.ID)
+			continue
 		default:
 			e = b.add(o, &q)
 			told = append(told, e)
@@ -135,6 +139,21 @@ func (b *Book) Report(o Owner, questions []engine.Question) (excess []string) {
 	b.mu.Unlock()
 	b.tellOf(told, all)
 	return excess
+}
+
+// another reports whether an instance may ask a new question now. It may twice as often as
+// a cell of Cove's does: each question is an event and in the audit record, however short
+// it is open. It requires mu.
+func (b *Book) another(instance string) bool {
+	l := b.more[instance]
+	if l == nil {
+		if len(b.more) >= sandbox.MaxOpenApprovalsServer {
+			maps.DeleteFunc(b.more, func(_ string, l *rate.Limiter) bool { return l.Tokens() >= float64(l.Burst()) })
+		}
+		l = rate.NewLimiter(2, 2*sandbox.MaxOpenApprovals)
+		b.more[instance] = l
+	}
+	return l.Allow()
 }
 
 // add requires mu.
