@@ -182,7 +182,7 @@ func (g *Gateway) Questions() []Question {
 func (g *Gateway) AnswerQuestion(id string, allow bool) error {
 	refusal := ""
 	if !allow {
-		refusal = "somebody was asked, and has refused it"
+		refusal = "it was refused: by somebody who was asked, or because too many questions are open"
 	}
 	k := g.asker
 	k.mu.Lock()
