@@ -86,13 +86,13 @@ func (s *Service) takeQuestions(instance string, open []engine.Question) {
 		return
 	}
 	asking, err := s.askingInstance(ctx, instance)
-	for _, id := range excess {
-		if err == nil {
-			err = asking.AnswerQuestion(ctx, id, false)
+	for i := 0; i < len(excess) && err == nil; i++ {
+		if err = asking.AnswerQuestion(ctx, excess[i], false); errors.Is(err, engine.ErrNoQuestion) {
+			err = nil // it is over already, and others may not be
 		}
-		if err != nil && !errors.Is(err, engine.ErrNoQuestion) && ctx.Err() == nil {
-			s.log.Warn("refuse what nobody can be asked", "instance", instance, "error", err)
-		}
+	}
+	if err != nil && !errors.Is(err, engine.ErrNoQuestion) && ctx.Err() == nil {
+		s.log.Warn("refuse what nobody can be asked", "instance", instance, "error", err)
 	}
 }
 

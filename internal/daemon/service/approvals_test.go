@@ -2,6 +2,7 @@ package service
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/cove-sh/cove/internal/daemon/store"
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/engine/memory"
 	"github.com/cove-sh/cove/sandbox"
@@ -183,15 +185,25 @@ func TestApprovalForASandbox(t *testing.T) {
 func TestAnswersAreBounded(t *testing.T) {
 	w := newHarness(t)
 	x := w.asking("x")
-	for i := range sandbox.MaxAnswers + 1 {
+	_, err := w.store.UpdateSandbox(t.Context(), x.ID, store.Change{Apply: func(r *store.Record) error {
+		for i := range sandbox.MaxAnswers - 1 {
+			r.Answers = append(r.Answers, store.Answer{ApprovalSubject: sandbox.ApprovalSubject{Protocol: "tcp", Address: "192.0.2.1", Port: i + 1}})
+		}
+		return nil
+	}})
+	must(t, err)
+	for i := range 2 {
 		w.engine.Ask(x.ID, asks(i))
 		w.await(sandbox.EventApprovalAsked, i+1)
 		_, err := w.AnswerApproval(asRed(t), asks(i).ID, sandbox.AnswerApprovalRequest{Allow: true, Scope: sandbox.ApproveSandbox})
-		if i < sandbox.MaxAnswers {
+		if i == 0 {
 			must(t, err)
 			continue
 		}
 		wantCode(t, err, sandbox.CodeQuotaExceeded)
+	}
+	if n := len(w.record(x.ID).Answers); n != sandbox.MaxAnswers {
+		t.Errorf("%d answers hold", n)
 	}
 }
 
@@ -334,13 +346,53 @@ func TestHostileQuestions(t *testing.T) {
 		bad(func(q *engine.Question) { q.Host = strings.Repeat("a", 254) }),
 		bad(func(q *engine.Question) { q.Host, q.Address = "", "not an address" }),
 		bad(func(q *engine.Question) { q.Address = "192.0.2.1" }),
+		bad(func(q *engine.Question) { q.Host, q.Address = "", "fe80::1%\x1b[2J" }),
 		bad(func(q *engine.Question) { q.Port = 65536 }),
 		bad(func(q *engine.Question) { q.Protocol = "sctp" }),
 		asks(1),
+		func() engine.Question {
+			q := asks(2)
+			// A year of five digits is not in JSON: it would break the list of the team.
+			q.Since = time.Date(9999, 12, 31, 23, 0, 0, 0, time.FixedZone("", -12*3600))
+			q.Expires, q.Waiting = q.Since, -1<<40
+			return q
+		}(),
 	)
-	w.await(sandbox.EventApprovalAsked, 1)
-	if got := w.approvalIDs(asRed(t), sandbox.ListApprovalsRequest{}); !slices.Equal(got, []string{asks(1).ID}) {
-		t.Errorf("asked are %q", got)
+	w.await(sandbox.EventApprovalAsked, 2)
+	list, err := w.ListApprovals(asRed(t), sandbox.ListApprovalsRequest{})
+	must(t, err)
+	if len(list.Items) != 2 {
+		t.Errorf("asked are %+v", list.Items)
+	}
+	for _, a := range list.Items {
+		if _, err := json.Marshal(a); err != nil || a.Waiting < 0 || time.Until(a.AskedAt) > 0 || time.Until(a.ExpiresAt) > sandbox.MaxAskTimeoutSeconds*time.Second {
+			t.Errorf("%s is asked at %v until %v by %d; %v", a.ID, a.AskedAt, a.ExpiresAt, a.Waiting, err)
+		}
+	}
+}
+
+// Attack: a cell withdraws its questions and asks others, without end.
+func TestQuestionsWithoutEnd(t *testing.T) {
+	w := newHarness(t)
+	x := w.asking("x")
+	for round := range 3 {
+		var all []engine.Question
+		for i := range sandbox.MaxOpenApprovals {
+			all = append(all, asks(round*sandbox.MaxOpenApprovals+i))
+		}
+		w.engine.Ask(x.ID, all...)
+		if round < 2 {
+			w.await(sandbox.EventApprovalAsked, (round+1)*sandbox.MaxOpenApprovals)
+		}
+	}
+	for end := time.Now().Add(time.Minute); len(w.state.Answers(x.ID)) < sandbox.MaxOpenApprovals/2; {
+		if time.Now().After(end) {
+			t.Fatal("a third time as many were not refused")
+		}
+		waitUnless(t.Context(), 5*time.Millisecond, nil)
+	}
+	if open := w.approvalIDs(asRed(t), sandbox.ListApprovalsRequest{}); len(open) > sandbox.MaxOpenApprovals/2 {
+		t.Errorf("%d of a third time as many are open", len(open))
 	}
 }
 
@@ -349,8 +401,11 @@ func TestHostileQuestions(t *testing.T) {
 func TestThousandQuestions(t *testing.T) {
 	w := newHarness(t)
 	n := 0
+	var asking []string
+	w.state.Fail(memory.StepAnswer, memory.Before, engine.ErrNoQuestion) // one has ended by itself
 	for i := range sandbox.MaxOpenApprovalsTeam/sandbox.MaxOpenApprovals + 1 {
 		x := w.asking(fmt.Sprintf("x%d", i))
+		asking = append(asking, x.ID)
 		var all []engine.Question
 		for range sandbox.MaxOpenApprovals + 5 { // more than a cell of ours reports
 			n++
@@ -359,6 +414,17 @@ func TestThousandQuestions(t *testing.T) {
 		w.engine.Ask(x.ID, all...)
 	}
 	w.await(sandbox.EventApprovalAsked, sandbox.MaxOpenApprovalsTeam)
+	end := time.Now().Add(time.Minute)
+	for refused := 0; refused < sandbox.MaxOpenApprovals-1; {
+		if time.Now().After(end) {
+			t.Fatalf("%d of those that are too many were refused", refused)
+		}
+		waitUnless(t.Context(), 5*time.Millisecond, nil)
+		refused = 0
+		for _, id := range asking {
+			refused += len(w.state.Answers(id))
+		}
+	}
 	last := ""
 	open := 0
 	for {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -93,6 +94,58 @@ func TestAskBeforeBuilding(t *testing.T) {
 type waiting struct {
 	*fake
 	answered chan sandbox.AnswerApprovalRequest
+}
+
+// forksOf has a sandbox whose forks ask, and one of another's forks.
+type forksOf struct{ *waiting }
+
+func (w *forksOf) Get(_ context.Context, ref string) (*sandbox.Sandbox, error) {
+	return map[string]*sandbox.Sandbox{
+		"work": {ID: "sbx-0"}, "sbx-1": {ID: "sbx-1", ForkedFrom: "sbx-0"}, "sbx-2": {ID: "sbx-2", ForkedFrom: "sbx-9"},
+	}[ref], nil
+}
+
+func (w *forksOf) ListApprovals(ctx context.Context, req sandbox.ListApprovalsRequest) (*sandbox.List[sandbox.Approval], error) {
+	if req.Sandbox != "" {
+		return &sandbox.List[sandbox.Approval]{}, nil
+	}
+	list, err := w.waiting.ListApprovals(ctx, req)
+	other := list.Items[0]
+	other.ID, other.SandboxID, other.Host = "apr-2", "sbx-2", "other.example"
+	list.Items = append([]sandbox.Approval{other}, list.Items...)
+	return list, err
+}
+
+func (w *forksOf) Try(ctx context.Context, _ string, _ sandbox.TryRequest, _ func(sandbox.TryEvent) error) (*sandbox.TryResult, error) {
+	if _, err := w.Exec(ctx, "", sandbox.ExecRequest{}, nil); err != nil {
+		return nil, err
+	}
+	return &sandbox.TryResult{}, nil
+}
+
+// Attempts run in forks, which ask in their own names.
+func TestUserAnswersPolicyOfForks(t *testing.T) {
+	u := &forksOf{&waiting{newFake(), make(chan sandbox.AnswerApprovalRequest, 1)}}
+	w := serve(t, Config{Service: u})
+	var asked []string
+	opts := &mcp.ClientOptions{ElicitationHandler: func(_ context.Context, r *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
+		asked = append(asked, r.Params.Message)
+		return &mcp.ElicitResult{Action: "accept", Content: map[string]any{}}, nil
+	}}
+	client := mcp.NewClient(&mcp.Implementation{Name: "t", Version: "1"}, opts)
+	cs, err := client.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: w.url + "/mcp/x/time", HTTPClient: w.client}, &mcp.ClientSessionOptions{ProtocolVersion: "2025-11-25"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cs.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if _, err := cs.CallTool(ctx, &mcp.CallToolParams{Name: "sandbox_try", Arguments: map[string]any{"sandbox": "work", "commands": []string{"curl https://example.com"}}}); err != nil {
+		t.Error(err)
+	}
+	if len(asked) != 1 || !strings.Contains(asked[0], "sandbox sbx-1 wants to connect to example.com:443") {
+		t.Errorf("asked %q", asked)
+	}
 }
 
 func (w *waiting) ListApprovals(context.Context, sandbox.ListApprovalsRequest) (*sandbox.List[sandbox.Approval], error) {

@@ -170,7 +170,7 @@ func (w *watch) hear(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if w.quiet > 0 {
-		stop := w.untilQuiet(cancel)
+		stop := w.untilQuiet(ctx, cancel)
 		defer stop()
 	}
 	w.mu.Lock()
@@ -186,7 +186,7 @@ func (w *watch) hear(ctx context.Context) {
 
 // untilQuiet calls cancel when the client has asked for nothing in a while and nothing
 // but the list is followed.
-func (w *watch) untilQuiet(cancel context.CancelFunc) (stop func() bool) {
+func (w *watch) untilQuiet(ctx context.Context, cancel context.CancelFunc) (stop func() bool) {
 	var timer *time.Timer
 	ready := make(chan struct{})
 	timer = time.AfterFunc(w.quiet, func() {
@@ -199,9 +199,10 @@ func (w *watch) untilQuiet(cancel context.CancelFunc) (stop func() bool) {
 		w.mu.Unlock()
 		if left <= 0 {
 			cancel()
-			return
 		}
-		timer.Reset(left)
+		if ctx.Err() == nil { // stop does not end what has begun
+			timer.Reset(left)
+		}
 	})
 	close(ready)
 	return timer.Stop

@@ -182,7 +182,7 @@ func (g *Gateway) Questions() []Question {
 func (g *Gateway) AnswerQuestion(id string, allow bool) error {
 	refusal := ""
 	if !allow {
-		refusal = "somebody was asked, and has refused it"
+		refusal = "it was refused: by somebody who was asked, or because too many questions are open"
 	}
 	k := g.asker
 	k.mu.Lock()
@@ -235,7 +235,7 @@ func (f *flow) judgeLocked(s *state, a Attempt) Decision {
 	case ok && held.good() && !held.Allow:
 		d.Ask, d.Reason = false, "somebody was asked, and has refused it for longer"
 	case ok && held.good() || f.answered[sub]:
-		d.Allow, d.Ask, d.Reason = true, false, ""
+		d.Allow, d.Ask, d.Reason, d.addrOnly = true, false, "", sub.Host == ""
 		f.answerLocked(sub)
 	}
 	return d
@@ -249,10 +249,21 @@ func (f *flow) answerLocked(sub Subject) {
 	f.answered[sub] = true
 }
 
+// admit is [flow.enter] after [flow.consent].
+func (f *flow) admit(ctx context.Context, a Attempt) (*outbound, Decision) {
+	if d := f.consent(ctx, a); !d.Allow {
+		return nil, d
+	}
+	return f.enter(a)
+}
+
+const gaveUp = "the sandbox gave up before somebody had allowed it"
+
 // consent judges an attempt and, if the policy says to ask, asks and waits. Nothing has
 // left the gateway for the attempt before it returns. Its decision allows or refuses.
 func (f *flow) consent(ctx context.Context, a Attempt) Decision {
 	var q *asking
+	var gone <-chan struct{}
 	defer func() { f.g.asker.leave(q) }()
 	for {
 		s := f.g.state.Load()
@@ -274,6 +285,11 @@ func (f *flow) consent(ctx context.Context, a Attempt) Decision {
 				return refused(sandbox.MatchLimit, why)
 			}
 		}
+		if f.unread != nil && gone == nil {
+			var stop func()
+			gone, stop = f.unread.watch()
+			defer stop()
+		}
 		select {
 		case <-q.done:
 			if q.refusal != "" {
@@ -283,10 +299,12 @@ func (f *flow) consent(ctx context.Context, a Attempt) Decision {
 			f.answerLocked(sub)
 			f.mu.Unlock()
 		case <-s.over: // the policy or the answers have changed
+		case <-gone:
+			return refused(d.Match, gaveUp)
 		case <-ctx.Done():
-			return refused(d.Match, "the sandbox gave up before somebody had allowed it")
+			return refused(d.Match, gaveUp)
 		case <-f.ctx.Done():
-			return refused(d.Match, "the sandbox gave up before somebody had allowed it")
+			return refused(d.Match, gaveUp)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package egress
 
 import (
+	"crypto/tls"
 	"fmt"
 	"net"
 	"net/netip"
@@ -233,6 +234,58 @@ func TestAskedInternalAddress(t *testing.T) {
 	}
 }
 
+// Attack: the hello shows no name, and hides one in an encrypted hello: an answer is for
+// the name that was asked about.
+func TestAskedNameIsHidden(t *testing.T) {
+	in, _ := askingInternet(t, rules("none", "ask *"))
+	c := in.mustConnect(in.lookup("good.example")[0] + ":443")
+	_, _ = c.Write(withExtension(clientHello(t, &tls.Config{}), extensionECH, make([]byte, 80)))
+	if !over(c) {
+		t.Error("the connection goes on")
+	}
+	in.blocked(sandbox.MatchProtocol)
+	if q := in.g.Questions(); len(q) > 0 {
+		t.Errorf("asked %+v", q)
+	}
+}
+
+// An answer for an address is not for what the host's proxy takes its name for.
+func TestAskedAddressThroughAProxy(t *testing.T) {
+	in, changed := askingInternet(t, rules("none", "allow x.example", "ask "+publicAddr, "allow good.example"))
+	asked := make(chan string, 16)
+	addr := proxyServer(t, in, asked)
+	var err error
+	if in.g.out, err = newHostDialer(in, Proxy{HTTPProxy: "http://" + addr, HTTPSProxy: "http://" + addr}); err != nil {
+		t.Fatal(err)
+	}
+	answer := func() {
+		q := in.question(changed, 1)
+		if q.Subject.Address != netip.MustParseAddr(publicAddr) {
+			t.Errorf("asked about %s", q.Subject)
+		}
+		if err := in.g.AnswerQuestion(q.ID, true); err != nil {
+			t.Error(err)
+		}
+		in.question(changed, 0)
+	}
+	got := in.handshake(publicAddr+":443", "good.example")
+	answer()
+	if who := <-got; who != "good" {
+		t.Errorf("reached %q", who)
+	}
+	if got := <-asked; !strings.HasPrefix(got, "CONNECT "+publicAddr+":443") {
+		t.Errorf("the proxy was asked %q", got)
+	}
+	c := in.mustConnect(publicAddr + ":80")
+	go answer()
+	if code, body := say(t, c, "GET / HTTP/1.1\r\nHost: good.example\r\nConnection: close\r\n\r\n"); code != 403 || !strings.Contains(body, "connects by name") {
+		t.Errorf("plain HTTP: got %d %q", code, body)
+	}
+	if len(asked) > 0 {
+		t.Errorf("the proxy was asked %q", <-asked)
+	}
+}
+
 func TestManyWaitForOneAnswer(t *testing.T) {
 	in, changed := askingInternet(t, rules("none", "ask good.example"))
 	to := in.lookup("good.example")[0] + ":443"
@@ -289,6 +342,13 @@ func TestQuestionIsWithdrawn(t *testing.T) {
 		if who := <-got; who != "good" {
 			t.Errorf("reached %q", who)
 		}
+	})
+	t.Run("the program gives up", func(t *testing.T) {
+		c := in.mustConnect(to)
+		go func() { _, _ = reached(c, "good.example") }()
+		in.question(changed, 1)
+		c.Close()
+		in.question(changed, 0)
 	})
 	t.Run("an answer that holds", func(t *testing.T) {
 		got := in.handshake(to, "good.example")

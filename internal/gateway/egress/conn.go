@@ -116,6 +116,25 @@ func (c *guestConn) more() bool {
 	return n > 0
 }
 
+// watch reads ahead until stop is called, and closes gone if the sandbox closes the
+// connection. Nothing else reads until then.
+func (c *guestConn) watch() (gone <-chan struct{}, stop func()) {
+	over, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for len(c.peeked) < 2*maxSniff && c.more() {
+		}
+		if c.err != nil {
+			close(over)
+		}
+	}()
+	return over, func() {
+		_ = c.SetReadDeadline(past)
+		<-ended
+		_ = c.SetReadDeadline(time.Time{})
+	}
+}
+
 func timedOut(err error) bool {
 	t, ok := errors.AsType[net.Error](err)
 	return ok && t.Timeout()

@@ -152,15 +152,12 @@ func (f *flow) dialHost(ctx context.Context, host string, tls bool) (net.Conn, *
 
 // try judges and dials one address, after it has asked if the policy says so.
 func (f *flow) try(ctx context.Context, host string, a Attempt) (net.Conn, *outbound, error) {
-	if d := f.consent(ctx, a); !d.Allow {
-		return nil, nil, &RefusedError{d}
-	}
-	w, d := f.enter(a)
+	w, d := f.admit(ctx, a)
 	if w == nil {
 		return nil, nil, &RefusedError{d}
 	}
-	if a.claimed != "" {
-		host = "" // the policy did not rely on the name
+	if a.claimed != "" || d.addrOnly {
+		host = "" // the policy did not rely on the name, which a proxy would look up
 	}
 	if f.another() {
 		// One connection of the sandbox may need several, all of which count.

@@ -113,12 +113,13 @@ func (f *flow) dialPlainProxy(ctx context.Context, p proxied) (net.Conn, error) 
 	if err != nil {
 		return nil, err
 	}
-	if d := f.consent(ctx, attempts[0]); !d.Allow {
-		return nil, &RefusedError{d}
-	}
-	w, d := f.enter(attempts[0])
+	w, d := f.admit(ctx, attempts[0])
 	if w == nil {
 		return nil, &RefusedError{d}
+	}
+	if d.addrOnly && p.host != "" {
+		f.leave(w)
+		return nil, &RefusedError{Decision{Match: d.Match, Rule: d.Rule, Reason: "its address was allowed, but the host's proxy connects by name"}}
 	}
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()

@@ -23,6 +23,8 @@ type Decision struct {
 	Reason string
 	// byAddr says that the rule is about addresses: an answer is good for one of them.
 	byAddr bool
+	// addrOnly says that somebody has allowed the address, whatever its name leads to.
+	addrOnly bool
 }
 
 // Attempt is a connection, flow or ping that a policy judges.

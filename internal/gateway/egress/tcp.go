@@ -1,6 +1,7 @@
 package egress
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net"
@@ -239,6 +240,7 @@ func (f *flow) tls(guest *guestConn, h hello, s *state) {
 			return
 		}
 	}
+	f.unread = guest
 	if s.interceptor != nil {
 		f.intercept(guest, s.interceptor, true, h.name)
 		return
@@ -260,7 +262,7 @@ func (f *flow) tls(guest *guestConn, h hello, s *state) {
 // allowedByName reports whether the name is the reason that a connection is allowed:
 // another name might not be. So it is with a name that somebody is asked about.
 func (f *flow) allowedByName(name string) bool {
-	if name != "" && f.g.state.Load().policy.resolvable(name).Ask {
+	if to := cmp.Or(name, f.alias); to != "" && f.g.state.Load().policy.resolvable(to).Ask {
 		return true
 	}
 	attempts, err := f.candidates(f.ctx, name, true)
@@ -341,6 +343,7 @@ func (f *flow) intercept(guest *guestConn, i Interceptor, tls bool, name string)
 			guest.reset()
 			return
 		}
+		f.unread = nil
 	}
 	c := &Intercepted{Conn: guest, TLS: tls, Name: name, Destination: f.to}
 	if !tls {

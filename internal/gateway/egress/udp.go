@@ -56,8 +56,13 @@ func (f *flow) udp(r Request) {
 	if !ok {
 		return
 	}
+	f.carryUDP(guest, w)
+}
+
+// carryUDP dials what was allowed and carries the flow.
+func (f *flow) carryUDP(guest *guestConn, w *outbound) {
 	// Dialling UDP neither sends anything nor waits.
-	remote, err := f.g.cfg.Dialer.DialContext(f.ctx, "udp", f.to.String())
+	remote, err := f.g.cfg.Dialer.DialContext(f.ctx, "udp", netip.AddrPortFrom(w.a.Addr, w.a.Port).String())
 	if err == nil {
 		err = f.connected(w, remote)
 	}
@@ -105,26 +110,13 @@ func (f *flow) udpAsked(r Request, attempts []Attempt) {
 		f.refuse(Decision{Match: sandbox.MatchProtocol, Reason: "the host's proxy carries no UDP"})
 		return
 	}
-	d := f.consent(f.ctx, a)
-	if !d.Allow {
-		f.refuse(d)
-		return
-	}
-	w, d := f.enter(a)
+	w, d := f.admit(f.ctx, a)
 	if w == nil {
 		f.refuse(d)
 		return
 	}
 	defer f.leave(w)
-	remote, err := f.g.cfg.Dialer.DialContext(f.ctx, "udp", netip.AddrPortFrom(a.Addr, a.Port).String())
-	if err == nil {
-		err = f.connected(w, remote)
-	}
-	if err != nil {
-		f.failed(err)
-		return
-	}
-	f.exchange(guest, remote)
+	f.carryUDP(guest, w)
 }
 
 // udpHides returns why a flow is refused that would hide names from a policy by names,

@@ -9,11 +9,14 @@
 package approvals
 
 import (
+	"maps"
 	"net/netip"
 	"regexp"
 	"slices"
 	"sync"
 	"time"
+
+	"golang.org/x/time/rate"
 
 	"github.com/cove-sh/cove/internal/daemon/service/call"
 	"github.com/cove-sh/cove/internal/daemon/service/validate"
@@ -39,9 +42,10 @@ type Book struct {
 	telling sync.Mutex
 
 	mu    sync.Mutex
-	open  map[string]*entry // guarded by mu; by id
-	ended []*entry          // guarded by mu; the oldest first
-	teams map[string]int    // guarded by mu; open questions
+	open  map[string]*entry        // guarded by mu; by id
+	ended []*entry                 // guarded by mu; the oldest first
+	teams map[string]int           // guarded by mu; open questions
+	more  map[string]*rate.Limiter // guarded by mu; new questions, by instance
 }
 
 // entry is a question. It is guarded by Book.mu.
@@ -57,7 +61,7 @@ type entry struct {
 // New returns a book without questions. Tell is told of each question when it is asked
 // and when it has ended; it must not call the book.
 func New(tell func(Owner, sandbox.Approval)) *Book {
-	return &Book{tell: tell, open: map[string]*entry{}, teams: map[string]int{}}
+	return &Book{tell: tell, open: map[string]*entry{}, teams: map[string]int{}, more: map[string]*rate.Limiter{}}
 }
 
 var (
@@ -73,12 +77,30 @@ func valid(q *engine.Question) bool {
 	if q.Host != "" {
 		return validHost.MatchString(q.Host) && q.Address == ""
 	}
-	_, err := netip.ParseAddr(q.Address)
-	return err == nil && len(q.Address) <= maxAddress
+	addr, err := netip.ParseAddr(q.Address)
+	return err == nil && addr.Zone() == "" // which may be any text
 }
 
-// maxAddress is the longest form of an address, with a zone of 16 bytes.
-const maxAddress = 64
+// maxOpen is the longest time for which a policy lets a question be open.
+const maxOpen = sandbox.MaxAskTimeoutSeconds * time.Second
+
+// bounded returns a question with the times and the number of one that is open now.
+func bounded(q engine.Question) engine.Question {
+	now := time.Now()
+	within := func(t, first, last time.Time) time.Time {
+		switch {
+		case t.Before(first):
+			return first
+		case t.After(last):
+			return last
+		}
+		return t
+	}
+	q.Since = within(q.Since, now.Add(-maxOpen), now).UTC()
+	q.Expires = within(q.Expires, q.Since, q.Since.Add(maxOpen)).UTC()
+	q.Waiting = min(max(q.Waiting, 0), sandbox.MaxMaxConnections)
+	return q
+}
 
 // Report replaces the open questions of an instance. It returns the ids of those for
 // which there is no room: they are to be refused.
@@ -90,10 +112,10 @@ func (b *Book) Report(o Owner, questions []engine.Question) (excess []string) {
 	questions = questions[:min(len(questions), sandbox.MaxOpenApprovals)]
 	asked := map[string]bool{}
 	for i := range questions {
-		q := &questions[i]
-		if !valid(q) {
+		if !valid(&questions[i]) {
 			continue
 		}
+		q := bounded(questions[i])
 		e := b.open[q.ID]
 		switch {
 		case e != nil && e.Instance != o.Instance:
@@ -101,13 +123,13 @@ func (b *Book) Report(o Owner, questions []engine.Question) (excess []string) {
 		case e != nil:
 			e.Waiting = q.Waiting
 			b.move(e, o)
-		case len(b.open) >= sandbox.MaxOpenApprovalsServer || b.teams[o.Team] >= sandbox.MaxOpenApprovalsTeam:
-			excess = append(excess, q.ID)
-			continue
 		case b.known(q.ID):
 			continue // it has ended here, and the cell does not know yet
+		case len(b.open) >= sandbox.MaxOpenApprovalsServer || b.teams[o.Team] >= sandbox.MaxOpenApprovalsTeam || !b.another(o.Instance):
+			excess = append(excess, q.ID)
+			continue
 		default:
-			e = b.add(o, q)
+			e = b.add(o, &q)
 			told = append(told, e)
 		}
 		asked[q.ID] = true
@@ -119,12 +141,27 @@ func (b *Book) Report(o Owner, questions []engine.Question) (excess []string) {
 	return excess
 }
 
+// another reports whether an instance may ask a new question now. It may twice as often as
+// a cell of Cove's does: each question is an event and in the audit record, however short
+// it is open. It requires mu.
+func (b *Book) another(instance string) bool {
+	l := b.more[instance]
+	if l == nil {
+		if len(b.more) >= sandbox.MaxOpenApprovalsServer {
+			maps.DeleteFunc(b.more, func(_ string, l *rate.Limiter) bool { return l.Tokens() >= float64(l.Burst()) })
+		}
+		l = rate.NewLimiter(2, 2*sandbox.MaxOpenApprovals)
+		b.more[instance] = l
+	}
+	return l.Allow()
+}
+
 // add requires mu.
 func (b *Book) add(o Owner, q *engine.Question) *entry {
 	e := &entry{Owner: o, Approval: sandbox.Approval{
 		ID: q.ID, SandboxID: o.SandboxID, SandboxName: o.Name,
 		ApprovalSubject: sandbox.ApprovalSubject{Protocol: q.Protocol, Host: q.Host, Address: q.Address, Port: q.Port},
-		State:           sandbox.ApprovalOpen, AskedAt: q.Since.UTC(), ExpiresAt: q.Expires.UTC(), Waiting: q.Waiting,
+		State:           sandbox.ApprovalOpen, AskedAt: q.Since, ExpiresAt: q.Expires, Waiting: q.Waiting,
 	}}
 	b.open[q.ID] = e
 	b.teams[o.Team]++

@@ -29,6 +29,7 @@ const (
 func asking(t dialect.Tool) dialect.Tool {
 	run := t.Run
 	repeats := t.Def.Annotations.IdempotentHint
+	forks := t.Def.Name == "sandbox_try"
 	t.Run = func(ctx context.Context, c *dialect.Call) (*mcp.CallToolResult, error) {
 		name := sandboxOf(c.Args)
 		switch {
@@ -44,7 +45,7 @@ func asking(t dialect.Tool) dialect.Tool {
 		}
 		ctx, stop := context.WithCancel(ctx)
 		var wg sync.WaitGroup
-		wg.Go(func() { askWhile(ctx, c, name) })
+		wg.Go(func() { askWhile(ctx, c, name, forks) })
 		defer wg.Wait()
 		defer stop()
 		return run(ctx, c)
@@ -75,12 +76,21 @@ func askOpen(ctx context.Context, c *dialect.Call, name string) error {
 	return nil
 }
 
-// askWhile asks about questions, one after the other, until ctx ends.
-func askWhile(ctx context.Context, c *dialect.Call, name string) {
+// askWhile asks about questions of a sandbox, or of its forks, one after the other, until
+// ctx ends.
+func askWhile(ctx context.Context, c *dialect.Call, name string, forks bool) {
 	select {
 	case <-ctx.Done():
 		return
 	case <-time.After(askAfter):
+	}
+	parent := ""
+	if forks {
+		sb, err := c.Service.Get(ctx, name)
+		if err != nil {
+			return // the tool itself says what is wrong
+		}
+		name, parent = "", sb.ID
 	}
 	left := maxAsked
 	seen := map[string]bool{}
@@ -89,6 +99,11 @@ func askWhile(ctx context.Context, c *dialect.Call, name string) {
 			return nil
 		}
 		seen[a.ID] = true
+		if forks {
+			if sb, err := c.Service.Get(ctx, a.SandboxID); err != nil || sb.ForkedFrom != parent {
+				return nil // it may have ended
+			}
+		}
 		left--
 		return askUser(ctx, c, a)
 	}
