@@ -233,7 +233,7 @@ func (f *flow) judgeLocked(s *state, a Attempt) Decision {
 	held, ok := s.answers[sub]
 	switch {
 	case ok && held.good() && !held.Allow:
-		d.Ask, d.Reason = false, "somebody was asked, and has refused it for longer"
+		d.Ask, d.Reason = false, "it was refused when the policy asked, and that answer still holds"
 	case ok && held.good() || f.answered[sub]:
 		d.Allow, d.Ask, d.Reason, d.addrOnly = true, false, "", sub.Host == ""
 		f.answerLocked(sub)
