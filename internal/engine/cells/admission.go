@@ -308,7 +308,11 @@ func (e *Engine) admit(spec *engine.Spec) error {
 		kept, program, _ = e.keptBytes(spec.Checkpoint)
 	}
 	onDemand := spec.Fork != nil && e.onDemand(program, spec.Fork.Count)
-	return e.admissions.admit(spec.ID, needOf(spec.Resources, kept, onDemand), e.giveBack)
+	err := e.admissions.admit(spec.ID, needOf(spec.Resources, kept, onDemand), e.giveBack)
+	if err == nil && kept == 0 {
+		e.admissions.setLeft(spec.ID, 0) // it need not be asked before its state is saved
+	}
+	return err
 }
 
 // Admit implements [engine.Admitter].
