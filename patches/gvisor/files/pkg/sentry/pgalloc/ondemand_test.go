@@ -1,6 +1,7 @@
 package pgalloc
 
 import (
+	"runtime"
 	"testing"
 	"time"
 
@@ -23,6 +24,16 @@ func loadOf(fr memmap.FileRange) *asyncMemoryFileLoad {
 
 var somePages = memmap.FileRange{Start: 0, End: 4 * hostarch.PageSize}
 
+// await waits until ok returns true.
+func await(t *testing.T, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); !ok(); runtime.Gosched() {
+		if time.Now().After(end) {
+			t.Fatal("in vain")
+		}
+	}
+}
+
 // What is discarded while it is being read stays discarded if that read fails.
 func TestOnDemandDiscardOutlivesFailedRead(t *testing.T) {
 	amfl := loadOf(somePages)
@@ -38,9 +49,7 @@ func TestOnDemandDiscardOutlivesFailedRead(t *testing.T) {
 		defer apfl.mu.Unlock()
 		return apfl.numWaiters == 1
 	}
-	for !waits() {
-		time.Sleep(time.Millisecond)
-	}
+	await(t, waits)
 	var wakeups []*aplWaiter
 	apfl.mu.Lock()
 	put := apfl.putBackLocked(&aplOp{amfl: amfl, frs: []memmap.FileRange{somePages}}, &wakeups)
@@ -83,17 +92,20 @@ func TestOnDemandPutBackIsNotRead(t *testing.T) {
 	apfl.mu.Unlock()
 	apfl.amflsMu.Unlock()
 	apfl.lfStatus.Notify(aplLFPending)
-	asked := func() bool {
+	await(t, func() bool {
 		apfl.mu.Lock()
 		defer apfl.mu.Unlock()
-		return !apfl.priority.Empty()
+		return apfl.priority.Empty()
+	})
+	go func() {
+		amfl.f.discardUnloaded(somePages) // which waits if they are being read
+		apfl.MemoryFilesDone()
+	}()
+	select {
+	case <-r.closed:
+	case <-time.After(10 * time.Second):
+		t.Error("they are being read")
 	}
-	for asked() {
-		time.Sleep(time.Millisecond)
-	}
-	amfl.f.discardUnloaded(somePages) // which waits if they are being read
-	apfl.MemoryFilesDone()
-	<-r.closed
 }
 
 // What has ended with an error is not taken for loaded.
