@@ -2,7 +2,6 @@ package checkpoints
 
 import (
 	"fmt"
-	"os/exec"
 	"strings"
 	"syscall"
 	"testing"
@@ -35,22 +34,6 @@ def drop(first, end):
 fill(7)
 open("/dev/shm/canary", "wb").write(os.urandom(1 << 20))
 `
-
-// needPatched skips a test unless the program that is tested has the patched gVisor.
-func needPatched(t *testing.T) {
-	t.Helper()
-	binary, err := covetest.Binary()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := exec.CommandContext(t.Context(), binary, "version").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !strings.Contains(string(out), "patched for forks") {
-		t.Skip("COVE_BIN has gVisor as it is")
-	}
-}
 
 // takenMiB is what `cove stats` says of a sandbox.
 func takenMiB(t testing.TB, d *covetest.Daemon, id string) int64 {
@@ -85,7 +68,7 @@ func must[T any](v T, err error) func(t testing.TB) T {
 // little of it before, and what a child drops stays dropped. Forks of children that
 // have loaded little have all of it too. What a child takes is told.
 func TestForksTakeWhatTheyTouch(t *testing.T) {
-	needPatched(t)
+	covetest.Patched(t)
 	covetest.SharedEachUser(t, func(t *testing.T, d *covetest.Daemon) {
 		const mib = 200
 		s := d.Create(t, sandbox.CreateRequest{Resources: sandbox.Resources{MemoryMiB: 1024, VCPUs: 2}})
@@ -114,7 +97,7 @@ func TestForksTakeWhatTheyTouch(t *testing.T) {
 
 // Eight children of a sandbox with a large heap take the tenth that each touches.
 func TestManyChildrenTakeATenth(t *testing.T) {
-	needPatched(t)
+	covetest.Patched(t)
 	mib := int64(300)
 	if needs.Soak() {
 		mib = 2000
@@ -139,7 +122,7 @@ func TestManyChildrenTakeATenth(t *testing.T) {
 // A child that has loaded little goes through each verb of time with all of its
 // memory and files, whatever becomes of its parent and of the daemon.
 func TestVerbsWhileLoading(t *testing.T) {
-	needPatched(t)
+	covetest.Patched(t)
 	mib := 128
 	if needs.Soak() {
 		mib = 1500

@@ -1,10 +1,8 @@
 package faults
 
 import (
-	"bytes"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -13,23 +11,6 @@ import (
 	"github.com/cove-sh/cove/internal/testing/needs"
 	"github.com/cove-sh/cove/sandbox"
 )
-
-// needPatched skips a test unless the program that is tested has the patched gVisor,
-// whose children of forks load what they touch.
-func needPatched(t *testing.T) {
-	t.Helper()
-	binary, err := covetest.Binary()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := exec.CommandContext(t.Context(), binary, "version").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Contains(out, []byte("patched for forks")) {
-		t.Skip("COVE_BIN has gVisor as it is")
-	}
-}
 
 // loading makes children of a sandbox that has mib in memory, in a file of /dev/shm, and as
 // much in a written file. They have loaded neither. It returns them, and a check that a sandbox
@@ -67,7 +48,7 @@ func refuses(t *testing.T, d *covetest.Daemon, id, verb string, err error, code 
 func TestDiskFullWhileLoading(t *testing.T) {
 	needs.GVisor(t)
 	needs.Root(t) // for a file system of a size
-	needPatched(t)
+	covetest.Patched(t)
 	dir := smallDisk(t, "", 768)
 	d := covetest.Start(t, covetest.Options{StateDir: dir})
 	children, whole := loading(t, d, 60)
@@ -87,7 +68,7 @@ func TestDiskFullWhileLoading(t *testing.T) {
 // A part of what children have yet to load, of a written file, cannot be read: what saves a
 // child fails and says so, children go on, and have all of it once it can be read.
 func TestUnreadableWhileLoading(t *testing.T) {
-	needPatched(t)
+	covetest.Patched(t)
 	covetest.Own(t, func(t *testing.T, d *covetest.Daemon) {
 		children, whole := loading(t, d, 60)
 		found, err := filepath.Glob(filepath.Join(d.StateDir, "engine/checkpoints/*/pages.img"))
@@ -139,7 +120,7 @@ func TestMemoryFullWhileLoading(t *testing.T) {
 	}
 	needs.GVisor(t)
 	needs.Root(t) // for a cgroup of a size
-	needPatched(t)
+	covetest.Patched(t)
 	group := memoryGroup(t, 1500)
 	d := covetest.Start(t, covetest.Options{})
 	if err := os.WriteFile(filepath.Join(group, "cgroup.procs"), fmt.Append(nil, d.PID()), 0o600); err != nil {

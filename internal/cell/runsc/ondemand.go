@@ -79,8 +79,13 @@ func (s *Sandbox) Load(ctx context.Context, filesOnly bool, room func(left Unloa
 	if !Patched() {
 		return nil
 	}
+	conn, err := s.loader()
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
 	args := loadArgs{Reads: -1, FilesOnly: filesOnly}
-	first, err := s.load(args)
+	first, err := callLoad(conn, args)
 	if err != nil || args.left(first) == 0 {
 		return err
 	}
@@ -89,7 +94,7 @@ func (s *Sandbox) Load(ctx context.Context, filesOnly bool, room func(left Unloa
 	tick := time.NewTicker(loadPoll)
 	defer tick.Stop()
 	for args.Reads = waitedReads; ; args.Reads = -1 {
-		at, err := s.load(args)
+		at, err := callLoad(conn, args)
 		switch {
 		case err != nil:
 			return err
@@ -149,21 +154,29 @@ func (a loadArgs) left(r loadResult) int64 {
 }
 
 func (s *Sandbox) load(args loadArgs) (loadResult, error) {
-	var res loadResult
 	if !Patched() {
-		return res, nil
+		return loadResult{}, nil
 	}
-	conn, err := client.ConnectTo(s.c.Sandbox.GetControlSocketPath())
+	conn, err := s.loader()
 	if err != nil {
-		return res, fmt.Errorf("load the rest of the memory: %w", err)
+		return loadResult{}, err
 	}
 	defer conn.Close()
-	return res, callLoad(conn, args, &res)
+	return callLoad(conn, args)
 }
 
-func callLoad(conn *urpc.Client, args loadArgs, res *loadResult) error {
-	if err := conn.Call("State.LoadInBackground", &args, res); err != nil {
-		return fmt.Errorf("load the rest of the memory: %w", err)
+// loader connects to gVisor, for callLoad.
+func (s *Sandbox) loader() (*urpc.Client, error) {
+	conn, err := client.ConnectTo(s.c.Sandbox.GetControlSocketPath())
+	if err != nil {
+		return nil, fmt.Errorf("load the rest of the memory: %w", err)
 	}
-	return nil
+	return conn, nil
+}
+
+func callLoad(conn *urpc.Client, args loadArgs) (res loadResult, err error) {
+	if err := conn.Call("State.LoadInBackground", &args, &res); err != nil {
+		return res, fmt.Errorf("load the rest of the memory: %w", err)
+	}
+	return res, nil
 }

@@ -42,7 +42,7 @@ const (
 type admissions struct {
 	mu       sync.Mutex
 	starts   map[string]*start // by instance; guarded by mu
-	unloaded map[string]int64  // bytes not loaded yet, by instance, if known; guarded by mu
+	unloaded map[string]int64  // bytes not loaded yet, by instance, once it is known; guarded by mu
 	loads    map[string]int64  // bytes that are being loaded to be saved; guarded by mu
 	loaded   chan struct{}     // closed when one of loads ends; guarded by mu
 	// bounds returns the machine's limits; tests have others.
@@ -82,7 +82,9 @@ func (a *admissions) admit(id string, d memoryNeed, spare func() bool) error {
 		return err
 	}
 	a.starts[id] = &start{need: d.now}
-	a.unloaded[id] = d.later
+	if d.later > 0 {
+		a.unloaded[id] = d.later
+	}
 	return nil
 }
 
@@ -97,15 +99,24 @@ func (a *admissions) ask(n int, each memoryNeed, spare func() bool) error {
 //
 // Preconditions: a.mu is held.
 func (a *admissions) check(n int, each memoryNeed, spare func() bool) error {
-	later := each.later
-	for _, left := range a.unloaded {
-		later = max(later, left)
-	}
 	what := fmt.Sprintf("this sandbox needs %d", mebibytes(each.now))
 	if n > 1 {
 		what = fmt.Sprintf("these %d sandboxes need %d", n, mebibytes(int64(n)*each.now))
 	}
-	return a.fits(int64(n)*each.now, later, what, spare)
+	return a.fits(int64(n)*each.now, max(each.later, a.later()), what, spare)
+}
+
+// later returns the most that an instance has yet to load. What is being loaded is
+// reserved by itself.
+//
+// Preconditions: a.mu is held.
+func (a *admissions) later() (most int64) {
+	for id, left := range a.unloaded {
+		if _, loads := a.loads[id]; !loads {
+			most = max(most, left)
+		}
+	}
+	return most
 }
 
 // fits first ignores how much reserved memory has been taken already, which takes time to
@@ -145,6 +156,9 @@ func (a *admissions) load(id string, need int64, spare func() bool) (done func()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	what := fmt.Sprintf("saving this sandbox's state takes %d, since it has yet to load them", mebibytes(need))
+	if s := a.starts[id]; s != nil {
+		need = max(0, need-s.left(a.now(), true)) // which is reserved since its start
+	}
 	if err := a.fits(need, 0, what, spare); err != nil {
 		if len(a.loads) > 0 {
 			others = a.loaded
@@ -172,17 +186,27 @@ func (a *admissions) reserved(exact bool) int64 {
 		sum += bytes
 	}
 	for id, s := range a.starts {
-		if !s.until.IsZero() && !s.until.After(now) {
+		if s.over(now) {
 			delete(a.starts, id)
 			continue
 		}
-		left := s.need
-		if exact && s.used != nil {
-			left = max(0, left-s.used())
-		}
-		sum += left
+		sum += s.left(now, exact)
 	}
 	return sum
+}
+
+func (s *start) over(now time.Time) bool { return !s.until.IsZero() && !s.until.After(now) }
+
+// left returns how much memory is reserved for the start; exact leaves out what has been
+// taken.
+func (s *start) left(now time.Time, exact bool) int64 {
+	switch {
+	case s.over(now):
+		return 0
+	case exact && s.used != nil:
+		return max(0, s.need-s.used())
+	}
+	return s.need
 }
 
 // started records that an instance runs. It will soon take its memory; used returns how
@@ -211,11 +235,7 @@ func (a *admissions) room() int64 {
 	for _, m := range a.bounds() {
 		room = min(room, m.Room())
 	}
-	later := int64(0)
-	for _, left := range a.unloaded {
-		later = max(later, left)
-	}
-	return room - a.reserved(false) - later
+	return room - a.reserved(false) - a.later()
 }
 
 // fit refuses what needs so many bytes if any limit has too little memory left, besides its
@@ -288,7 +308,11 @@ func (e *Engine) admit(spec *engine.Spec) error {
 		kept, program, _ = e.keptBytes(spec.Checkpoint)
 	}
 	onDemand := spec.Fork != nil && e.onDemand(program, spec.Fork.Count)
-	return e.admissions.admit(spec.ID, needOf(spec.Resources, kept, onDemand), e.giveBack)
+	err := e.admissions.admit(spec.ID, needOf(spec.Resources, kept, onDemand), e.giveBack)
+	if err == nil && kept == 0 {
+		e.admissions.setLeft(spec.ID, 0) // it need not be asked before its state is saved
+	}
+	return err
 }
 
 // Admit implements [engine.Admitter].

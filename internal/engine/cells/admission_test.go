@@ -3,6 +3,8 @@ package cells
 import (
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -168,10 +170,12 @@ func TestRoomToLoad(t *testing.T) {
 	<-others // closed
 	a.ended("a")
 	if done, _, err = a.load("b", 800*mib, none); err != nil {
-		t.Errorf("the second cannot be loaded after the first: %v", err)
-	} else {
-		done()
+		t.Fatalf("the second cannot be loaded after the first: %v", err)
 	}
+	if err := a.ask(1, memoryNeed{now: 150 * mib}, none); err != nil {
+		t.Errorf("what is being loaded counts twice: %v", err)
+	}
+	done()
 	_, others, err = a.load("b", 1100*mib, none)
 	if err == nil || others != nil || !strings.Contains(err.Error(), "takes 1100, since it has yet to load them:") {
 		t.Errorf("with too much to load it waits for %v: %v", others, err)
@@ -182,6 +186,16 @@ func TestRoomToLoad(t *testing.T) {
 	}
 	if _, known := a.left("a"); known {
 		t.Error("one that has ended is remembered")
+	}
+	if err := a.admit("d", memoryNeed{now: 900 * mib}, none); err != nil {
+		t.Fatal(err)
+	}
+	a.started("d", func() int64 { return 0 })
+	if _, known := a.left("d"); known {
+		t.Error("one that should load in the background is taken for loaded")
+	}
+	if _, _, err := a.load("d", 900*mib, none); err != nil {
+		t.Errorf("what one is about to take since its start counts twice: %v", err)
 	}
 }
 
@@ -204,5 +218,18 @@ func TestEndGivesBack(t *testing.T) {
 	}
 	if err := a.admit(second, memoryNeed{now: 600 * mib}, none); err != nil {
 		t.Errorf("the first has ended, and the second is refused: %v", err)
+	}
+}
+
+// A cell keeps no more memory of the machine free than its sandbox may use.
+func TestBelieved(t *testing.T) {
+	i := &instance{dir: t.TempDir()}
+	if err := os.WriteFile(filepath.Join(i.dir, originFile), []byte(`{"resources":{"memory_mib":512}}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for said, want := range map[int64]int64{-1: 0, 0: 0, 7: 7, 1 << 62: 512 * mib} {
+		if got := i.believed(said); got != want {
+			t.Errorf("a cell that says %d is believed %d", said, got)
+		}
 	}
 }

@@ -256,6 +256,8 @@ func (e *Engine) Open(ctx context.Context, id string) (engine.Instance, error) {
 	inst, err = e.attach(ctx, id, control, nil, control.Watch)
 	switch {
 	case err == nil:
+		// Only the engine that made it knows yet what it has to load.
+		e.wg.Go(func() { _, _ = inst.Stats(e.ctx) })
 		return inst, nil
 	case ctx.Err() != nil || e.ctx.Err() != nil: // the cell may still live
 		return nil, fmt.Errorf("watch cell: %w", err)

@@ -64,6 +64,9 @@ func (e *Engine) Checkpoint(ctx context.Context, name, id string, opts engine.Ch
 	if err != nil {
 		return none, e.notSaved(ctx, name, err)
 	}
+	if !opts.FilesOnly {
+		e.setLeft(inst, 0)
+	}
 	if opts.Durable && !opts.FilesOnly {
 		own, err := runsc.OwnPages(draft.Dir())
 		if err != nil {

@@ -12,3 +12,9 @@ func (e *Engine) Waiting() []string {
 	}
 	return dirs
 }
+
+// KnowsLeft reports whether it is known how much of its memory an instance has yet to load.
+func (e *Engine) KnowsLeft(id string) bool {
+	_, known := e.admissions.left(id)
+	return known
+}

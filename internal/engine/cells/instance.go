@@ -137,9 +137,6 @@ func (i *instance) Dial(ctx context.Context) (net.Conn, error) {
 	return cell.Dial(ctx, i.dir, cell.AgentSocket)
 }
 
-// maxUnloaded limits how much memory a cell may say that it has not loaded.
-const maxUnloaded = 1 << 40
-
 func (i *instance) Stats(ctx context.Context) (engine.Stats, error) {
 	ctx, cancel := context.WithTimeout(ctx, controlTimeout)
 	defer cancel()
@@ -147,10 +144,22 @@ func (i *instance) Stats(ctx context.Context) (engine.Stats, error) {
 	if err != nil {
 		return engine.Stats{}, fmt.Errorf("ask cell for statistics: %w", err)
 	}
-	// The cell may answer anything.
-	st.UnloadedBytes = min(max(0, st.UnloadedBytes), maxUnloaded)
+	st.UnloadedBytes = i.believed(st.UnloadedBytes)
 	i.engine.setLeft(i, st.UnloadedBytes)
 	return *st, nil
+}
+
+// believed bounds what the cell says that it has yet to load, for which memory of the
+// machine is kept free: the cell may say anything.
+func (i *instance) believed(unloaded int64) int64 {
+	if unloaded <= 0 {
+		return 0
+	}
+	from, err := readOrigin(i.dir)
+	if err != nil {
+		return 0 // it is ending
+	}
+	return min(unloaded, from.Resources.MemoryMiB<<20)
 }
 
 // DeletedBytes reports nothing for a cell of an older build, which cannot tell.

@@ -358,6 +358,9 @@ func TestEngineClosedWhileHeld(t *testing.T) {
 	c = agentclient.New("sbx-one", inst.Dial)
 	t.Cleanup(c.Close)
 	wantAlive(t, c)
+	if !covetest.Eventually(10*time.Second, func() bool { return r.KnowsLeft("sbx-one") }) {
+		t.Error("the next one does not ask what the sandbox has yet to load")
+	}
 	r.keep(t, "sbx-one", "ckp-two", false)
 	if got := shell(t, r.create(t, "sbx-two", "ckp-two", false), "cat /srv/before"); got != "before\n" {
 		t.Errorf("the restored one has %q", got)

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/cove-sh/cove/client"
+	"github.com/cove-sh/cove/internal/testing/needs"
 )
 
 // Binary returns the path of the program: COVE_BIN if that is set, and
@@ -36,6 +37,23 @@ var Binary = sync.OnceValues(func() (string, error) {
 	}
 	return filepath.Join(root, "bin", "cove"), nil
 })
+
+// Patched requires that the program has the patched gVisor, by which children of forks
+// load what they touch; see patches/gvisor.
+func Patched(t testing.TB) {
+	t.Helper()
+	binary, err := Binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.CommandContext(t.Context(), binary, "version").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Contains(out, []byte("patched for forks")) {
+		needs.NoError(t, fmt.Errorf("gVisor in %s has no patches; use that of \"make build\"", binary))
+	}
+}
 
 // Root returns the directory of the module.
 func Root() (string, error) {

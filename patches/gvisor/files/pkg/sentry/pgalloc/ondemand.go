@@ -32,7 +32,7 @@ type BackgroundReader interface {
 	BackgroundReads() (int, bool)
 }
 
-// loads are the page loads of this process that have not ended.
+// loads are the page loads of this process that have not ended, or have failed.
 var loads struct {
 	mu  sync.Mutex
 	all map[*AsyncPagesFileLoad]struct{} // guarded by mu
@@ -56,6 +56,9 @@ func (apfl *AsyncPagesFileLoad) startBackground() {
 
 // endBackground is called when apfl's goroutine ends.
 func (apfl *AsyncPagesFileLoad) endBackground() {
+	if apfl.err() != nil {
+		return // LoadInBackground goes on to say so
+	}
 	loads.mu.Lock()
 	defer loads.mu.Unlock()
 	delete(loads.all, apfl)
@@ -204,7 +207,21 @@ func (f *MemoryFile) discardUnloaded(fr memmap.FileRange) {
 	if amfl == nil || fr.End <= amfl.minUnloaded.Load() {
 		return
 	}
+	for {
+		amfl.forgetUnloaded(fr)
+		// Pages whose read has failed may have been put back, and are forgotten now;
+		// after an error that ended the load, nothing is loaded any more.
+		if err := amfl.awaitLoad(fr); err == nil || amfl.pf.err() != nil {
+			return
+		}
+	}
+}
+
+// forgetUnloaded forgets about pages in fr of which no read has begun, and for which
+// nobody waits.
+func (amfl *asyncMemoryFileLoad) forgetUnloaded(fr memmap.FileRange) {
 	amfl.pf.mu.Lock()
+	defer amfl.pf.mu.Unlock()
 	for ulseg := amfl.unloaded.LowerBoundSegment(fr.Start); ulseg.Ok() && ulseg.Start() < fr.End; {
 		if ul := ulseg.ValuePtr(); ul.started || len(ul.waiters) != 0 {
 			ulseg = ulseg.NextSegment()
@@ -216,9 +233,6 @@ func (f *MemoryFile) discardUnloaded(fr memmap.FileRange) {
 	if amfl.unloaded.IsEmpty() {
 		amfl.pf.lfStatus.Notify(aplLFPending)
 	}
-	amfl.pf.mu.Unlock()
-	// An error means that the pages will never be loaded, which is as good.
-	_ = amfl.awaitLoad(fr)
 }
 
 // IsLoaded returns true if data has been loaded for all pages in fr.
