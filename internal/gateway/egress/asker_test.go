@@ -3,6 +3,7 @@ package egress
 import (
 	"crypto/tls"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"slices"
@@ -361,6 +362,35 @@ func TestQuestionIsWithdrawn(t *testing.T) {
 			t.Errorf("reached %q", who)
 		}
 		in.question(changed, 0)
+	})
+}
+
+// Programs that do not speak first, or in a way that shows no name, are asked about by the
+// name of their address.
+func TestQuestionAboutTheSilent(t *testing.T) {
+	in, changed := askingInternet(t, rules("none", "ask good.example"))
+	in.g.speakWait = time.Millisecond
+	addr := in.lookup("good.example")[0]
+	for name, first := range map[string]string{"silent": "", "of no known protocol": "hello\n"} {
+		t.Run("given up, "+name, func(t *testing.T) {
+			c := in.mustConnect(addr + ":22")
+			_, _ = io.WriteString(c, first)
+			in.question(changed, 1)
+			c.Close()
+			in.question(changed, 0)
+		})
+	}
+	t.Run("it speaks late", func(t *testing.T) {
+		c := in.mustConnect(addr + ":443")
+		q := in.question(changed, 1)
+		got := make(chan string, 1)
+		go func() { who, _ := reached(c, "good.example"); got <- who }()
+		if err := in.g.AnswerQuestion(q.ID, true); err != nil {
+			t.Fatal(err)
+		}
+		if who := <-got; who != "good" {
+			t.Errorf("reached %q", who)
+		}
 	})
 }
 

@@ -26,8 +26,8 @@ type flow struct {
 	start  time.Time
 	ctx    context.Context // the handler's call, as long as the flow lives
 	cancel context.CancelFunc
-	// unread is the guest of TLS while nothing reads on: whoever waits may look whether it
-	// is there still. Only the flow's handler uses it.
+	// unread is the guest while nothing reads from it: whoever waits may look whether it is
+	// there still. Only the flow's handler uses it.
 	unread *guestConn
 	// sent and received count bytes from the sandbox's point of view.
 	sent, received atomic.Int64

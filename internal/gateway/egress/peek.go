@@ -64,6 +64,11 @@ func (f *flow) silent(guest *guestConn) {
 		return
 	}
 	defer f.leave(w)
+	if len(guest.peeked) > 0 { // it spoke while somebody was asked
+		f.leave(w)
+		f.spoke(guest)
+		return
+	}
 	first := make(chan []byte, 1)
 	_ = guest.SetReadDeadline(time.Time{}) // before the goroutine sets one
 	go func() {

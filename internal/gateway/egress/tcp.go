@@ -155,6 +155,7 @@ func (f *flow) byName(r Request) {
 	if !ok {
 		return
 	}
+	f.unread = guest
 	wait := sniffWait
 	if d := f.g.state.Load().policy.Judge(f.attempt(f.pinNames())); d.Allow || d.Ask {
 		wait = f.g.speakWait // the server may speak first
@@ -240,7 +241,6 @@ func (f *flow) tls(guest *guestConn, h hello, s *state) {
 			return
 		}
 	}
-	f.unread = guest
 	if s.interceptor != nil {
 		f.intercept(guest, s.interceptor, true, h.name)
 		return
@@ -343,8 +343,8 @@ func (f *flow) intercept(guest *guestConn, i Interceptor, tls bool, name string)
 			guest.reset()
 			return
 		}
-		f.unread = nil
 	}
+	f.unread = nil // the interceptor reads
 	c := &Intercepted{Conn: guest, TLS: tls, Name: name, Destination: f.to}
 	if !tls {
 		c.Name = nameIn(guest.peeked)
