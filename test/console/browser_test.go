@@ -146,9 +146,10 @@ func (p *tab) types(text string, enter bool) {
 	}
 }
 
-// waitFor waits until a script is true.
+// waitFor waits until an expression is true. What it looks at may not be there yet.
 func (p *tab) waitFor(script string) {
 	p.t.Helper()
+	script = "(() => { try { return " + script + " } catch { return false } })()"
 	p.run(chromedp.Poll(script, nil, chromedp.WithPollingInterval(50*time.Millisecond), chromedp.WithPollingTimeout(patience-time.Second)))
 }
 
