@@ -22,6 +22,8 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
+
+	"github.com/cove-sh/cove/internal/testing/needs"
 )
 
 func TestWebSocket(t *testing.T) {
@@ -413,9 +415,9 @@ func (p *patterned) Read(b []byte) (int, error) {
 // Large bodies each way, in both versions of HTTP, in a memory that does not
 // grow with them. test/network moves a gigabyte through real sandboxes.
 func TestLargeBodies(t *testing.T) {
-	size := int64(256 << 20)
-	if testing.Short() {
-		size = 64 << 20
+	size, most := int64(32<<20), uint64(24<<20)
+	if needs.Soak() {
+		size, most = 256<<20, 128<<20
 	}
 	w := newHarness(t)
 	w.host(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
@@ -458,7 +460,7 @@ func TestLargeBodies(t *testing.T) {
 			t.Errorf("HTTP/%d down: %d bytes, %v", version, n, err)
 		}
 	}
-	if p := peak(); p > 128<<20 {
+	if p := peak(); p > most {
 		t.Errorf("the heap grew to %d MiB", p>>20)
 	}
 }
