@@ -78,6 +78,11 @@ type cell struct {
 	// saving is a semaphore of one, held while the sandbox is stopped to read its
 	// state.
 	saving chan struct{}
+	// writing is a semaphore of one, held until all of a checkpoint is written. It is
+	// taken before saving.
+	writing chan struct{}
+	// memoryLimit is how many bytes the programs of the sandbox may use, or 0.
+	memoryLimit atomic.Int64
 
 	mu     sync.Mutex
 	status Status // guarded by mu; its slice is never changed in place
@@ -102,6 +107,7 @@ func newCell(ctx context.Context) *cell {
 		changed: make(chan struct{}),
 		begun:   make(chan error, 1),
 		saving:  make(chan struct{}, 1),
+		writing: make(chan struct{}, 1),
 		stop:    make(chan string, 1),
 		gone:    make(chan struct{}),
 		ended:   make(chan struct{}),

@@ -148,16 +148,19 @@ func (c *Client) Update(ctx context.Context, l Limits) ([]string, error) {
 }
 
 // Checkpoint writes a checkpoint and returns how long the sandbox was paused. With
-// [CheckpointRequest.Hold] the sandbox stays paused until ctx ends.
+// [CheckpointRequest.Hold] the sandbox stays paused until ctx ends, and with
+// [CheckpointRequest.GoOn] it has run for a while when Checkpoint returns.
 func (c *Client) Checkpoint(ctx context.Context, req CheckpointRequest) (time.Duration, error) {
 	stream, err := method[CheckpointRequest, checkpointWritten](c, "Checkpoint").CallServerStream(ctx, connect.NewRequest(&req))
 	if err != nil {
 		return 0, err
 	}
-	if !stream.Receive() {
-		return 0, cmp.Or(stream.Err(), io.ErrUnexpectedEOF)
+	for stream.Receive() {
+		if m := stream.Msg(); !m.More {
+			return time.Duration(m.StoppedNanos), nil
+		}
 	}
-	return time.Duration(stream.Msg().StoppedNanos), nil
+	return 0, cmp.Or(stream.Err(), io.ErrUnexpectedEOF)
 }
 
 // SetNetwork replaces the gateway's configuration. When it returns, existing connections

@@ -295,6 +295,9 @@ func (c *cell) update(ctx context.Context, l *Limits) (*unenforced, error) {
 	if err != nil {
 		return nil, err
 	}
+	if l.MemoryBytes > 0 {
+		c.memoryLimit.Store(l.MemoryBytes)
+	}
 	res.Unenforced = append(res.Unenforced, conf.Unenforced...)
 	return res, nil
 }

@@ -98,12 +98,18 @@ type CheckpointRequest struct {
 	Hold bool `json:"hold,omitempty"`
 	// FilesOnly writes only the files that the sandbox has changed.
 	FilesOnly bool `json:"filesOnly,omitempty"`
+	// GoOn lets the sandbox go on before all of its memory is written, as far as the cell
+	// can do that. Cells of older builds ignore it.
+	GoOn bool `json:"goOn,omitempty"`
 }
 
-// checkpointWritten says that a checkpoint is written.
+// checkpointWritten says that a checkpoint is written, or with [CheckpointRequest.GoOn]
+// that the sandbox goes on.
 type checkpointWritten struct {
 	// StoppedNanos is how long the sandbox has been paused by now.
 	StoppedNanos int64 `json:"stoppedNanos,string"`
+	// More says that memory is still being written. Another message follows when it is.
+	More bool `json:"more,omitempty"`
 }
 
 type stopRequest struct {

@@ -46,7 +46,7 @@ func (s *Sandbox) Resume() error {
 func (s *Sandbox) Checkpoint(dir string) error {
 	var err error
 	if s.sharesWrites(dir) {
-		err = s.checkpointShared(dir)
+		err = s.checkpointServed(dir, nil)
 	} else {
 		err = s.c.Checkpoint(s.conf, dir, sandbox.CheckpointOpts{Compression: statefile.CompressionLevelNone, Resume: true})
 	}

@@ -50,6 +50,8 @@ type checkpointDir struct {
 	reads func(*os.File)
 	// reserve, if not nil, is made when gVisor is about to load what was written.
 	reserve *reservation
+	// later, if not nil, receives memory that is not written to the file of pages yet.
+	later *backlog
 
 	mu     sync.Mutex
 	opened []string // guarded by mu
@@ -83,6 +85,12 @@ func (d *checkpointDir) OpenWrite(name string) (stateio.AsyncWriter, error) {
 		return nil, err
 	}
 	w := &pageWriter{pageFile: pageFile{f: f}}
+	if name == PagesFile && d.later != nil {
+		if err := d.later.opened(f); err != nil {
+			return nil, errors.Join(err, f.Close())
+		}
+		w.later = d.later
+	}
 	// The kernel lets one write at a time into a file.
 	w.start(1, writesAhead, w.write)
 	return w, nil
@@ -118,6 +126,8 @@ type memoryFile struct {
 	fd int
 	// clones says that the file is on the checkpoint's file system.
 	clones bool
+	// later says that what is in the backlog's ranges is not written yet.
+	later bool
 }
 
 // job is one copy between off in the checkpoint's file and ranges of one of gVisor's
@@ -271,7 +281,8 @@ func (r *pageReader) read(j *job, fr memmap.FileRange, m []byte, off int64) (int
 // pageWriter implements stateio.AsyncWriter.
 type pageWriter struct {
 	pageFile
-	next int64
+	next  int64
+	later *backlog // or nil
 }
 
 func (w *pageWriter) MaxWriteBytes() uint64 { return writeBytes }
@@ -281,7 +292,24 @@ func (w *pageWriter) MaxRanges() int { return writeRanges }
 func (w *pageWriter) NeedRegisterSourceFD() bool { return true }
 
 func (w *pageWriter) RegisterSourceFD(fd int32, _ uint64, _ []stateio.ClientFileRangeSetting) (stateio.SourceFile, error) {
-	return w.register(fd)
+	m, err := w.register(fd)
+	if err != nil || w.later == nil {
+		return m, err
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(m.fd, &st); err != nil {
+		return nil, err
+	}
+	m.later, err = w.later.holds(m.fd, &st)
+	return m, err
+}
+
+func (w *pageWriter) Close() error {
+	err := w.pageFile.Close()
+	if w.later != nil {
+		w.later.closed(w.next)
+	}
+	return err
 }
 
 func (w *pageWriter) AddWrite(id int, from stateio.SourceFile, fr memmap.FileRange, m []byte) {
@@ -298,7 +326,26 @@ func (w *pageWriter) Reserve(uint64) {}
 
 func (w *pageWriter) Finalize() error { return nil }
 
+// write writes a range, but for what the backlog takes.
 func (w *pageWriter) write(j *job, fr memmap.FileRange, m []byte, off int64) (int, error) {
+	if !j.peer.later {
+		return w.writeNow(j, fr, m, off)
+	}
+	for done := int64(0); done < int64(len(m)); {
+		at := memmap.FileRange{Start: fr.Start + uint64(done), End: fr.End}
+		n, later := w.later.add(at, off+done)
+		if !later {
+			at.End = at.Start + uint64(n)
+			if now, err := w.writeNow(j, at, m[done:done+n], off+done); err != nil {
+				return int(done) + now, err
+			}
+		}
+		done += n
+	}
+	return len(m), nil
+}
+
+func (w *pageWriter) writeNow(j *job, fr memmap.FileRange, m []byte, off int64) (int, error) {
 	if j.peer.clones && cloneRange(int(w.f.Fd()), off, j.peer.fd, int64(fr.Start), int64(fr.Length())) {
 		return len(m), nil
 	}

@@ -86,9 +86,10 @@ func OwnPages(dir string) (int64, error) {
 	return table.start, nil
 }
 
-// checkpointShared is [Sandbox.Checkpoint] with files that this process serves.
-func (s *Sandbox) checkpointShared(dir string) error {
-	theirs, err := serveDir(&checkpointDir{path: dir})
+// checkpointServed is [Sandbox.Checkpoint] with files that this process serves, without
+// the memory that it adds to the backlog, if that is not nil.
+func (s *Sandbox) checkpointServed(dir string, later *backlog) error {
+	theirs, err := serveDir(&checkpointDir{path: dir, later: later})
 	if err != nil {
 		return err
 	}

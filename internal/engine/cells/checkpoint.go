@@ -59,7 +59,7 @@ func (e *Engine) Checkpoint(ctx context.Context, name, id string, opts engine.Ch
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stopped, err := inst.control.Checkpoint(ctx, cell.CheckpointRequest{
-		Dir: draft.Dir(), Hold: opts.Commit != nil, FilesOnly: opts.FilesOnly,
+		Dir: draft.Dir(), Hold: opts.Commit != nil, FilesOnly: opts.FilesOnly, GoOn: opts.Commit == nil,
 	})
 	if err != nil {
 		return none, e.notSaved(ctx, name, err)
