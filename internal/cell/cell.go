@@ -81,6 +81,8 @@ type cell struct {
 	// writing is a semaphore of one, held until all of a checkpoint is written. It is
 	// taken before saving.
 	writing chan struct{}
+	// needed says that others continue from the checkpoint that is being written.
+	needed atomic.Bool
 	// memoryLimit is how many bytes the programs of the sandbox may use, or 0.
 	memoryLimit atomic.Int64
 
@@ -196,6 +198,7 @@ func (c *cell) supervise(lost <-chan struct{}) int {
 	c.destroy()
 	c.setPhase(phase, reason)
 	close(c.gone)
+	c.awaitWritten()
 	c.closeSockets()
 	c.unlock()
 	return 0
@@ -268,6 +271,9 @@ func (c *cell) captureOutput() (end func(), err error) {
 func (c *cell) watchForEnd() {
 	ws, err := c.sb.Wait()
 	switch {
+	case errors.Is(c.sb.Damage(), runsc.ErrUnwritten):
+		c.log.Error("the parent has not written the checkpoint", "error", c.sb.Damage())
+		c.why = c.sb.Damage().Error()
 	case c.sb.Damage() != nil:
 		c.log.Error("the checkpoint is damaged", "error", c.sb.Damage())
 		c.why = "the kept state that it went on from is damaged on the server's disk; use another snapshot"

@@ -27,8 +27,13 @@ func (c *cell) checkpoint(ctx context.Context, req *CheckpointRequest, send func
 	if left == nil {
 		return send(&checkpointWritten{StoppedNanos: int64(stopped)})
 	}
-	// Who has gone need not know, and learns of an error below.
-	err = errors.Join(send(&checkpointWritten{StoppedNanos: int64(stopped), More: true}), c.writeLeft(ctx, left))
+	tell := func() { _ = send(&checkpointWritten{StoppedNanos: int64(stopped), More: true}) }
+	if req.Early {
+		err = c.writeForOthers(req.Dir, left, tell)
+	} else {
+		tell()
+		err = c.writeWhileWanted(ctx, left)
+	}
 	if err != nil {
 		c.log.Warn("checkpoint", "error", err)
 		return err

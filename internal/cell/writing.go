@@ -2,6 +2,9 @@ package cell
 
 import (
 	"context"
+	"errors"
+	"net"
+	"os"
 	"sync"
 	"time"
 
@@ -9,6 +12,7 @@ import (
 
 	"github.com/cove-sh/cove/internal/cell/runsc"
 	"github.com/cove-sh/cove/internal/machine"
+	"github.com/cove-sh/cove/sandbox"
 )
 
 // A sandbox that goes on before all of its memory is written to a checkpoint takes as much
@@ -18,10 +22,10 @@ import (
 const (
 	// copyShare of what is free may be taken by copies: other sandboxes grow too.
 	copyShare = 2
-	// One part in startSlack of a sandbox's memory limit stays free when it goes on, and
-	// one in shortSlack while it runs on: the agent ends programs at the limit.
-	startSlack = 8
-	shortSlack = 16
+	// One part in slackShare of a sandbox's memory limit, up to maxSlack, stays free when it
+	// goes on, and half of that while it runs on: the agent ends programs at the limit.
+	slackShare = 8
+	maxSlack   = 128 << 20
 	// shortPoll is how often this is looked at, and one time in boundsPolls also at the
 	// machine. A sandbox copies some MiB meanwhile.
 	shortPoll   = 2 * time.Millisecond
@@ -29,26 +33,23 @@ const (
 )
 
 // roomToCopy returns how much memory the sandbox may take for copies while a checkpoint
-// is written to dir.
+// is written to dir: none if that is in memory itself.
 func (c *cell) roomToCopy(dir string) int64 {
-	inUse := c.sb.MemoryFileBytes()
-	file := int64(0) // what the checkpoint takes of the memory itself
 	var st unix.Statfs_t
 	if unix.Statfs(dir, &st) == nil && st.Type == unix.TMPFS_MAGIC {
-		file = inUse
+		return 0
 	}
-	return copyRoom(machine.MemoryBounds(), file, c.memoryLimit.Load(), inUse)
+	return copyRoom(machine.MemoryBounds(), c.memoryLimit.Load(), c.sb.MemoryFileBytes())
 }
 
-// copyRoom is roomToCopy for a sandbox that uses so much of its limit, 0 if it has none,
-// and takes so much memory for a file.
-func copyRoom(bounds []machine.Memory, file, limit, inUse int64) int64 {
+// copyRoom is roomToCopy for a sandbox that uses so much of its limit, 0 if it has none.
+func copyRoom(bounds []machine.Memory, limit, inUse int64) int64 {
 	room := inUse
 	for _, b := range bounds {
-		room = min(room, (b.Room()-file)/copyShare)
+		room = min(room, b.Room()/copyShare)
 	}
 	if limit > 0 {
-		room = min(room, limit-limit/startSlack-inUse)
+		room = min(room, limit-slack(limit)-inUse)
 	}
 	return max(0, room)
 }
@@ -61,8 +62,10 @@ func isShort(bounds []machine.Memory, limit, inUse int64) bool {
 			return true
 		}
 	}
-	return limit > 0 && inUse > limit-limit/shortSlack
+	return limit > 0 && inUse > limit-slack(limit)/2
 }
+
+func slack(limit int64) int64 { return min(limit/slackShare, maxSlack) }
 
 // writeLeft writes the memory that a checkpoint lacks yet, while the sandbox runs. It goes
 // on if the sandbox ends.
@@ -86,6 +89,80 @@ func (c *cell) writeLeft(ctx context.Context, left *runsc.Deferred) error {
 	c.log.Info("memory of a checkpoint is written", "bytes", bytes, "took", time.Since(began), "halted", halted, "error", err)
 	return err
 }
+
+// writeWhileWanted is writeLeft until the caller or the sandbox has gone.
+func (c *cell) writeWhileWanted(ctx context.Context, left *runsc.Deferred) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	go func() {
+		select {
+		case <-c.gone:
+			cancel(errEnding)
+		case <-ctx.Done():
+		}
+	}()
+	return c.writeLeft(ctx, left)
+}
+
+// maxAskers limits the cells that are answered at a time.
+const maxAskers = 2 * sandbox.MaxForks
+
+// writeForOthers is writeLeft for a caller who starts other cells from the checkpoint in dir
+// when tell is called. They are answered until all is written, whatever becomes of the
+// caller and the sandbox.
+func (c *cell) writeForOthers(dir string, left *runsc.Deferred, tell func()) error {
+	c.needed.Store(true)
+	defer c.needed.Store(false)
+	// The directory may be renamed.
+	at, err := os.OpenFile(dir, unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return errors.Join(err, left.Close())
+	}
+	defer at.Close()
+	l, err := Listen(dir, PagesSocket)
+	if err != nil {
+		return errors.Join(err, left.Close())
+	}
+	var answers sync.WaitGroup
+	answers.Go(func() { answerEach(l, &answers, left.Answer) })
+	tell()
+	err = c.writeLeft(context.Background(), left)
+	if err == nil {
+		// The checkpoint may have been removed.
+		if err = unix.Unlinkat(int(at.Fd()), PagesSocket, 0); errors.Is(err, unix.ENOENT) {
+			err = nil
+		}
+	}
+	l.Close()
+	answers.Wait()
+	return err
+}
+
+// answerEach answers each connection to a listener until that is closed.
+func answerEach(l net.Listener, answers *sync.WaitGroup, answer func(net.Conn)) {
+	free := make(chan struct{}, maxAskers)
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		select {
+		case free <- struct{}{}:
+		default:
+			conn.Close()
+			continue
+		}
+		answers.Go(func() {
+			defer func() { <-free }()
+			defer conn.Close()
+			answer(conn)
+		})
+	}
+}
+
+// awaitWritten waits until no checkpoint is being written: others may continue from it after
+// the sandbox has ended. The engine ends a cell that takes too long.
+func (c *cell) awaitWritten() { c.writing <- struct{}{} }
 
 // haltIfShort halts the sandbox if memory gets short before all is written, and reports
 // whether it did.

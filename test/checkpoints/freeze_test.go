@@ -1,12 +1,18 @@
 package checkpoints
 
 import (
+	"bytes"
+	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strconv"
+	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/cove-sh/cove/internal/testing/covetest"
 	"github.com/cove-sh/cove/internal/testing/needs"
@@ -83,4 +89,160 @@ func TestGoesOnBelowItsLimit(t *testing.T) {
 			t.Errorf("it has gone on three times before %d MiB were written", n)
 		}
 	})
+}
+
+// unwritten returns the directory of the checkpoint of which memory is still being written, or
+// an empty string.
+func unwritten(t testing.TB, d *covetest.Daemon) string {
+	t.Helper()
+	found, err := filepath.Glob(filepath.Join(d.StateDir, "engine", "checkpoints", "ckp-*", "pages.sock"))
+	if err != nil || len(found) > 1 {
+		t.Fatal(found, err)
+	}
+	if len(found) == 0 {
+		return ""
+	}
+	return filepath.Dir(found[0])
+}
+
+// heapMiB is how large the heap of a sandbox is that is to end while it is being written.
+func heapMiB() int64 {
+	if needs.Soak() {
+		return 2500
+	}
+	return 600
+}
+
+// withHeap makes a sandbox with a heap; see [heap].
+func withHeap(t testing.TB, d *covetest.Daemon, mib int64) string {
+	t.Helper()
+	s := d.Create(t, sandbox.CreateRequest{Resources: sandbox.Resources{MemoryMiB: 2*mib + 512, VCPUs: 2}})
+	python(t, d, s.ID, fmt.Sprintf(heap, mib))
+	return s.ID
+}
+
+// Children have all of their parent's memory when the parent is killed right after the fork,
+// and when the daemon is, while memory is still being written for them; so has a fork of
+// such a child.
+func TestParentKilledWhileWritten(t *testing.T) {
+	covetest.Patched(t)
+	covetest.Own(t, func(t *testing.T, d *covetest.Daemon) {
+		parent := withHeap(t, d, heapMiB())
+		children := forksOf(t, d, parent, 2)
+		left := unwritten(t, d)
+		must(d.Client.Kill(t.Context(), parent))(t)
+		t.Logf("killed while %q was written", left)
+		if at := unwritten(t, d); at != "" {
+			t.Errorf("%s is still being written", at)
+		}
+		children = append(children, forksOf(t, d, children[0], 1)...)
+		left = unwritten(t, d)
+		restart(t, d, func() error { d.Kill(); return nil })
+		t.Logf("the daemon was killed while %q was written", left)
+		for _, id := range children {
+			whole(t, d, id)
+		}
+	})
+}
+
+// The cell of a parent is killed while it writes memory for its children: each has all of
+// it, or ends and says why. Nobody ever finds other memory.
+func TestCellKilledWhileWritten(t *testing.T) {
+	covetest.Patched(t)
+	covetest.Own(t, func(t *testing.T, d *covetest.Daemon) {
+		parent := withHeap(t, d, heapMiB())
+		children := forksOf(t, d, parent, 2)
+		pid, ok := covetest.ProcessOf(parent, "cove")
+		if !ok {
+			t.Fatal("the parent has no cell")
+		}
+		// It stops where it is, so that what is left now is left for ever.
+		if err := errors.Join(syscall.Kill(pid, syscall.SIGSTOP), syscall.Kill(pid, syscall.SIGKILL)); err != nil {
+			t.Fatal(err)
+		}
+		if !covetest.Eventually(covetest.DetectionLimit, func() bool { return syscall.Kill(pid, 0) != nil }) {
+			t.Fatal("the cell does not end")
+		}
+		lost := unwritten(t, d)
+		t.Logf("killed while %q was written", lost)
+		for _, id := range children {
+			r, err := d.Client.RunCode(t.Context(), id, sandbox.RunCodeRequest{Language: sandbox.Python, Code: "print(wrong())", TimeoutMS: 300_000}, nil)
+			if err == nil && r.Error == nil {
+				if got := strings.TrimSpace(r.Stdout); got != "(0, [])" {
+					t.Errorf("%s has other memory: %s", id, got)
+				}
+				continue
+			}
+			if lost == "" {
+				t.Errorf("%s has ended though all was written: %v", id, err)
+				continue
+			}
+			var s *sandbox.Sandbox
+			covetest.Eventually(covetest.DetectionLimit, func() bool {
+				s, err = d.Client.Get(t.Context(), id)
+				return err == nil && s.State == sandbox.StateFailed
+			})
+			if err != nil || s.State != sandbox.StateFailed || !strings.Contains(s.Reason, "before its memory was written") {
+				t.Errorf("%s is %+v, %v; want that it says what became of its memory", id, s, err)
+			}
+		}
+	})
+}
+
+// A snapshot's sandbox, its gVisor or the daemon is killed while memory is being written:
+// there is no snapshot, or a whole one, and a sandbox that lives can be snapshotted.
+func TestSnapshotKilledWhileWritten(t *testing.T) {
+	covetest.Patched(t)
+	covetest.Own(t, func(t *testing.T, d *covetest.Daemon) {
+		for name, kill := range map[string]func(id string){
+			"gVisor": func(id string) { killProcess(t, id, "runsc-sandbox") },
+			"cell":   func(id string) { killProcess(t, id, "cove") },
+			"daemon": func(string) { restart(t, d, func() error { d.Kill(); return nil }) },
+		} {
+			id := withHeap(t, d, heapMiB())
+			made := make(chan error, 1)
+			go func() {
+				_, err := d.Client.CreateSnapshot(context.WithoutCancel(t.Context()), id, sandbox.CreateSnapshotRequest{Name: "of-" + strings.ToLower(name)})
+				made <- err
+			}()
+			saved := func() bool {
+				log, err := os.ReadFile(filepath.Join(d.StateDir, "engine", "cells", id, "cell.log"))
+				return err == nil && bytes.Contains(log, []byte("msg=checkpoint "))
+			}
+			if !covetest.Eventually(time.Minute, saved) {
+				t.Fatal("the state is never saved")
+			}
+			kill(id)
+			err := <-made
+			t.Logf("%s: %v", name, err)
+			list := must(d.Client.ListSnapshots(t.Context(), sandbox.ListSnapshotsRequest{Sandbox: id}))(t)
+			if (err == nil) != (len(list.Items) == 1) && name != "daemon" {
+				t.Errorf("%s: the snapshot ended with %v, and there are %d", name, err, len(list.Items))
+			}
+			if name == "daemon" {
+				list.Items = append(list.Items, *must(d.Client.CreateSnapshot(t.Context(), id, sandbox.CreateSnapshotRequest{}))(t))
+				whole(t, d, id)
+			}
+			for _, snapshot := range list.Items {
+				again := must(d.Client.Create(t.Context(), sandbox.CreateRequest{Snapshot: snapshot.ID}))(t)
+				whole(t, d, again.ID)
+				must(d.Client.Kill(t.Context(), again.ID))(t)
+			}
+			_, _ = d.Client.Kill(t.Context(), id)
+			if drafts, err := filepath.Glob(filepath.Join(d.StateDir, "engine", "checkpoints", ".draft-*")); err != nil || len(drafts) > 0 {
+				t.Errorf("%s: left are %v, %v", name, drafts, err)
+			}
+		}
+	})
+}
+
+func killProcess(t testing.TB, id, name string) {
+	t.Helper()
+	pid, ok := covetest.ProcessOf(id, name)
+	if !ok {
+		t.Fatalf("%s has no %s", id, name)
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
 }

@@ -1,7 +1,6 @@
 package runsc
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -137,28 +136,26 @@ func (b *backlog) taken() []uint64 {
 	return flat
 }
 
-// blockBytes is how much of a backlog is written at a time.
+// blockBytes is how much of a file of pages is completed at a time.
 const blockBytes = 1 << 20
 
-// write writes the backlog to the file of pages.
-func (b *backlog) write(ctx context.Context) error {
-	buf := make([]byte, blockBytes)
-	for _, p := range b.parts {
-		for done := int64(0); done < p.n; {
-			if ctx.Err() != nil {
-				return context.Cause(ctx)
-			}
-			block := buf[:min(blockBytes, p.n-done)]
-			if err := b.move(block, p.off+done, p.from+done); err != nil {
-				return err
-			}
-			done += int64(len(block))
+// writeBlock writes what a block of the file of pages lacks.
+func (b *backlog) writeBlock(block int64, buf *[blockBytes]byte) error {
+	start, end := block*blockBytes, (block+1)*blockBytes
+	first := sort.Search(len(b.parts), func(i int) bool { return b.parts[i].off+b.parts[i].n > start })
+	for _, p := range b.parts[first:] {
+		if p.off >= end {
+			break
+		}
+		from, to := max(p.off, start), min(p.off+p.n, end)
+		if err := b.move(buf[:to-from], from, p.from+from-p.off); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// move copies a block from memory to the file of pages.
+// move copies a part of a block from memory to the file of pages.
 func (b *backlog) move(block []byte, off, from int64) error {
 	n, err := b.memory.ReadAt(block, from)
 	if n < len(block) {

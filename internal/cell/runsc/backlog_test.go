@@ -115,7 +115,7 @@ func TestBacklog(t *testing.T) {
 	if err := b.pages.Truncate(b.size); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.write(t.Context()); err != nil {
+	if err := newWriting(b).run(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := os.ReadFile(path); err != nil || !bytes.Equal(got, want) {
@@ -134,7 +134,7 @@ func TestBacklogHasRoom(t *testing.T) {
 	if got := b.bytes(); got != 50*pageSize {
 		t.Errorf("%d bytes are written later", got)
 	}
-	if err := b.write(t.Context()); err != nil {
+	if err := newWriting(b).run(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := os.ReadFile(path); err != nil || !bytes.Equal(got, want) {
@@ -184,13 +184,13 @@ func TestBacklogFails(t *testing.T) {
 	b.seal()
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := b.write(gone); !errors.Is(err, context.Canceled) {
+	if err := newWriting(b).run(gone); !errors.Is(err, context.Canceled) {
 		t.Errorf("nobody wants it: %v", err)
 	}
 	if err := g.memory.Truncate(10 * pageSize); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.write(t.Context()); !errors.Is(err, io.ErrUnexpectedEOF) {
+	if err := newWriting(b).run(t.Context()); !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("memory is missing: %v", err)
 	}
 	full, err := os.OpenFile("/dev/full", os.O_RDWR, 0)
@@ -201,7 +201,7 @@ func TestBacklogFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.pages = full
-	if err := b.write(t.Context()); !errors.Is(err, unix.ENOSPC) {
+	if err := newWriting(b).run(t.Context()); !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("the disk is full: %v", err)
 	}
 }

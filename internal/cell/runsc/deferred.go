@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 
+	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/control/client"
 	"gvisor.dev/gvisor/pkg/sentry/memmap"
 	"gvisor.dev/gvisor/runsc/boot"
@@ -24,18 +26,22 @@ const (
 // Deferred is memory that a checkpoint lacks yet, and that gVisor has frozen.
 type Deferred struct {
 	s *Sandbox
-	b *backlog
+	w *writing
 }
 
 // Bytes is the size of this memory.
-func (d *Deferred) Bytes() int64 { return d.b.bytes() }
+func (d *Deferred) Bytes() int64 { return d.w.b.bytes() }
 
 // Write writes the memory into the checkpoint, which is complete then. The sandbox may run,
 // or end, meanwhile.
-func (d *Deferred) Write(ctx context.Context) error { return d.b.write(ctx) }
+func (d *Deferred) Write(ctx context.Context) error { return d.w.run(ctx) }
+
+// Answer lets another cell continue from the checkpoint before it is complete; see
+// [Sandbox.Restore]. It returns when Write has, or when the connection ends.
+func (d *Deferred) Answer(conn net.Conn) { d.w.serve(conn) }
 
 // Close lets gVisor have the memory back, whether or not it was written.
-func (d *Deferred) Close() error { return errors.Join(d.b.close(), d.s.thaw()) }
+func (d *Deferred) Close() error { return errors.Join(d.w.b.close(), d.s.thaw()) }
 
 // freezable and the following types are those of the patched gVisor's methods.
 type freezable struct {
@@ -96,7 +102,7 @@ func (s *Sandbox) CheckpointEarly(dir string, most int64) (*Deferred, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("checkpoint gVisor container: %w", err), b.close())
 	}
-	d := &Deferred{s: s, b: b}
+	d := &Deferred{s: s, w: newWriting(b)}
 	frozen, err := s.freeze(b)
 	if err == nil && frozen {
 		return d, nil
@@ -148,6 +154,11 @@ func (s *Sandbox) freeze(b *backlog) (frozen bool, err error) {
 	}
 	if len(b.parts) == 0 {
 		return false, nil
+	}
+	// A full disk is found before the sandbox goes on, where the file system can tell.
+	start := b.parts[0].off
+	if err := unix.Fallocate(int(b.pages.Fd()), unix.FALLOC_FL_KEEP_SIZE, start, b.size-start); err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
+		return false, fmt.Errorf("reserve disk space for a checkpoint: %w", err)
 	}
 	var res freezeResult
 	err = s.control("State.Freeze", &freezeArgs{Ranges: b.taken()}, &res)

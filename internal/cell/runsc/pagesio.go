@@ -50,6 +50,8 @@ type checkpointDir struct {
 	reads func(*os.File)
 	// reserve, if not nil, is made when gVisor is about to load what was written.
 	reserve *reservation
+	// asks asks for pages before they are read.
+	asks *asker
 	// later, if not nil, receives memory that is not written to the file of pages yet.
 	later *backlog
 
@@ -70,7 +72,7 @@ func (d *checkpointDir) OpenRead(name string) (stateio.AsyncReader, error) {
 	}
 	if name == PagesFile {
 		r.sums, r.damaged = d.sums, d.damaged
-		r.reserve = d.reserve
+		r.reserve, r.asks = d.reserve, d.asks
 		if d.reads != nil {
 			d.reads(f)
 		}
@@ -216,6 +218,7 @@ type pageReader struct {
 	sums    pageSums
 	damaged func(error)
 	reserve *reservation
+	asks    *asker
 }
 
 func (r *pageReader) MaxReadBytes() uint64 { return uint64(r.bytes) }
@@ -243,17 +246,27 @@ func (r *pageReader) AddReadv(id int, off int64, _ uint64, to stateio.Destinatio
 	r.add(job{id: id, off: off, peer: to.(*memoryFile), ranges: ranges, maps: stateio.LocalClientMappings(maps)})
 }
 
+func (r *pageReader) Close() error {
+	err := r.pageFile.Close()
+	r.asks.close()
+	return err
+}
+
 var buffers = sync.Pool{New: func() any { return new([sharedReadBytes]byte) }}
 
 // read copies pages to gVisor's file. Writing to the file is cheaper than reading into a
 // mapping of it, and a missing page is an error rather than a signal. Pages are compared
 // with their checksums before gVisor can see them.
 func (r *pageReader) read(j *job, fr memmap.FileRange, m []byte, off int64) (int, error) {
-	if j.peer.clones && cloneRange(j.peer.fd, int64(fr.Start), int(r.f.Fd()), off, int64(fr.Length())) {
-		return len(m), nil
-	}
 	if len(m) > sharedReadBytes {
 		return 0, unix.EINVAL
+	}
+	if err := r.asks.await(off, len(m)); err != nil {
+		r.damaged(err)
+		return 0, unix.EIO
+	}
+	if j.peer.clones && cloneRange(j.peer.fd, int64(fr.Start), int(r.f.Fd()), off, int64(fr.Length())) {
+		return len(m), nil
 	}
 	buf := buffers.Get().(*[sharedReadBytes]byte)
 	defer buffers.Put(buf)
