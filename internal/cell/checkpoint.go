@@ -52,15 +52,11 @@ func (c *cell) stopAndSave(ctx context.Context, req *CheckpointRequest, send fun
 	if err := c.prepare(ctx, req); err != nil {
 		return 0, nil, err
 	}
-	later := int64(0)
-	if req.GoOn && !req.Hold {
-		later = c.roomToCopy(req.Dir)
-	}
 	began := time.Now()
 	if err := c.sb.Pause(); err != nil {
 		return 0, nil, err
 	}
-	left, err = c.save(req, later)
+	left, err = c.save(req)
 	if req.Hold && err == nil {
 		err = send(&checkpointWritten{StoppedNanos: int64(time.Since(began))})
 		if err == nil {
@@ -109,9 +105,9 @@ func (c *cell) roomToSave(dir string) error {
 	return err
 }
 
-// save writes the files of a checkpoint, but for the memory that it returns, if any: later
-// bytes at most. The sandbox is paused, so that files and memory are of one instant.
-func (c *cell) save(req *CheckpointRequest, later int64) (*runsc.Deferred, error) {
+// save writes the files of a checkpoint, but for the memory that it returns, if any. The
+// sandbox is paused, so that files and memory are of one instant.
+func (c *cell) save(req *CheckpointRequest) (*runsc.Deferred, error) {
 	if req.FilesOnly {
 		return nil, c.sb.SaveFiles(req.Dir)
 	}
@@ -121,8 +117,12 @@ func (c *cell) save(req *CheckpointRequest, later int64) (*runsc.Deferred, error
 		return nil, err
 	}
 	treeSaved := time.Now()
+	later := int64(0)
+	if req.GoOn && !req.Hold {
+		later = c.roomToCopy(req.Dir)
+	}
 	left, err := c.sb.CheckpointEarly(req.Dir, later)
-	c.log.Info("checkpoint", "tree", treeSaved.Sub(began), "state", time.Since(treeSaved))
+	c.log.Info("checkpoint", "tree", treeSaved.Sub(began), "state", time.Since(treeSaved), "room_to_copy", later)
 	return left, err
 }
 

@@ -3,6 +3,7 @@ package cell
 import (
 	"context"
 	"errors"
+	"math"
 	"net"
 	"os"
 	"sync"
@@ -44,7 +45,7 @@ func (c *cell) roomToCopy(dir string) int64 {
 
 // copyRoom is roomToCopy for a sandbox that uses so much of its limit, 0 if it has none.
 func copyRoom(bounds []machine.Memory, limit, inUse int64) int64 {
-	room := inUse
+	room := int64(math.MaxInt64)
 	for _, b := range bounds {
 		room = min(room, b.Room()/copyShare)
 	}

@@ -27,8 +27,8 @@ func TestCopyRoom(t *testing.T) {
 		limit, inUse int64
 		want         int64
 	}{
-		"all":                    {free(8 << 30), 2048 * mib, 500 * mib, 500 * mib},
-		"no limit":               {free(8 << 30), 0, 500 * mib, 500 * mib},
+		"all":                    {free(32 << 30), 2048 * mib, 500 * mib, 1420 * mib},
+		"no limit":               {free(3 << 30), 0, 500 * mib, 1024 * mib},
 		"below its limit":        {free(8 << 30), 1024 * mib, 600 * mib, 296 * mib},
 		"of a large limit":       {free(32 << 30), 8192 * mib, 6000 * mib, 2064 * mib},
 		"at its limit":           {free(8 << 30), 1024 * mib, 900 * mib, 0},
