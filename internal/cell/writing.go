@@ -161,9 +161,15 @@ func answerEach(l net.Listener, answers *sync.WaitGroup, answer func(net.Conn)) 
 	}
 }
 
-// awaitWritten waits until no checkpoint is being written: others may continue from it after
-// the sandbox has ended. The engine ends a cell that takes too long.
-func (c *cell) awaitWritten() { c.writing <- struct{}{} }
+// awaitWritten waits until no checkpoint is being written, since others may continue from it
+// after the sandbox has ended; not when the machine shuts down. The engine ends a cell that
+// takes too long.
+func (c *cell) awaitWritten() {
+	select {
+	case c.writing <- struct{}{}:
+	case <-c.ctx.Done():
+	}
+}
 
 // haltIfShort halts the sandbox if memory gets short before all is written, and reports
 // whether it did.

@@ -157,41 +157,102 @@ func TestParentKilledWhileWritten(t *testing.T) {
 func TestCellKilledWhileWritten(t *testing.T) {
 	covetest.Patched(t)
 	covetest.Own(t, func(t *testing.T, d *covetest.Daemon) {
+		for range 3 { // it may have written all
+			if lostTheRest(t, d) {
+				return
+			}
+		}
+	})
+}
+
+// lostTheRest kills a cell right after a fork, and reports whether it had more to write.
+func lostTheRest(t *testing.T, d *covetest.Daemon) bool {
+	t.Helper()
+	parent := withHeap(t, d, heapMiB())
+	pid, ok := covetest.ProcessOf(parent, "cove")
+	if !ok {
+		t.Fatal("the parent has no cell")
+	}
+	children := forksOf(t, d, parent, 2)
+	// It stops where it is, so that what is left now is left for ever.
+	if err := errors.Join(syscall.Kill(pid, syscall.SIGSTOP), syscall.Kill(pid, syscall.SIGKILL)); err != nil {
+		t.Fatal(err)
+	}
+	if !covetest.Eventually(covetest.DetectionLimit, func() bool { return syscall.Kill(pid, 0) != nil }) {
+		t.Fatal("the cell does not end")
+	}
+	lost := unwritten(t, d)
+	t.Logf("killed while %q was written", lost)
+	for _, id := range children {
+		r, err := d.Client.RunCode(t.Context(), id, sandbox.RunCodeRequest{Language: sandbox.Python, Code: "print(wrong())", TimeoutMS: 300_000}, nil)
+		switch {
+		case err == nil && r.Error == nil:
+			if got := strings.TrimSpace(r.Stdout); got != "(0, [])" {
+				t.Errorf("%s has other memory: %s", id, got)
+			}
+		case lost == "":
+			t.Errorf("%s has ended though all was written: %v", id, err)
+		default:
+			saysWhy(t, d, id)
+		}
+	}
+	return lost != ""
+}
+
+// saysWhy checks that a sandbox has failed for want of its memory.
+func saysWhy(t *testing.T, d *covetest.Daemon, id string) {
+	t.Helper()
+	var s *sandbox.Sandbox
+	var err error
+	covetest.Eventually(covetest.DetectionLimit, func() bool {
+		s, err = d.Client.Get(t.Context(), id)
+		return err == nil && s.State == sandbox.StateFailed
+	})
+	if err != nil || s.State != sandbox.StateFailed || !strings.Contains(s.Reason, "before its memory was written") {
+		t.Errorf("%s is %+v, %v; want that it says what became of its memory", id, s, err)
+	}
+}
+
+// The cell of a parent is killed as soon as it begins to write memory for its children: the
+// fork fails as a whole, and says why, or its children have all.
+func TestCellKilledInFork(t *testing.T) {
+	covetest.Patched(t)
+	covetest.Own(t, func(t *testing.T, d *covetest.Daemon) {
 		parent := withHeap(t, d, heapMiB())
-		children := forksOf(t, d, parent, 2)
 		pid, ok := covetest.ProcessOf(parent, "cove")
 		if !ok {
 			t.Fatal("the parent has no cell")
 		}
-		// It stops where it is, so that what is left now is left for ever.
-		if err := errors.Join(syscall.Kill(pid, syscall.SIGSTOP), syscall.Kill(pid, syscall.SIGKILL)); err != nil {
+		var list *sandbox.List[sandbox.Sandbox]
+		made := make(chan error, 1)
+		go func() {
+			var err error
+			list, err = d.Client.Fork(context.WithoutCancel(t.Context()), parent, sandbox.ForkRequest{Count: 2})
+			made <- err
+		}()
+		if !covetest.Eventually(time.Minute, func() bool { return unwritten(t, d) != "" }) {
+			t.Fatal("the children's memory is never written")
+		}
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
-		if !covetest.Eventually(covetest.DetectionLimit, func() bool { return syscall.Kill(pid, 0) != nil }) {
-			t.Fatal("the cell does not end")
+		err := <-made
+		t.Logf("the fork: %v", err)
+		if err == nil {
+			for _, s := range list.Items {
+				whole(t, d, s.ID)
+			}
+			return
 		}
-		lost := unwritten(t, d)
-		t.Logf("killed while %q was written", lost)
-		for _, id := range children {
-			r, err := d.Client.RunCode(t.Context(), id, sandbox.RunCodeRequest{Language: sandbox.Python, Code: "print(wrong())", TimeoutMS: 300_000}, nil)
-			if err == nil && r.Error == nil {
-				if got := strings.TrimSpace(r.Stdout); got != "(0, [])" {
-					t.Errorf("%s has other memory: %s", id, got)
-				}
-				continue
+		covetest.WantCode(t, err, sandbox.CodeUnavailable)
+		all := must(d.All(t.Context()))(t)
+		for id, s := range all {
+			if id != parent && s.State == sandbox.StateRunning {
+				t.Errorf("the fork failed, and left %+v", s)
 			}
-			if lost == "" {
-				t.Errorf("%s has ended though all was written: %v", id, err)
-				continue
-			}
-			var s *sandbox.Sandbox
-			covetest.Eventually(covetest.DetectionLimit, func() bool {
-				s, err = d.Client.Get(t.Context(), id)
-				return err == nil && s.State == sandbox.StateFailed
-			})
-			if err != nil || s.State != sandbox.StateFailed || !strings.Contains(s.Reason, "before its memory was written") {
-				t.Errorf("%s is %+v, %v; want that it says what became of its memory", id, s, err)
-			}
+		}
+		if at := unwritten(t, d); at != "" && !covetest.Eventually(covetest.DetectionLimit, func() bool { return unwritten(t, d) == "" }) {
+			t.Errorf("%s is left", at)
 		}
 	})
 }

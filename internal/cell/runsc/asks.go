@@ -8,6 +8,8 @@ import (
 	"net"
 	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 )
 
 // Children of a fork go on from a checkpoint before all of its memory is written. What they
@@ -85,25 +87,27 @@ func (a *asker) close() {
 	}
 }
 
-// writing is a backlog that is being written.
+// writing is a backlog that is being written, by two workers: one writes what is asked for,
+// so that it need not wait while the kernel holds back the other, which writes all.
 type writing struct {
 	b *backlog
 	// over is closed when it has ended; err is set before that.
 	over chan struct{}
 	err  error
+	// woken is sent to when something is asked for; its capacity is one.
+	woken chan struct{}
 
 	mu   sync.Mutex
 	left map[int64]struct{} // the blocks that are not written; guarded by mu
 	next int64              // no block before it is left; guarded by mu
 	// asked are the blocks that somebody waits for. Guarded by mu.
 	asked []int64
-	// written is closed and replaced when a block that was asked for is written. Guarded
-	// by mu.
+	// written is closed and replaced when a block is written. Guarded by mu.
 	written chan struct{}
 }
 
 func newWriting(b *backlog) *writing {
-	w := &writing{b: b, over: make(chan struct{}), left: map[int64]struct{}{}, written: make(chan struct{})}
+	w := &writing{b: b, over: make(chan struct{}), woken: make(chan struct{}, 1), left: map[int64]struct{}{}, written: make(chan struct{})}
 	for _, p := range b.parts {
 		for i := p.off / blockBytes; i*blockBytes < p.off+p.n; i++ {
 			w.left[i] = struct{}{}
@@ -112,32 +116,68 @@ func newWriting(b *backlog) *writing {
 	return w
 }
 
-// run writes the backlog, and what is asked for first.
+// run writes the backlog.
 func (w *writing) run(ctx context.Context) error {
 	defer close(w.over)
+	g, ctx := errgroup.WithContext(ctx)
+	done := make(chan struct{})
+	g.Go(func() error {
+		defer close(done)
+		return w.writeEach(ctx, w.nextLeft)
+	})
+	g.Go(func() error {
+		for {
+			if err := w.writeEach(ctx, w.nextAsked); err != nil {
+				return err
+			}
+			select {
+			case <-w.woken:
+			case <-done:
+				return nil
+			}
+		}
+	})
+	w.err = g.Wait()
+	return w.err
+}
+
+// writeEach writes the blocks that pick returns until there is none. Another worker may
+// write the same one, and the same into it.
+func (w *writing) writeEach(ctx context.Context, pick func() (int64, bool)) error {
 	buf := new([blockBytes]byte)
 	for {
-		i, ok := w.pick()
+		i, ok := pick()
 		if !ok {
 			return nil
 		}
-		if w.err = context.Cause(ctx); w.err == nil {
-			w.err = w.b.writeBlock(i, buf)
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
 		}
-		if w.err != nil {
-			return w.err
+		if err := w.b.writeBlock(i, buf); err != nil {
+			return err
 		}
 		w.wrote(i)
 	}
 }
 
-// pick returns a block that is left, or false if there is none.
-func (w *writing) pick() (int64, bool) {
+// nextLeft returns the first block that is left, or false if there is none.
+func (w *writing) nextLeft() (int64, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(w.left) == 0 {
 		return 0, false
 	}
+	for ; ; w.next++ {
+		if _, ok := w.left[w.next]; ok {
+			return w.next, true
+		}
+	}
+}
+
+// nextAsked returns a block that is left and was asked for, or false if there is none.
+func (w *writing) nextAsked() (int64, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	for len(w.asked) > 0 {
 		i := w.asked[0]
 		w.asked = w.asked[1:]
@@ -145,11 +185,7 @@ func (w *writing) pick() (int64, bool) {
 			return i, true
 		}
 	}
-	for ; ; w.next++ {
-		if _, ok := w.left[w.next]; ok {
-			return w.next, true
-		}
-	}
+	return 0, false
 }
 
 func (w *writing) wrote(i int64) {
@@ -177,6 +213,10 @@ func (w *writing) await(off, n int64) {
 		}
 		written := w.written
 		w.mu.Unlock()
+		select {
+		case w.woken <- struct{}{}:
+		default:
+		}
 		if len(missing) == 0 {
 			return
 		}

@@ -84,7 +84,10 @@ func (w *writing) isAsked(t *testing.T, block int64) {
 // step writes the next block, and returns which it was.
 func (w *writing) step(t *testing.T) int64 {
 	t.Helper()
-	i, ok := w.pick()
+	i, ok := w.nextAsked()
+	if !ok {
+		i, ok = w.nextLeft()
+	}
 	if !ok {
 		t.Fatal("nothing is left")
 	}

@@ -137,7 +137,7 @@ func (b *backlog) taken() []uint64 {
 }
 
 // blockBytes is how much of a file of pages is completed at a time.
-const blockBytes = 1 << 20
+const blockBytes = 256 << 10
 
 // writeBlock writes what a block of the file of pages lacks.
 func (b *backlog) writeBlock(block int64, buf *[blockBytes]byte) error {

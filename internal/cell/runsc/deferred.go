@@ -17,8 +17,9 @@ import (
 // what was there is written to the checkpoint meanwhile.
 
 const (
-	// leastDeferred is the least amount of memory for which this is worth while.
-	leastDeferred = 16 << 20
+	// leastDeferred is the least amount of memory for which this is worth while: less is
+	// copied in about 20 ms, and children need not ask for it.
+	leastDeferred = 64 << 20
 	// maxFreezable limits the ranges of memory that are frozen. Longer ones go first.
 	maxFreezable = 1 << 14
 )

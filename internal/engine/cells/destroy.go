@@ -51,8 +51,8 @@ func (e *Engine) End(ctx context.Context, id string) error {
 var errNotLive = errors.New("no connection to the cell")
 
 // writingTimeout limits the time for which a cell writes a checkpoint for others after its
-// sandbox has ended.
-const writingTimeout = 2 * time.Minute
+// sandbox has ended. Callers give Destroy a minute.
+const writingTimeout = 45 * time.Second
 
 // awaitWritten waits until a cell has ended that still writes a checkpoint from which others
 // continue.
