@@ -157,8 +157,8 @@ func (s *Sandbox) freeze(b *backlog) (frozen bool, err error) {
 		return false, nil
 	}
 	// A full disk is found before the sandbox goes on, where the file system can tell.
-	start := b.parts[0].off
-	if err := unix.Fallocate(int(b.pages.Fd()), unix.FALLOC_FL_KEEP_SIZE, start, b.size-start); err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
+	first, last := b.parts[0], b.parts[len(b.parts)-1]
+	if err := unix.Fallocate(int(b.pages.Fd()), unix.FALLOC_FL_KEEP_SIZE, first.off, last.off+last.n-first.off); err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
 		return false, fmt.Errorf("reserve disk space for a checkpoint: %w", err)
 	}
 	var res freezeResult
