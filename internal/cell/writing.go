@@ -73,21 +73,19 @@ func slack(limit int64) int64 { return min(limit/slackShare, maxSlack) }
 func (c *cell) writeLeft(ctx context.Context, left *runsc.Deferred) error {
 	began, bytes := time.Now(), left.Bytes()
 	written := make(chan struct{})
-	halted := false
+	var goOn func()
 	var watch sync.WaitGroup
-	watch.Go(func() { halted = c.haltIfShort(written) })
+	watch.Go(func() { goOn = c.haltIfShort(written) })
 	err := left.Write(ctx)
 	close(written)
 	watch.Wait()
 	if cerr := left.Close(); cerr != nil {
 		c.log.Debug("what was frozen for a checkpoint", "error", cerr) // the next one thaws it
 	}
-	if halted {
-		if uerr := c.sb.Unhalt(); uerr != nil {
-			c.log.Warn("let the sandbox go on", "error", uerr)
-		}
+	if goOn != nil {
+		goOn()
 	}
-	c.log.Info("memory of a checkpoint is written", "bytes", bytes, "took", time.Since(began), "halted", halted, "error", err)
+	c.log.Info("memory of a checkpoint is written", "bytes", bytes, "took", time.Since(began), "halted", goOn != nil, "error", err)
 	return err
 }
 
@@ -171,15 +169,15 @@ func (c *cell) awaitWritten() {
 	}
 }
 
-// haltIfShort halts the sandbox if memory gets short before all is written, and reports
-// whether it did.
-func (c *cell) haltIfShort(written <-chan struct{}) bool {
+// haltIfShort halts the sandbox if memory gets short before all is written. It returns nil
+// if it did not, or else what lets the sandbox go on.
+func (c *cell) haltIfShort(written <-chan struct{}) (goOn func()) {
 	tick := time.NewTicker(shortPoll)
 	defer tick.Stop()
 	for polls := 1; ; polls++ {
 		select {
 		case <-written:
-			return false
+			return nil
 		case <-tick.C:
 		}
 		var bounds []machine.Memory
@@ -189,10 +187,27 @@ func (c *cell) haltIfShort(written <-chan struct{}) bool {
 		if !isShort(bounds, c.memoryLimit.Load(), c.sb.MemoryFileBytes()) {
 			continue
 		}
-		err := c.sb.Halt()
-		if err != nil {
+		if err := c.sb.Halt(); err != nil {
 			c.log.Warn("halt the sandbox while memory is short", "error", err)
+			return nil
 		}
-		return err == nil
+		return c.halted(written)
+	}
+}
+
+// halted makes probes wait, as in any other save, until the function that it returns lets
+// the sandbox go on.
+func (c *cell) halted(written <-chan struct{}) (goOn func()) {
+	release := func() {}
+	select {
+	case c.saving <- struct{}{}:
+		release = func() { <-c.saving }
+	case <-written:
+	}
+	return func() {
+		defer release()
+		if err := c.sb.Unhalt(); err != nil {
+			c.log.Warn("let the sandbox go on", "error", err)
+		}
 	}
 }
