@@ -118,6 +118,7 @@ func (c *cell) configureAgent(ctx context.Context) error {
 		return err
 	}
 	c.configured.Store(true)
+	c.memoryLimit.Store(memory)
 	c.trusted.Store(req.Authority != nil)
 	c.unenforced(res.Unenforced...)
 	return nil

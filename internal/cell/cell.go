@@ -78,6 +78,13 @@ type cell struct {
 	// saving is a semaphore of one, held while the sandbox is stopped to read its
 	// state.
 	saving chan struct{}
+	// writing is a semaphore of one, held until all of a checkpoint is written. It is
+	// taken before saving.
+	writing chan struct{}
+	// needed says that others continue from the checkpoint that is being written.
+	needed atomic.Bool
+	// memoryLimit is how many bytes the programs of the sandbox may use, or 0.
+	memoryLimit atomic.Int64
 
 	mu     sync.Mutex
 	status Status // guarded by mu; its slice is never changed in place
@@ -102,6 +109,7 @@ func newCell(ctx context.Context) *cell {
 		changed: make(chan struct{}),
 		begun:   make(chan error, 1),
 		saving:  make(chan struct{}, 1),
+		writing: make(chan struct{}, 1),
 		stop:    make(chan string, 1),
 		gone:    make(chan struct{}),
 		ended:   make(chan struct{}),
@@ -190,6 +198,7 @@ func (c *cell) supervise(lost <-chan struct{}) int {
 	c.destroy()
 	c.setPhase(phase, reason)
 	close(c.gone)
+	c.awaitWritten()
 	c.closeSockets()
 	c.unlock()
 	return 0
@@ -262,6 +271,9 @@ func (c *cell) captureOutput() (end func(), err error) {
 func (c *cell) watchForEnd() {
 	ws, err := c.sb.Wait()
 	switch {
+	case errors.Is(c.sb.Damage(), runsc.ErrUnwritten):
+		c.log.Error("the parent has not written the checkpoint", "error", c.sb.Damage())
+		c.why = c.sb.Damage().Error()
 	case c.sb.Damage() != nil:
 		c.log.Error("the checkpoint is damaged", "error", c.sb.Damage())
 		c.why = "the kept state that it went on from is damaged on the server's disk; use another snapshot"

@@ -15,27 +15,48 @@ import (
 var errEnding = connect.NewError(connect.CodeFailedPrecondition, errors.New("the sandbox is ending"))
 
 func (c *cell) checkpoint(ctx context.Context, req *CheckpointRequest, send func(*checkpointWritten) error) error {
-	release, err := c.exclusively(ctx)
+	written, err := c.alone(ctx, c.writing)
 	if err != nil {
 		return err
 	}
+	defer written()
+	stopped, left, err := c.stopAndSave(ctx, req, send)
+	if err != nil || req.Hold {
+		return err
+	}
+	if left == nil {
+		return send(&checkpointWritten{StoppedNanos: int64(stopped)})
+	}
+	tell := func() { _ = send(&checkpointWritten{StoppedNanos: int64(stopped), More: true}) }
+	if req.Early {
+		err = c.writeForOthers(req.Dir, left, tell)
+	} else {
+		tell()
+		err = c.writeWhileWanted(ctx, left)
+	}
+	if err != nil {
+		c.log.Warn("checkpoint", "error", err)
+		return err
+	}
+	return send(&checkpointWritten{StoppedNanos: int64(stopped)})
+}
+
+// stopAndSave saves the state of the sandbox while it is stopped, but for the memory that it
+// returns, if any. With req.Hold it returns when the caller has gone.
+func (c *cell) stopAndSave(ctx context.Context, req *CheckpointRequest, send func(*checkpointWritten) error) (stopped time.Duration, left *runsc.Deferred, err error) {
+	release, err := c.exclusively(ctx)
+	if err != nil {
+		return 0, nil, err
+	}
 	defer release()
-	if err := c.loadAll(ctx, req.FilesOnly); err != nil {
-		return err
-	}
-	if err := c.roomToSave(req.Dir); err != nil {
-		return err
-	}
-	if !req.FilesOnly {
-		if err := c.sb.Settle(req.Dir); err != nil {
-			return err
-		}
+	if err := c.prepare(ctx, req); err != nil {
+		return 0, nil, err
 	}
 	began := time.Now()
 	if err := c.sb.Pause(); err != nil {
-		return err
+		return 0, nil, err
 	}
-	err = c.save(req)
+	left, err = c.save(req)
 	if req.Hold && err == nil {
 		err = send(&checkpointWritten{StoppedNanos: int64(time.Since(began))})
 		if err == nil {
@@ -49,12 +70,26 @@ func (c *cell) checkpoint(ctx context.Context, req *CheckpointRequest, send func
 	}
 	if err := errors.Join(err, c.resume()); err != nil {
 		c.log.Warn("checkpoint", "error", err)
+		if left != nil {
+			err = errors.Join(err, left.Close())
+		}
+		return 0, nil, err
+	}
+	return time.Since(began), left, nil
+}
+
+// prepare does what a checkpoint needs before the sandbox is stopped.
+func (c *cell) prepare(ctx context.Context, req *CheckpointRequest) error {
+	if err := c.loadAll(ctx, req.FilesOnly); err != nil {
 		return err
 	}
-	if !req.Hold {
-		return send(&checkpointWritten{StoppedNanos: int64(time.Since(began))})
+	if err := c.roomToSave(req.Dir); err != nil {
+		return err
 	}
-	return nil
+	if req.FilesOnly {
+		return nil
+	}
+	return errors.Join(c.sb.Settle(req.Dir), c.sb.PrepareCheckpoint())
 }
 
 // roomToSave refuses a checkpoint that would fill the disk under gVisor.
@@ -70,34 +105,41 @@ func (c *cell) roomToSave(dir string) error {
 	return err
 }
 
-// save writes the files of a checkpoint. The sandbox is paused, so that files and memory
-// are of one instant.
-func (c *cell) save(req *CheckpointRequest) error {
+// save writes the files of a checkpoint, but for the memory that it returns, if any. The
+// sandbox is paused, so that files and memory are of one instant.
+func (c *cell) save(req *CheckpointRequest) (*runsc.Deferred, error) {
 	if req.FilesOnly {
-		return c.sb.SaveFiles(req.Dir)
+		return nil, c.sb.SaveFiles(req.Dir)
 	}
 	began := time.Now()
 	// The tree comes first, since gVisor collects garbage after a checkpoint.
 	if err := c.sb.SaveTree(req.Dir); err != nil {
-		return err
+		return nil, err
 	}
 	treeSaved := time.Now()
-	err := c.sb.Checkpoint(req.Dir)
-	c.log.Info("checkpoint", "tree", treeSaved.Sub(began), "state", time.Since(treeSaved))
-	return err
+	later := int64(0)
+	if req.GoOn && !req.Hold {
+		later = c.roomToCopy(req.Dir)
+	}
+	left, err := c.sb.CheckpointEarly(req.Dir, later)
+	c.log.Info("checkpoint", "tree", treeSaved.Sub(began), "state", time.Since(treeSaved), "room_to_copy", later)
+	return left, err
 }
 
 // exclusively waits until nobody else reads the sandbox's state. The caller calls the
 // result when it is done.
-func (c *cell) exclusively(ctx context.Context) (func(), error) {
+func (c *cell) exclusively(ctx context.Context) (func(), error) { return c.alone(ctx, c.saving) }
+
+// alone takes a semaphore of one. The caller calls the result when it is done.
+func (c *cell) alone(ctx context.Context, semaphore chan struct{}) (func(), error) {
 	select {
-	case c.saving <- struct{}{}:
+	case semaphore <- struct{}{}:
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	case <-c.gone:
 		return nil, errEnding
 	}
-	return func() { <-c.saving }, nil
+	return func() { <-semaphore }, nil
 }
 
 // resume continues a paused sandbox, unless it is ending.

@@ -126,10 +126,14 @@ func statuses[Req any](ctx context.Context, c *Client, name string, req *Req) (a
 }
 
 // Stop ends the sandbox and then the cell. It returns when the sandbox's processes are
-// gone.
-func (c *Client) Stop(ctx context.Context, reason string) error {
-	_, err := call[empty](ctx, c, "Stop", &stopRequest{reason})
-	return err
+// gone. Writing says that the cell ends later, when it has written a checkpoint from which
+// others continue; see [CheckpointRequest.Early].
+func (c *Client) Stop(ctx context.Context, reason string) (writing bool, err error) {
+	res, err := call[stopped](ctx, c, "Stop", &stopRequest{reason})
+	if err != nil {
+		return false, err
+	}
+	return res.Writing, nil
 }
 
 // Stats returns what the sandbox uses.
@@ -148,16 +152,30 @@ func (c *Client) Update(ctx context.Context, l Limits) ([]string, error) {
 }
 
 // Checkpoint writes a checkpoint and returns how long the sandbox was paused. With
-// [CheckpointRequest.Hold] the sandbox stays paused until ctx ends.
-func (c *Client) Checkpoint(ctx context.Context, req CheckpointRequest) (time.Duration, error) {
+// [CheckpointRequest.Hold] the sandbox stays paused until ctx ends. With
+// [CheckpointRequest.GoOn], memory may be missing when Checkpoint returns: the checkpoint is
+// complete when rest has returned nil. Rest must be called; it ends with ctx.
+func (c *Client) Checkpoint(ctx context.Context, req CheckpointRequest) (paused time.Duration, rest func() error, err error) {
 	stream, err := method[CheckpointRequest, checkpointWritten](c, "Checkpoint").CallServerStream(ctx, connect.NewRequest(&req))
 	if err != nil {
-		return 0, err
+		return 0, nil, err
 	}
-	if !stream.Receive() {
-		return 0, cmp.Or(stream.Err(), io.ErrUnexpectedEOF)
+	next := func() error {
+		if !stream.Receive() {
+			return cmp.Or(stream.Err(), io.ErrUnexpectedEOF)
+		}
+		return nil
 	}
-	return time.Duration(stream.Msg().StoppedNanos), nil
+	if err := next(); err != nil {
+		return 0, nil, err
+	}
+	first := *stream.Msg()
+	return time.Duration(first.StoppedNanos), func() error {
+		if !first.More {
+			return nil
+		}
+		return next()
+	}, nil
 }
 
 // SetNetwork replaces the gateway's configuration. When it returns, existing connections

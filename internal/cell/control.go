@@ -15,6 +15,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/cove-sh/cove/internal/cell/runsc"
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/guest/wire/agentv1"
 )
@@ -116,7 +117,7 @@ func (c *cell) fail(err error) error {
 
 // startError classifies why a sandbox could not be made: the request is impossible
 // (InvalidArgument; the message is for the sandbox's owner), the checkpoint is damaged
-// (DataLoss), or the sandbox runs but its agent did not answer in time
+// (DataLoss), its memory was never written (Aborted), or the sandbox runs but its agent did not answer in time
 // (DeadlineExceeded).
 func (c *cell) startError(err error) error {
 	code := connect.CodeInternal
@@ -124,6 +125,8 @@ func (c *cell) startError(err error) error {
 	switch {
 	case isRefused:
 		return connect.NewError(connect.CodeInvalidArgument, errors.New(string(refused)))
+	case errors.Is(err, runsc.ErrUnwritten) || c.sb != nil && errors.Is(c.sb.Damage(), runsc.ErrUnwritten):
+		return connect.NewError(connect.CodeAborted, runsc.ErrUnwritten)
 	case c.sb != nil && c.sb.Damage() != nil:
 		code = connect.CodeDataLoss
 	case errors.Is(err, errSilent):
@@ -200,14 +203,14 @@ func (c *cell) unenforced(what ...string) {
 	c.status.Unenforced = append(slices.Clip(c.status.Unenforced), what...) // a copy: others read the old one
 }
 
-func (c *cell) stopSandbox(ctx context.Context, req *stopRequest) (*empty, error) {
+func (c *cell) stopSandbox(ctx context.Context, req *stopRequest) (*stopped, error) {
 	select {
 	case c.stop <- req.Reason:
 	default: // it is stopping already
 	}
 	select {
 	case <-c.gone:
-		return &empty{}, nil
+		return &stopped{Writing: c.needed.Load()}, nil
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
@@ -294,6 +297,9 @@ func (c *cell) update(ctx context.Context, l *Limits) (*unenforced, error) {
 	conf, err := c.configure(ctx, updateTimeout, req)
 	if err != nil {
 		return nil, err
+	}
+	if l.MemoryBytes > 0 {
+		c.memoryLimit.Store(l.MemoryBytes)
 	}
 	res.Unenforced = append(res.Unenforced, conf.Unenforced...)
 	return res, nil

@@ -98,16 +98,33 @@ type CheckpointRequest struct {
 	Hold bool `json:"hold,omitempty"`
 	// FilesOnly writes only the files that the sandbox has changed.
 	FilesOnly bool `json:"filesOnly,omitempty"`
+	// GoOn lets the sandbox go on before all of its memory is written, as far as the cell
+	// can do that. Cells of older builds ignore it.
+	GoOn bool `json:"goOn,omitempty"`
+	// Early, with GoOn, is for a caller who starts other cells from the checkpoint while its
+	// memory is still being written. It is then written whatever becomes of the caller and the
+	// sandbox, and these cells are answered on [PagesSocket].
+	Early bool `json:"early,omitempty"`
 }
 
-// checkpointWritten says that a checkpoint is written.
+// checkpointWritten says that a checkpoint is written, or with [CheckpointRequest.GoOn]
+// that the sandbox goes on.
 type checkpointWritten struct {
 	// StoppedNanos is how long the sandbox has been paused by now.
 	StoppedNanos int64 `json:"stoppedNanos,string"`
+	// More says that memory is still being written. Another message follows when it is.
+	More bool `json:"more,omitempty"`
 }
 
 type stopRequest struct {
 	Reason string `json:"reason"`
+}
+
+// stopped says that a sandbox has ended.
+type stopped struct {
+	// Writing says that the cell does not end yet, since it writes a checkpoint from which
+	// others continue.
+	Writing bool `json:"writing,omitempty"`
 }
 
 // unenforced describes limits that cannot be enforced.

@@ -20,6 +20,10 @@ const (
 	// ChangesSocket answers each connection with a tar stream of the files that the
 	// sandbox has changed.
 	ChangesSocket = "changes.sock"
+	// PagesSocket is in the directory of a checkpoint of which memory is still missing. The
+	// cell that writes it answers cells that continue from it, and removes the socket when
+	// the checkpoint is complete.
+	PagesSocket = "pages.sock"
 	// LogFile is the cell's log, with the first process's output.
 	LogFile = "cell.log"
 	// PanicFile is the output of gVisor's processes when they crash.

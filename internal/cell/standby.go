@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -128,15 +130,32 @@ func (c *cell) start() error {
 	return nil
 }
 
-// restore continues from a checkpoint.
+// restore continues from a checkpoint. Its memory may still be being written.
 func (c *cell) restore(dir string) error {
 	began := time.Now()
-	if err := c.sb.Restore(dir); err != nil {
+	writer, err := dialWriter(c.ctx, dir)
+	if err != nil {
+		return err
+	}
+	if err := c.sb.Restore(dir, writer); err != nil {
 		return err
 	}
 	go c.watchForEnd()
 	c.log.Info("sandbox restored", "took", time.Since(began))
 	return nil
+}
+
+// dialWriter connects to the cell that still writes the checkpoint in dir. It returns nil if
+// the checkpoint is complete, and [runsc.ErrUnwritten] if it will never be.
+func dialWriter(ctx context.Context, dir string) (net.Conn, error) {
+	conn, err := Dial(ctx, dir, PagesSocket)
+	switch {
+	case err == nil:
+		return conn, nil
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, nil
+	}
+	return nil, errors.Join(runsc.ErrUnwritten, err)
 }
 
 func (c *cell) runscConfig(s scratch) runsc.Config {

@@ -60,6 +60,11 @@ type CheckpointOptions struct {
 	Label json.RawMessage
 	// Commit ends the instance; see [Checkpointer].
 	Commit func(Checkpoint) error
+	// Early returns when the instance continues, though memory may still be missing.
+	// Instances that continue from the checkpoint have it when they need it, also if the
+	// instance ends or is destroyed meanwhile; if it is lost nevertheless, they end. It
+	// does not go with Durable or Commit.
+	Early bool
 }
 
 // Checkpoint is the saved state of an instance.

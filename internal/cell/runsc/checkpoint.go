@@ -2,6 +2,7 @@ package runsc
 
 import (
 	"fmt"
+	"net"
 	"strings"
 
 	"gvisor.dev/gvisor/pkg/cpuid"
@@ -46,7 +47,7 @@ func (s *Sandbox) Resume() error {
 func (s *Sandbox) Checkpoint(dir string) error {
 	var err error
 	if s.sharesWrites(dir) {
-		err = s.checkpointShared(dir)
+		err = s.checkpointServed(dir, nil)
 	} else {
 		err = s.c.Checkpoint(s.conf, dir, sandbox.CheckpointOpts{Compression: statefile.CompressionLevelNone, Resume: true})
 	}
@@ -59,8 +60,11 @@ func (s *Sandbox) Checkpoint(dir string) error {
 // Restore continues from a checkpoint, instead of [Sandbox.Start]. It returns when the
 // processes run. Other pages are then read from the directory's files in the background;
 // the files may be removed meanwhile.
-func (s *Sandbox) Restore(dir string) error {
-	err := OnOwnThread(func() error { return s.restoreServed(dir) })
+//
+// Writer, if not nil, is a connection to the cell that still writes the checkpoint, which
+// answers it by [Deferred.Answer].
+func (s *Sandbox) Restore(dir string, writer net.Conn) error {
+	err := OnOwnThread(func() error { return s.restoreServed(dir, newAsker(writer)) })
 	if err != nil {
 		return fmt.Errorf("restore gVisor container: %w", err)
 	}

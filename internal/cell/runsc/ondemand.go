@@ -14,9 +14,17 @@ import (
 
 // Patched reports whether gVisor in this program has the patches of patches/gvisor, by
 // which memory is loaded on demand.
-func Patched() bool {
-	p, ok := any(&stateipc.OpenResponse{}).(interface{ ForkPatch() int })
-	return ok && p.ForkPatch() >= 1
+func Patched() bool { return patchVersion() >= 1 }
+
+// Freezes reports whether gVisor in this program has those of patches/gvisor by which a
+// sandbox goes on before its memory is written to a checkpoint.
+func Freezes() bool { return patchVersion() >= 2 }
+
+func patchVersion() int {
+	if p, ok := any(&stateipc.OpenResponse{}).(interface{ ForkPatch() int }); ok {
+		return p.ForkPatch()
+	}
+	return 0
 }
 
 // BackgroundReads tells a patched gVisor that pages are loaded as they are touched, until

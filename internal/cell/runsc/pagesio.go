@@ -50,6 +50,10 @@ type checkpointDir struct {
 	reads func(*os.File)
 	// reserve, if not nil, is made when gVisor is about to load what was written.
 	reserve *reservation
+	// asks asks for pages before they are read.
+	asks *asker
+	// later, if not nil, receives memory that is not written to the file of pages yet.
+	later *backlog
 
 	mu     sync.Mutex
 	opened []string // guarded by mu
@@ -68,7 +72,7 @@ func (d *checkpointDir) OpenRead(name string) (stateio.AsyncReader, error) {
 	}
 	if name == PagesFile {
 		r.sums, r.damaged = d.sums, d.damaged
-		r.reserve = d.reserve
+		r.reserve, r.asks = d.reserve, d.asks
 		if d.reads != nil {
 			d.reads(f)
 		}
@@ -83,6 +87,12 @@ func (d *checkpointDir) OpenWrite(name string) (stateio.AsyncWriter, error) {
 		return nil, err
 	}
 	w := &pageWriter{pageFile: pageFile{f: f}}
+	if name == PagesFile && d.later != nil {
+		if err := d.later.opened(f); err != nil {
+			return nil, errors.Join(err, f.Close())
+		}
+		w.later = d.later
+	}
 	// The kernel lets one write at a time into a file.
 	w.start(1, writesAhead, w.write)
 	return w, nil
@@ -118,6 +128,8 @@ type memoryFile struct {
 	fd int
 	// clones says that the file is on the checkpoint's file system.
 	clones bool
+	// later says that what is in the backlog's ranges is not written yet.
+	later bool
 }
 
 // job is one copy between off in the checkpoint's file and ranges of one of gVisor's
@@ -206,6 +218,7 @@ type pageReader struct {
 	sums    pageSums
 	damaged func(error)
 	reserve *reservation
+	asks    *asker
 }
 
 func (r *pageReader) MaxReadBytes() uint64 { return uint64(r.bytes) }
@@ -233,17 +246,27 @@ func (r *pageReader) AddReadv(id int, off int64, _ uint64, to stateio.Destinatio
 	r.add(job{id: id, off: off, peer: to.(*memoryFile), ranges: ranges, maps: stateio.LocalClientMappings(maps)})
 }
 
+func (r *pageReader) Close() error {
+	err := r.pageFile.Close()
+	r.asks.close()
+	return err
+}
+
 var buffers = sync.Pool{New: func() any { return new([sharedReadBytes]byte) }}
 
 // read copies pages to gVisor's file. Writing to the file is cheaper than reading into a
 // mapping of it, and a missing page is an error rather than a signal. Pages are compared
 // with their checksums before gVisor can see them.
 func (r *pageReader) read(j *job, fr memmap.FileRange, m []byte, off int64) (int, error) {
-	if j.peer.clones && cloneRange(j.peer.fd, int64(fr.Start), int(r.f.Fd()), off, int64(fr.Length())) {
-		return len(m), nil
-	}
 	if len(m) > sharedReadBytes {
 		return 0, unix.EINVAL
+	}
+	if err := r.asks.await(off, len(m)); err != nil {
+		r.damaged(err)
+		return 0, unix.EIO
+	}
+	if j.peer.clones && cloneRange(j.peer.fd, int64(fr.Start), int(r.f.Fd()), off, int64(fr.Length())) {
+		return len(m), nil
 	}
 	buf := buffers.Get().(*[sharedReadBytes]byte)
 	defer buffers.Put(buf)
@@ -271,7 +294,8 @@ func (r *pageReader) read(j *job, fr memmap.FileRange, m []byte, off int64) (int
 // pageWriter implements stateio.AsyncWriter.
 type pageWriter struct {
 	pageFile
-	next int64
+	next  int64
+	later *backlog // or nil
 }
 
 func (w *pageWriter) MaxWriteBytes() uint64 { return writeBytes }
@@ -281,7 +305,24 @@ func (w *pageWriter) MaxRanges() int { return writeRanges }
 func (w *pageWriter) NeedRegisterSourceFD() bool { return true }
 
 func (w *pageWriter) RegisterSourceFD(fd int32, _ uint64, _ []stateio.ClientFileRangeSetting) (stateio.SourceFile, error) {
-	return w.register(fd)
+	m, err := w.register(fd)
+	if err != nil || w.later == nil {
+		return m, err
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(m.fd, &st); err != nil {
+		return nil, err
+	}
+	m.later, err = w.later.holds(m.fd, &st)
+	return m, err
+}
+
+func (w *pageWriter) Close() error {
+	err := w.pageFile.Close()
+	if w.later != nil {
+		w.later.closed(w.next)
+	}
+	return err
 }
 
 func (w *pageWriter) AddWrite(id int, from stateio.SourceFile, fr memmap.FileRange, m []byte) {
@@ -298,7 +339,26 @@ func (w *pageWriter) Reserve(uint64) {}
 
 func (w *pageWriter) Finalize() error { return nil }
 
+// write writes a range, but for what the backlog takes.
 func (w *pageWriter) write(j *job, fr memmap.FileRange, m []byte, off int64) (int, error) {
+	if !j.peer.later {
+		return w.writeNow(j, fr, m, off)
+	}
+	for done := int64(0); done < int64(len(m)); {
+		at := memmap.FileRange{Start: fr.Start + uint64(done), End: fr.End}
+		n, later := w.later.add(at, off+done)
+		if !later {
+			at.End = at.Start + uint64(n)
+			if now, err := w.writeNow(j, at, m[done:done+n], off+done); err != nil {
+				return int(done) + now, err
+			}
+		}
+		done += n
+	}
+	return len(m), nil
+}
+
+func (w *pageWriter) writeNow(j *job, fr memmap.FileRange, m []byte, off int64) (int, error) {
 	if j.peer.clones && cloneRange(int(w.f.Fd()), off, j.peer.fd, int64(fr.Start), int64(fr.Length())) {
 		return len(m), nil
 	}

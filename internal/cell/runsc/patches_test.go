@@ -22,6 +22,7 @@ func TestPatchesApply(t *testing.T) {
 		"gvisor.mod": {"replace gvisor.dev/gvisor => " + out + "/gvisor"},
 		"gvisor/pkg/sentry/state/stateipc/background.go": {"func (*OpenResponse) ForkPatch() int", "BackgroundReads() (int, bool)"},
 		"gvisor/pkg/sentry/control/ondemand.go":          {"func (s *State) LoadInBackground(", `json:"left_bytes"`, `json:"memory_bytes"`, `json:"failures"`, `json:"reads"`, `json:"files_only"`},
+		"gvisor/pkg/sentry/control/freeze.go":            {"func (s *State) AccountMemory(", "func (s *State) Freezable(", "func (s *State) Freeze(", "func (s *State) Thaw(", `json:"max_ranges"`, `json:"device"`, `json:"inode"`, `json:"ranges"`, `json:"left"`},
 		"gvisor/pkg/sentry/mm/address_space.go":          {"setMapUnit(mf.LoadUnit())"},
 	} {
 		text, err := os.ReadFile(filepath.Join(out, name))
@@ -54,7 +55,7 @@ func TestPatchesApply(t *testing.T) {
 
 // Tests are compiled with the module as it is, which must say so.
 func TestPatched(t *testing.T) {
-	if Patched() {
+	if Patched() || Freezes() {
 		t.Error("gVisor as it is says that it has patches")
 	}
 }

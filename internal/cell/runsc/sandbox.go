@@ -162,7 +162,7 @@ func (s *Sandbox) Start() error {
 // Wait waits until the first process or gVisor has exited.
 func (s *Sandbox) Wait() (unix.WaitStatus, error) { return s.c.Wait() }
 
-// Damage returns the [ErrPages] for which the sandbox was ended, or nil. It may be called
+// Damage returns the [ErrPages] or [ErrUnwritten] for which the sandbox was ended, or nil. It may be called
 // at any time.
 func (s *Sandbox) Damage() error {
 	if err := s.damage.Load(); err != nil {
@@ -171,7 +171,7 @@ func (s *Sandbox) Damage() error {
 	return nil
 }
 
-// damaged ends a sandbox of which a part of the memory is damaged.
+// damaged ends a sandbox of which a part of the memory is damaged or missing.
 func (s *Sandbox) damaged(err error) {
 	if s.damage.CompareAndSwap(nil, &err) {
 		_ = unix.Kill(s.c.SandboxPid(), unix.SIGKILL)

@@ -86,9 +86,10 @@ func OwnPages(dir string) (int64, error) {
 	return table.start, nil
 }
 
-// checkpointShared is [Sandbox.Checkpoint] with files that this process serves.
-func (s *Sandbox) checkpointShared(dir string) error {
-	theirs, err := serveDir(&checkpointDir{path: dir})
+// checkpointServed is [Sandbox.Checkpoint] with files that this process serves, without
+// the memory that it adds to the backlog, if that is not nil.
+func (s *Sandbox) checkpointServed(dir string, later *backlog) error {
+	theirs, err := serveDir(&checkpointDir{path: dir, later: later})
 	if err != nil {
 		return err
 	}
@@ -118,7 +119,7 @@ func (s *Sandbox) checkpointShared(dir string) error {
 //
 // gVisor's client prepares the network and keeps the container's records, and must only
 // pass other files. It is therefore connected to a relay in this process.
-func (s *Sandbox) restoreServed(dir string) error {
+func (s *Sandbox) restoreServed(dir string, asks *asker) error {
 	control := s.c.Sandbox.GetControlSocketPath()
 	conn, err := client.ConnectTo(control)
 	if err != nil {
@@ -130,7 +131,7 @@ func (s *Sandbox) restoreServed(dir string) error {
 	if err != nil {
 		return err
 	}
-	files := &checkpointDir{path: dir, shares: s.sharesPages(dir), damaged: s.damaged, reads: s.pages.Store}
+	files := &checkpointDir{path: dir, shares: s.sharesPages(dir), damaged: s.damaged, reads: s.pages.Store, asks: asks}
 	if !files.shares {
 		if files.reserve, err = s.reservation(dir); err != nil {
 			return errors.Join(err, l.Close())

@@ -252,7 +252,8 @@ func linkAll(from, to string) error {
 }
 
 // link makes hard links to the files of one checkpoint, unless they exist. Checkpoints are
-// directories of files that never change.
+// directories of files that never change, but for one that a fork has just made: until its
+// memory is written, it has a socket, and counts as not there.
 func link(from, to, id string) error {
 	if _, err := os.Lstat(filepath.Join(to, id)); err == nil {
 		return nil
@@ -260,6 +261,9 @@ func link(from, to, id string) error {
 	entries, err := os.ReadDir(filepath.Join(from, id))
 	if err != nil {
 		return err
+	}
+	if slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.Type() == fs.ModeSocket }) {
+		return fmt.Errorf("%s is not written yet: %w", id, fs.ErrNotExist)
 	}
 	draft := filepath.Join(to, ".draft-"+id)
 	if err := os.Mkdir(draft, 0o700); err != nil {

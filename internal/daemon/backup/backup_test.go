@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -173,6 +174,24 @@ func TestMissingCheckpoint(t *testing.T) {
 	must(t, Write(t.Context(), Options{StateDir: dir, File: filepath.Join(t.TempDir(), "b"), Warn: func(s string) { warned += s }}))
 	if !strings.Contains(warned, "ckp-rests") {
 		t.Errorf("told: %q", warned)
+	}
+}
+
+// So is one of which memory is still missing, which ends with a socket.
+func TestUnwrittenCheckpoint(t *testing.T) {
+	dir, _ := state(t)
+	l, err := net.Listen("unix", filepath.Join(dir, "engine/checkpoints/ckp-rests/pages.sock"))
+	must(t, err)
+	backUp := func() (warned string) {
+		must(t, Write(t.Context(), Options{StateDir: dir, File: filepath.Join(t.TempDir(), "b"), Warn: func(s string) { warned += s }}))
+		return warned
+	}
+	if warned := backUp(); !strings.Contains(warned, "ckp-rests") {
+		t.Errorf("told: %q", warned)
+	}
+	must(t, l.Close()) // which removes it
+	if warned := backUp(); warned != "" {
+		t.Errorf("told when it is there: %q", warned)
 	}
 }
 

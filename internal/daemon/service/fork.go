@@ -119,7 +119,7 @@ func (s *Service) fork(ctx context.Context, id string, req *sandbox.ForkRequest)
 	if err := s.cfg.Store.CreateSandboxes(ctx, children, s.cfg.Quota); err != nil {
 		return nil, call.RetryLater(err)
 	}
-	c, done, err := s.stateOf(ctx, &parent, engine.CheckpointOptions{Label: recovery.SandboxLabel(recovery.KeptFork, &parent)})
+	c, done, err := s.stateOf(ctx, &parent, engine.CheckpointOptions{Early: true, Label: recovery.SandboxLabel(recovery.KeptFork, &parent)})
 	if err != nil {
 		s.rollbackFork(ctx, children)
 		return nil, err

@@ -2,6 +2,7 @@ package cells
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -58,9 +59,8 @@ func (e *Engine) Checkpoint(ctx context.Context, name, id string, opts engine.Ch
 	// The sandbox continues when this context ends.
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stopped, err := inst.control.Checkpoint(ctx, cell.CheckpointRequest{
-		Dir: draft.Dir(), Hold: opts.Commit != nil, FilesOnly: opts.FilesOnly,
-	})
+	req := cell.CheckpointRequest{Dir: draft.Dir(), Hold: opts.Commit != nil, FilesOnly: opts.FilesOnly, GoOn: opts.Commit == nil, Early: opts.Early}
+	stopped, err := e.write(ctx, inst, &req)
 	if err != nil {
 		return none, e.notSaved(ctx, name, err)
 	}
@@ -96,6 +96,35 @@ func (e *Engine) Checkpoint(ctx context.Context, name, id string, opts engine.Ch
 		e.cfg.Log.Error("end an instance whose state was kept", "sandbox", name, "error", err)
 	}
 	return m.Checkpoint, nil
+}
+
+// write has a cell write a checkpoint, and returns how long the sandbox was stopped. With
+// req.Early, memory may be missing then, which the cell goes on to write.
+func (e *Engine) write(ctx context.Context, inst *instance, req *cell.CheckpointRequest) (stopped time.Duration, err error) {
+	if !req.Early {
+		stopped, rest, err := inst.control.Checkpoint(ctx, *req)
+		if err == nil {
+			err = rest()
+		}
+		return stopped, err
+	}
+	streamCtx, cancel := context.WithCancel(e.ctx)
+	stop := context.AfterFunc(ctx, cancel)
+	stopped, rest, err := inst.control.Checkpoint(streamCtx, *req)
+	if !stop() {
+		err = cmp.Or(err, context.Cause(ctx))
+	}
+	if err != nil {
+		cancel()
+		return 0, err
+	}
+	e.wg.Go(func() {
+		defer cancel()
+		if err := rest(); err != nil && e.ctx.Err() == nil {
+			e.cfg.Log.Error("write the rest of a checkpoint: who continues from it and needs that ends", "sandbox", inst.id, "checkpoint", req.Dir, "error", err)
+		}
+	})
+	return stopped, nil
 }
 
 // notSaved explains why the state of an instance could not be kept.

@@ -27,7 +27,9 @@ func (e *Engine) Destroy(ctx context.Context, id string) error {
 		return nil
 	}
 	defer e.admissions.ended(id)
-	_ = e.stop(ctx, id) // a cell that does not end is killed
+	if writing, err := e.stop(ctx, id); err == nil && writing {
+		e.awaitWritten(ctx, id)
+	} // a cell that does not end is killed
 	return removeCell(ctx, e.cellDir(id))
 }
 
@@ -36,7 +38,7 @@ func (e *Engine) End(ctx context.Context, id string) error {
 	if !validID.MatchString(id) {
 		return nil
 	}
-	if err := e.stop(ctx, id); err != nil {
+	if _, err := e.stop(ctx, id); err != nil {
 		if err := killCell(ctx, e.cellDir(id)); err != nil {
 			return err
 		}
@@ -48,15 +50,31 @@ func (e *Engine) End(ctx context.Context, id string) error {
 // errNotLive says that the engine has no connection to a cell.
 var errNotLive = errors.New("no connection to the cell")
 
+// writingTimeout limits the time for which a cell writes a checkpoint for others after its
+// sandbox has ended. Callers give Destroy a minute.
+const writingTimeout = 45 * time.Second
+
+// awaitWritten waits until a cell has ended that still writes a checkpoint from which others
+// continue.
+func (e *Engine) awaitWritten(ctx context.Context, id string) {
+	ctx, cancel := context.WithTimeout(ctx, writingTimeout)
+	defer cancel()
+	began, err := time.Now(), errNotLive
+	for err != nil && ctx.Err() == nil {
+		err = waitForExit(ctx, e.cellDir(id), nil)
+	}
+	e.cfg.Log.Info("a cell has written a checkpoint for others", "sandbox", id, "took", time.Since(began), "error", err)
+}
+
 // stop asks a cell to end, and forgets the cell. When it returns nil, gVisor has been killed
-// and the gateway is closed.
-func (e *Engine) stop(ctx context.Context, id string) error {
+// and the gateway is closed; writing is that of [cell.Client.Stop].
+func (e *Engine) stop(ctx context.Context, id string) (writing bool, err error) {
 	e.mu.Lock()
 	inst := e.live[id]
 	delete(e.live, id)
 	e.mu.Unlock()
 	if inst == nil {
-		return errNotLive
+		return false, errNotLive
 	}
 	inst.release()
 	ctx, cancel := context.WithTimeout(ctx, stopTimeout)

@@ -141,6 +141,8 @@ func (w *Draft) Commit(m Manifest, synced bool) (Manifest, error) {
 	if err != nil {
 		return m, fmt.Errorf("write checkpoint: %w", err)
 	}
+	// Others may continue from it already, for which it has a socket.
+	entries = slices.DeleteFunc(entries, func(e fs.DirEntry) bool { return e.Type() == fs.ModeSocket })
 	m.Files, m.SizeBytes = make([]File, len(entries)), 0
 	var g errgroup.Group
 	for i, e := range entries {

@@ -3,6 +3,7 @@ package checkpoint
 import (
 	"errors"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"sync"
@@ -41,6 +42,27 @@ func write(t *testing.T, d Dir, id string, durable bool) Manifest {
 	must(t, err)
 	must(t, w.Discard())
 	return m
+}
+
+// Others may continue from a checkpoint that is still being written: its socket is no file
+// of it.
+func TestSocketIsNoFile(t *testing.T) {
+	d := open(t)
+	w, err := d.Begin("ckp-early")
+	must(t, err)
+	must(t, os.WriteFile(filepath.Join(w.Dir(), "pages.img"), make([]byte, 10), 0o600))
+	l, err := net.Listen("unix", filepath.Join(w.Dir(), "s"))
+	must(t, err)
+	defer l.Close()
+	m, err := w.Commit(Manifest{}, false)
+	must(t, err)
+	if len(m.Files) != 1 || m.Files[0].Name != "pages.img" {
+		t.Errorf("its files are %+v", m.Files)
+	}
+	if _, err := d.Manifest("ckp-early"); err != nil {
+		t.Error(err)
+	}
+	must(t, d.Remove("ckp-early"))
 }
 
 func TestWriteAndRead(t *testing.T) {

@@ -189,7 +189,7 @@ func testFork(t *testing.T, s *suite, e engine.Checkpointer) {
 		if id == "ckp-two" {
 			c = client(t, s.from(t, "sbx-again", "ckp-one")) // a fork of a fork
 		}
-		_, err := e.Checkpoint(t.Context(), map[string]string{"ckp-one": "sbx-one", "ckp-two": "sbx-again"}[id], id, engine.CheckpointOptions{})
+		_, err := e.Checkpoint(t.Context(), map[string]string{"ckp-one": "sbx-one", "ckp-two": "sbx-again"}[id], id, engine.CheckpointOptions{Early: true})
 		must(t, err)
 		began := time.Now()
 		got := make([]engine.Instance, children)

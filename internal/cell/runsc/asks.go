@@ -1,0 +1,276 @@
+package runsc
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// Children of a fork go on from a checkpoint before all of its memory is written. What they
+// read, they ask for before: the cell that writes it writes that first, and answers when it is
+// there. Neither memory nor descriptors pass between cells.
+//
+// An ask is the offset and the length of a part of the file of pages, in eight bytes each.
+// It has one answer: [isThere]. When all is written, the writer says [allThere], asked or not,
+// and closes the connection. A connection that ends otherwise says that the rest is lost.
+const (
+	isThere  = 1
+	allThere = 2
+
+	askSize = 16
+	// maxAsk limits the length of an ask. Reads are shorter.
+	maxAsk = sharedReadBytes
+	// lastAnswerTimeout is how long the last answer may take.
+	lastAnswerTimeout = time.Second
+)
+
+// ErrUnwritten says that a sandbox needs memory of its parent that was never written.
+var ErrUnwritten = errors.New("the sandbox that it was forked from ended before its memory was written, or there was no disk space for it")
+
+// asker asks for parts of a file of pages. A nil one does not: all is there.
+type asker struct {
+	mu   sync.Mutex
+	conn net.Conn // nil when no more is asked; guarded by mu
+	err  error    // guarded by mu
+}
+
+func newAsker(conn net.Conn) *asker {
+	if conn == nil {
+		return nil
+	}
+	return &asker{conn: conn}
+}
+
+// await returns when n bytes from off are in the file, or [ErrUnwritten].
+func (a *asker) await(off int64, n int) error {
+	if a == nil {
+		return nil
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.conn == nil {
+		return a.err
+	}
+	ask := binary.BigEndian.AppendUint64(nil, uint64(off))
+	ask = binary.BigEndian.AppendUint64(ask, uint64(n))
+	// If this fails, the last answer may have been sent.
+	_, _ = a.conn.Write(ask)
+	var answer [1]byte
+	_, err := io.ReadFull(a.conn, answer[:])
+	if err == nil && answer[0] == isThere {
+		return nil
+	}
+	if err != nil || answer[0] != allThere {
+		a.err = ErrUnwritten
+	}
+	_ = a.conn.Close()
+	a.conn = nil
+	return a.err
+}
+
+// close ends the asks.
+func (a *asker) close() {
+	if a == nil {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.conn != nil {
+		_ = a.conn.Close()
+		a.conn, a.err = nil, net.ErrClosed
+	}
+}
+
+// writing is a backlog that is being written, by two workers: one writes what is asked for,
+// so that it need not wait while the kernel holds back the other, which writes all.
+type writing struct {
+	b *backlog
+	// over is closed when it has ended; err is set before that.
+	over chan struct{}
+	err  error
+	// woken is sent to when something is asked for; its capacity is one.
+	woken chan struct{}
+
+	mu   sync.Mutex
+	left map[int64]struct{} // the blocks that are not written; guarded by mu
+	next int64              // no block before it is left; guarded by mu
+	// asked are the blocks that somebody waits for. Guarded by mu.
+	asked []int64
+	// written is closed and replaced when a block is written. Guarded by mu.
+	written chan struct{}
+}
+
+func newWriting(b *backlog) *writing {
+	w := &writing{b: b, over: make(chan struct{}), woken: make(chan struct{}, 1), left: map[int64]struct{}{}, written: make(chan struct{})}
+	for _, p := range b.parts {
+		for i := p.off / blockBytes; i*blockBytes < p.off+p.n; i++ {
+			w.left[i] = struct{}{}
+		}
+	}
+	return w
+}
+
+// run writes the backlog.
+func (w *writing) run(ctx context.Context) error {
+	defer close(w.over)
+	g, ctx := errgroup.WithContext(ctx)
+	done := make(chan struct{})
+	g.Go(func() error {
+		defer close(done)
+		return w.writeEach(ctx, w.nextLeft)
+	})
+	g.Go(func() error {
+		for {
+			if err := w.writeEach(ctx, w.nextAsked); err != nil {
+				return err
+			}
+			select {
+			case <-w.woken:
+			case <-done:
+				return nil
+			}
+		}
+	})
+	w.err = g.Wait()
+	return w.err
+}
+
+// writeEach writes the blocks that pick returns until there is none. Another worker may
+// write the same one, and the same into it.
+func (w *writing) writeEach(ctx context.Context, pick func() (int64, bool)) error {
+	buf := new([blockBytes]byte)
+	for {
+		i, ok := pick()
+		if !ok {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if err := w.b.writeBlock(i, buf); err != nil {
+			return err
+		}
+		w.wrote(i)
+	}
+}
+
+// nextLeft returns the first block that is left, or false if there is none.
+func (w *writing) nextLeft() (int64, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.left) == 0 {
+		return 0, false
+	}
+	for ; ; w.next++ {
+		if _, ok := w.left[w.next]; ok {
+			return w.next, true
+		}
+	}
+}
+
+// nextAsked returns a block that is left and was asked for, or false if there is none.
+func (w *writing) nextAsked() (int64, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for len(w.asked) > 0 {
+		i := w.asked[0]
+		w.asked = w.asked[1:]
+		if _, ok := w.left[i]; ok {
+			return i, true
+		}
+	}
+	return 0, false
+}
+
+func (w *writing) wrote(i int64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.left, i)
+	close(w.written)
+	w.written = make(chan struct{})
+}
+
+// await waits until n bytes of the file, from off, are there, or all is over.
+func (w *writing) await(off, n int64) {
+	first := true
+	for {
+		w.mu.Lock()
+		var missing []int64
+		for i := off / blockBytes; i*blockBytes < off+n; i++ {
+			if _, ok := w.left[i]; ok {
+				missing = append(missing, i)
+			}
+		}
+		if first {
+			w.asked = append(w.asked, missing...)
+			first = false
+		}
+		written := w.written
+		w.mu.Unlock()
+		select {
+		case w.woken <- struct{}{}:
+		default:
+		}
+		if len(missing) == 0 {
+			return
+		}
+		select {
+		case <-written:
+		case <-w.over:
+			return
+		}
+	}
+}
+
+// serve answers the asks of a connection until it ends or all is over.
+func (w *writing) serve(conn net.Conn) {
+	ended := make(chan struct{})
+	var g sync.WaitGroup
+	g.Go(func() {
+		select {
+		case <-w.over:
+			_ = conn.SetDeadline(time.Unix(1, 0)) // nobody reads or writes any more
+		case <-ended:
+		}
+	})
+	w.answer(conn)
+	close(ended)
+	g.Wait()
+	select {
+	case <-w.over:
+		if w.err == nil {
+			_ = conn.SetDeadline(time.Now().Add(lastAnswerTimeout))
+			_, _ = conn.Write([]byte{allThere})
+		}
+	default:
+	}
+}
+
+// answer answers asks until one fails.
+func (w *writing) answer(conn net.Conn) {
+	var ask [askSize]byte
+	for {
+		if _, err := io.ReadFull(conn, ask[:]); err != nil {
+			return
+		}
+		off, n := binary.BigEndian.Uint64(ask[:]), binary.BigEndian.Uint64(ask[8:])
+		if n > maxAsk || off > uint64(w.b.size) {
+			return
+		}
+		w.await(int64(off), int64(n))
+		select {
+		case <-w.over:
+			return
+		default:
+		}
+		if _, err := conn.Write([]byte{isThere}); err != nil {
+			return
+		}
+	}
+}

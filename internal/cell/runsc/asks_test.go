@@ -1,0 +1,246 @@
+package runsc
+
+import (
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// unwritten returns a backlog of so many blocks, each of which is all missing, and the file.
+func unwritten(t *testing.T, blocks int) (*writing, *os.File) {
+	t.Helper()
+	pages := blocks * blockBytes / pageSize
+	g, b, path := newGuest(t, pages, 1<<40, 0, uint64(pages))
+	for i := range uint64(blocks) {
+		const each = blockBytes / pageSize
+		g.write(i*each, (i+1)*each)
+	}
+	if err := g.w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	b.seal()
+	if b.bytes() != int64(blocks)*blockBytes {
+		t.Fatalf("%d bytes are missing", b.bytes())
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return newWriting(b), f
+}
+
+// sockets returns both ends of a connection.
+func sockets(t *testing.T) (ends [2]net.Conn) {
+	t.Helper()
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, fd := range fds {
+		f := os.NewFile(uintptr(fd), "socket")
+		if ends[i], err = net.FileConn(f); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { ends[i].Close() })
+		f.Close()
+	}
+	return ends
+}
+
+// connected returns the other end of a connection that a writing answers.
+func (w *writing) connected(t *testing.T, served *sync.WaitGroup) net.Conn {
+	t.Helper()
+	ends := sockets(t)
+	served.Go(func() {
+		defer ends[0].Close()
+		w.serve(ends[0])
+	})
+	return ends[1]
+}
+
+// isAsked waits until somebody waits for a block.
+func (w *writing) isAsked(t *testing.T, block int64) {
+	t.Helper()
+	for t.Context().Err() == nil {
+		w.mu.Lock()
+		asked := slices.Contains(w.asked, block)
+		w.mu.Unlock()
+		if asked {
+			return
+		}
+		runtime.Gosched()
+	}
+}
+
+// step writes the next block, and returns which it was.
+func (w *writing) step(t *testing.T) int64 {
+	t.Helper()
+	i, ok := w.nextAsked()
+	if !ok {
+		i, ok = w.nextLeft()
+	}
+	if !ok {
+		t.Fatal("nothing is left")
+	}
+	if err := w.b.writeBlock(i, new([blockBytes]byte)); err != nil {
+		t.Fatal(err)
+	}
+	w.wrote(i)
+	return i
+}
+
+// What is asked for is written first, and the answer comes when it is there; other parts are
+// written in their order.
+func TestAskedFirst(t *testing.T) {
+	w, f := unwritten(t, 8)
+	var served sync.WaitGroup
+	a := newAsker(w.connected(t, &served))
+	if got := w.step(t); got != 0 {
+		t.Errorf("block %d is written first", got)
+	}
+	if err := a.await(100, 200); err != nil {
+		t.Fatal(err)
+	}
+	answered := make(chan error, 1)
+	go func() { answered <- a.await(6*blockBytes-pageSize, 2*pageSize) }()
+	w.isAsked(t, 6)
+	for _, want := range []int64{5, 6} {
+		select {
+		case err := <-answered:
+			t.Fatalf("answered before block %d is written: %v", want, err)
+		default:
+		}
+		if got := w.step(t); got != want {
+			t.Errorf("block %d is written, want %d", got, want)
+		}
+	}
+	if err := <-answered; err != nil {
+		t.Fatal(err)
+	}
+	got, want := make([]byte, 2*pageSize), make([]byte, 2*pageSize)
+	_, err := f.ReadAt(got, 6*blockBytes-pageSize)
+	_, merr := w.b.memory.ReadAt(want, 6*blockBytes-pageSize)
+	if err := errors.Join(err, merr); err != nil || !slices.Equal(got, want) {
+		t.Errorf("what was answered is not there: %v", err)
+	}
+	if got := w.step(t); got != 1 {
+		t.Errorf("then block %d is written", got)
+	}
+	a.close()
+	served.Wait()
+}
+
+// When all is written, everybody is told, and asks no more.
+func TestAllThere(t *testing.T) {
+	w, _ := unwritten(t, 3)
+	var served sync.WaitGroup
+	quiet, asking := newAsker(w.connected(t, &served)), newAsker(w.connected(t, &served))
+	answered := make(chan error, 1)
+	go func() { answered <- asking.await(2*blockBytes, 1) }()
+	w.isAsked(t, 2)
+	told := make(chan error, 1)
+	go func() { told <- w.run(t.Context()) }()
+	if err := errors.Join(<-told, <-answered); err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range []*asker{quiet, asking, newAsker(w.connected(t, &served))} {
+		if err := a.await(0, pageSize); err != nil {
+			t.Error(err)
+		}
+		if a.conn != nil {
+			t.Error("it would ask again")
+		}
+	}
+	served.Wait()
+}
+
+// What is lost is never taken for there: when writing fails, and when the writer is gone.
+func TestLostWhileAsked(t *testing.T) {
+	w, _ := unwritten(t, 3)
+	full, err := os.OpenFile("/dev/full", os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.b.pages.Close(); err != nil {
+		t.Fatal(err)
+	}
+	w.b.pages = full
+	var served sync.WaitGroup
+	quiet, asking := newAsker(w.connected(t, &served)), newAsker(w.connected(t, &served))
+	answered := make(chan error, 1)
+	go func() { answered <- asking.await(blockBytes, 1) }()
+	w.isAsked(t, 1)
+	if err := w.run(t.Context()); !errors.Is(err, unix.ENOSPC) {
+		t.Errorf("written to a full disk: %v", err)
+	}
+	if err := <-answered; !errors.Is(err, ErrUnwritten) {
+		t.Errorf("who waits learns %v", err)
+	}
+	for _, a := range []*asker{quiet, asking, newAsker(w.connected(t, &served))} {
+		for range 2 {
+			if err := a.await(0, pageSize); !errors.Is(err, ErrUnwritten) {
+				t.Errorf("who asks then learns %v", err)
+			}
+		}
+	}
+	served.Wait()
+
+	ends := sockets(t)
+	a := newAsker(ends[0])
+	ends[1].Close()
+	if err := a.await(0, pageSize); !errors.Is(err, ErrUnwritten) {
+		t.Errorf("without a writer: %v", err)
+	}
+}
+
+// Asks beyond the file, or of more than a read can be, end their connection only; one that
+// sends asks and reads no answer is let go at the end.
+func TestHostileAsks(t *testing.T) {
+	w, _ := unwritten(t, 2)
+	var served sync.WaitGroup
+	good := newAsker(w.connected(t, &served))
+	for name, ask := range map[string][2]uint64{
+		"beyond the file": {3 * blockBytes, 1},
+		"negative":        {1 << 63, 1},
+		"too much":        {0, maxAsk + 1},
+		"overflowing":     {blockBytes, 1<<64 - 1},
+	} {
+		theirs := w.connected(t, &served)
+		_, _ = theirs.Write(binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, ask[0]), ask[1]))
+		if n, err := theirs.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+			t.Errorf("%s: answered %d, %v", name, n, err)
+		}
+	}
+	deaf := w.connected(t, &served)
+	go func() {
+		ask := make([]byte, askSize)
+		ask[askSize-1] = 1
+		for {
+			if _, err := deaf.Write(ask); err != nil {
+				return
+			}
+		}
+	}()
+	w.isAsked(t, 0)
+	w.mu.Lock()
+	if len(w.asked) > 1 {
+		t.Errorf("%d blocks are noted for one connection", len(w.asked))
+	}
+	w.mu.Unlock()
+	if err := w.run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := good.await(0, pageSize); err != nil {
+		t.Error(err)
+	}
+	served.Wait()
+}

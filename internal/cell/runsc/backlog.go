@@ -1,0 +1,181 @@
+package runsc
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"sort"
+	"sync"
+
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/sentry/memmap"
+)
+
+// part says that n bytes of a checkpoint's file of pages, from off, are those of gVisor's
+// file of memory at from.
+type part struct{ off, from, n int64 }
+
+// maxParts limits the parts of a backlog.
+const maxParts = 1 << 16
+
+// backlog is what a checkpoint's file of pages lacks when gVisor has saved its state, in
+// memory that programs had and that gVisor then freezes. The writer of the file adds to it,
+// until it is sealed.
+type backlog struct {
+	// dev and ino are those of gVisor's file of memory, and ranges are those of this file
+	// that gVisor can freeze. They are sorted, and none touches another.
+	dev, ino uint64
+	ranges   []memmap.FileRange
+
+	mu     sync.Mutex // guards the following until sealed is true; then nothing changes
+	sealed bool
+	// room is how many more bytes may be added.
+	room          int64
+	parts         []part // in the order of off, joined where possible
+	pages, memory *os.File
+	size          int64 // of the file of pages, when it is complete
+}
+
+// seal ends the writer's use of the backlog: gVisor, which may be hostile, may still write
+// to the file when it has said that its state is saved.
+func (b *backlog) seal() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.sealed = true
+}
+
+// opened is called with the file of pages.
+func (b *backlog) opened(pages *os.File) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.sealed || b.pages != nil {
+		return unix.EPERM
+	}
+	var err error
+	b.pages, err = dupFile(int(pages.Fd()), pages.Name())
+	return err
+}
+
+// closed is called when the file of pages is written, but for the backlog.
+func (b *backlog) closed(size int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.sealed {
+		b.size = size
+	}
+}
+
+// holds reports whether a file is gVisor's file of memory. It then keeps it.
+func (b *backlog) holds(fd int, st *unix.Stat_t) (bool, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.sealed || b.memory != nil || st.Mode&unix.S_IFMT != unix.S_IFREG || st.Dev != b.dev || st.Ino != b.ino {
+		return false, nil
+	}
+	var err error
+	b.memory, err = dupFile(fd, "memory")
+	return err == nil, err
+}
+
+func dupFile(fd int, name string) (*os.File, error) {
+	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(own), name), nil
+}
+
+// add takes over as much from the start of a range of memory as is all in the backlog, or
+// all outside, and returns how much that is. If it is inside, it will be written at off.
+func (b *backlog) add(fr memmap.FileRange, off int64) (n int64, inside bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	i := sort.Search(len(b.ranges), func(i int) bool { return b.ranges[i].End > fr.Start })
+	switch {
+	case i == len(b.ranges) || b.ranges[i].Start >= fr.End:
+		return int64(fr.Length()), false
+	case b.ranges[i].Start > fr.Start:
+		return int64(b.ranges[i].Start - fr.Start), false
+	}
+	p := part{off: off, from: int64(fr.Start), n: int64(min(b.ranges[i].End, fr.End) - fr.Start)}
+	if last := len(b.parts) - 1; b.sealed || p.n > b.room || len(b.parts) == maxParts {
+		return p.n, false
+	} else if last >= 0 && b.parts[last].off+b.parts[last].n == p.off && b.parts[last].from+b.parts[last].n == p.from {
+		b.parts[last].n += p.n
+	} else {
+		b.parts = append(b.parts, p)
+	}
+	b.room -= p.n
+	return p.n, true
+}
+
+// bytes is the size of the backlog.
+func (b *backlog) bytes() (sum int64) {
+	for _, p := range b.parts {
+		sum += p.n
+	}
+	return sum
+}
+
+// taken returns the ranges of memory in the backlog, as gVisor's methods have them.
+//
+// Preconditions of this and the following methods: b is sealed.
+func (b *backlog) taken() []uint64 {
+	sorted := slices.Clone(b.parts)
+	slices.SortFunc(sorted, func(a, b part) int { return int(a.from/pageSize - b.from/pageSize) })
+	var flat []uint64
+	for _, p := range sorted {
+		if last := len(flat) - 1; last > 0 && flat[last] == uint64(p.from) {
+			flat[last] = uint64(p.from + p.n)
+			continue
+		}
+		flat = append(flat, uint64(p.from), uint64(p.from+p.n))
+	}
+	return flat
+}
+
+// blockBytes is how much of a file of pages is completed at a time.
+const blockBytes = 256 << 10
+
+// writeBlock writes what a block of the file of pages lacks.
+func (b *backlog) writeBlock(block int64, buf *[blockBytes]byte) error {
+	start, end := block*blockBytes, (block+1)*blockBytes
+	first := sort.Search(len(b.parts), func(i int) bool { return b.parts[i].off+b.parts[i].n > start })
+	for _, p := range b.parts[first:] {
+		if p.off >= end {
+			break
+		}
+		from, to := max(p.off, start), min(p.off+p.n, end)
+		if err := b.move(buf[:to-from], from, p.from+from-p.off); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// move copies a part of a block from memory to the file of pages.
+func (b *backlog) move(block []byte, off, from int64) error {
+	n, err := b.memory.ReadAt(block, from)
+	if n < len(block) {
+		if errors.Is(err, io.EOF) {
+			err = io.ErrUnexpectedEOF
+		}
+		return fmt.Errorf("read frozen memory: %w", err)
+	}
+	if _, err := b.pages.WriteAt(block, off); err != nil {
+		return fmt.Errorf("write the memory of a checkpoint: %w", err)
+	}
+	return nil
+}
+
+func (b *backlog) close() error {
+	var err error
+	for _, f := range []*os.File{b.pages, b.memory} {
+		if f != nil {
+			err = errors.Join(err, f.Close())
+		}
+	}
+	return err
+}

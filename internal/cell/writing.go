@@ -1,0 +1,213 @@
+package cell
+
+import (
+	"context"
+	"errors"
+	"math"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cove-sh/cove/internal/cell/runsc"
+	"github.com/cove-sh/cove/internal/machine"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// A sandbox that goes on before all of its memory is written to a checkpoint takes as much
+// memory again as it writes to meanwhile. Less is left to write then if there is little
+// memory, and if it gets short nevertheless, the sandbox stands still until all is written.
+
+const (
+	// copyShare of what is free may be taken by copies: other sandboxes grow too.
+	copyShare = 2
+	// One part in slackShare of a sandbox's memory limit, up to maxSlack, stays free when it
+	// goes on, and half of that while it runs on: the agent ends programs at the limit.
+	slackShare = 8
+	maxSlack   = 128 << 20
+	// shortPoll is how often this is looked at, and one time in boundsPolls also at the
+	// machine. A sandbox copies some MiB meanwhile.
+	shortPoll   = 2 * time.Millisecond
+	boundsPolls = 10
+)
+
+// roomToCopy returns how much memory the sandbox may take for copies while a checkpoint
+// is written to dir: none if that is in memory itself.
+func (c *cell) roomToCopy(dir string) int64 {
+	var st unix.Statfs_t
+	if unix.Statfs(dir, &st) == nil && st.Type == unix.TMPFS_MAGIC {
+		return 0
+	}
+	return copyRoom(machine.MemoryBounds(), c.memoryLimit.Load(), c.sb.MemoryFileBytes())
+}
+
+// copyRoom is roomToCopy for a sandbox that uses so much of its limit, 0 if it has none.
+func copyRoom(bounds []machine.Memory, limit, inUse int64) int64 {
+	room := int64(math.MaxInt64)
+	for _, b := range bounds {
+		room = min(room, b.Room()/copyShare)
+	}
+	if limit > 0 {
+		room = min(room, limit-slack(limit)-inUse)
+	}
+	return max(0, room)
+}
+
+// isShort reports whether a sandbox that uses so much of its limit, 0 if it has none, should
+// take no more memory for copies.
+func isShort(bounds []machine.Memory, limit, inUse int64) bool {
+	for _, b := range bounds {
+		if b.Available < b.Floor()/2 {
+			return true
+		}
+	}
+	return limit > 0 && inUse > limit-slack(limit)/2
+}
+
+func slack(limit int64) int64 { return min(limit/slackShare, maxSlack) }
+
+// writeLeft writes the memory that a checkpoint lacks yet, while the sandbox runs. It goes
+// on if the sandbox ends.
+func (c *cell) writeLeft(ctx context.Context, left *runsc.Deferred) error {
+	began, bytes := time.Now(), left.Bytes()
+	written := make(chan struct{})
+	var goOn func()
+	var watch sync.WaitGroup
+	watch.Go(func() { goOn = c.haltIfShort(written) })
+	err := left.Write(ctx)
+	close(written)
+	watch.Wait()
+	if cerr := left.Close(); cerr != nil {
+		c.log.Debug("what was frozen for a checkpoint", "error", cerr) // the next one thaws it
+	}
+	if goOn != nil {
+		goOn()
+	}
+	c.log.Info("memory of a checkpoint is written", "bytes", bytes, "took", time.Since(began), "halted", goOn != nil, "error", err)
+	return err
+}
+
+// writeWhileWanted is writeLeft until the caller or the sandbox has gone.
+func (c *cell) writeWhileWanted(ctx context.Context, left *runsc.Deferred) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	go func() {
+		select {
+		case <-c.gone:
+			cancel(errEnding)
+		case <-ctx.Done():
+		}
+	}()
+	return c.writeLeft(ctx, left)
+}
+
+// maxAskers limits the cells that are answered at a time.
+const maxAskers = 2 * sandbox.MaxForks
+
+// writeForOthers is writeLeft for a caller who starts other cells from the checkpoint in dir
+// when tell is called. They are answered until all is written, whatever becomes of the
+// caller and the sandbox.
+func (c *cell) writeForOthers(dir string, left *runsc.Deferred, tell func()) error {
+	c.needed.Store(true)
+	defer c.needed.Store(false)
+	// The directory may be renamed.
+	at, err := os.OpenFile(dir, unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return errors.Join(err, left.Close())
+	}
+	defer at.Close()
+	l, err := Listen(dir, PagesSocket)
+	if err != nil {
+		return errors.Join(err, left.Close())
+	}
+	var answers sync.WaitGroup
+	answers.Go(func() { answerEach(l, &answers, left.Answer) })
+	tell()
+	err = c.writeLeft(context.Background(), left)
+	if err == nil {
+		// The checkpoint may have been removed.
+		if err = unix.Unlinkat(int(at.Fd()), PagesSocket, 0); errors.Is(err, unix.ENOENT) {
+			err = nil
+		}
+	}
+	l.Close()
+	answers.Wait()
+	return err
+}
+
+// answerEach answers each connection to a listener until that is closed.
+func answerEach(l net.Listener, answers *sync.WaitGroup, answer func(net.Conn)) {
+	free := make(chan struct{}, maxAskers)
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		select {
+		case free <- struct{}{}:
+		default:
+			conn.Close()
+			continue
+		}
+		answers.Go(func() {
+			defer func() { <-free }()
+			defer conn.Close()
+			answer(conn)
+		})
+	}
+}
+
+// awaitWritten waits until no checkpoint is being written, since others may continue from it
+// after the sandbox has ended; not when the machine shuts down. The engine ends a cell that
+// takes too long.
+func (c *cell) awaitWritten() {
+	select {
+	case c.writing <- struct{}{}:
+	case <-c.ctx.Done():
+	}
+}
+
+// haltIfShort halts the sandbox if memory gets short before all is written. It returns nil
+// if it did not, or else what lets the sandbox go on.
+func (c *cell) haltIfShort(written <-chan struct{}) (goOn func()) {
+	tick := time.NewTicker(shortPoll)
+	defer tick.Stop()
+	for polls := 1; ; polls++ {
+		select {
+		case <-written:
+			return nil
+		case <-tick.C:
+		}
+		var bounds []machine.Memory
+		if polls%boundsPolls == 0 {
+			bounds = machine.MemoryBounds()
+		}
+		if !isShort(bounds, c.memoryLimit.Load(), c.sb.MemoryFileBytes()) {
+			continue
+		}
+		if err := c.sb.Halt(); err != nil {
+			c.log.Warn("halt the sandbox while memory is short", "error", err)
+			return nil
+		}
+		return c.halted(written)
+	}
+}
+
+// halted makes probes wait, as in any other save, until the function that it returns lets
+// the sandbox go on.
+func (c *cell) halted(written <-chan struct{}) (goOn func()) {
+	release := func() {}
+	select {
+	case c.saving <- struct{}{}:
+		release = func() { <-c.saving }
+	case <-written:
+	}
+	return func() {
+		defer release()
+		if err := c.sb.Unhalt(); err != nil {
+			c.log.Warn("let the sandbox go on", "error", err)
+		}
+	}
+}

@@ -1,0 +1,143 @@
+package cell
+
+import (
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/cove-sh/cove/internal/cell/runsc"
+	"github.com/cove-sh/cove/internal/machine"
+)
+
+const mib = 1 << 20
+
+// free is a machine with so much memory available, of 16 GiB.
+func free(n int64) []machine.Memory {
+	return []machine.Memory{{Total: 16 << 30, Available: n}}
+}
+
+// A sandbox goes on early only as far as its copies fit below its own limit and leave
+// others half of what is free.
+func TestCopyRoom(t *testing.T) {
+	for name, tt := range map[string]struct {
+		bounds       []machine.Memory
+		limit, inUse int64
+		want         int64
+	}{
+		"all":                    {free(32 << 30), 2048 * mib, 500 * mib, 1420 * mib},
+		"no limit":               {free(3 << 30), 0, 500 * mib, 1024 * mib},
+		"below its limit":        {free(8 << 30), 1024 * mib, 600 * mib, 296 * mib},
+		"of a large limit":       {free(32 << 30), 8192 * mib, 6000 * mib, 2064 * mib},
+		"at its limit":           {free(8 << 30), 1024 * mib, 900 * mib, 0},
+		"above its limit":        {free(8 << 30), 1024 * mib, 1500 * mib, 0},
+		"half of what is free":   {free(2 << 30), 4096 * mib, 1500 * mib, 512 * mib},
+		"nothing is free":        {free(100 * mib), 4096 * mib, 1500 * mib, 0},
+		"the smallest of bounds": {append(free(8<<30), machine.Memory{Group: "g", Total: 1024 * mib, Available: 328 * mib}), 0, 500 * mib, 100 * mib},
+	} {
+		if got := copyRoom(tt.bounds, tt.limit, tt.inUse); got != tt.want {
+			t.Errorf("%s: %d MiB, want %d", name, got/mib, tt.want/mib)
+		}
+	}
+}
+
+// A sandbox stands still before its agent would end a program, and before the machine's
+// memory is used up.
+func TestIsShort(t *testing.T) {
+	for name, tt := range map[string]struct {
+		bounds       []machine.Memory
+		limit, inUse int64
+		want         bool
+	}{
+		"room":             {free(8 << 30), 1024 * mib, 900 * mib, false},
+		"near its limit":   {free(8 << 30), 1024 * mib, 1000 * mib, true},
+		"of a large limit": {free(8 << 30), 8192 * mib, 8100 * mib, false},
+		"no limit":         {free(8 << 30), 0, 1000 * mib, false},
+		"machine is short": {free(400 * mib), 1024 * mib, 100 * mib, true},
+		"not looked at":    {nil, 1024 * mib, 100 * mib, false},
+	} {
+		if got := isShort(tt.bounds, tt.limit, tt.inUse); got != tt.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+// A checkpoint without a socket is complete; one with a socket to which nobody listens never
+// will be, and nobody continues from it.
+func TestDialWriter(t *testing.T) {
+	dir := t.TempDir()
+	if conn, err := dialWriter(t.Context(), dir); conn != nil || err != nil {
+		t.Errorf("a complete checkpoint: %v, %v", conn, err)
+	}
+	l, err := Listen(dir, PagesSocket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	moved := filepath.Join(t.TempDir(), "committed")
+	if err := os.Rename(dir, moved); err != nil {
+		t.Fatal(err)
+	}
+	conn, err := dialWriter(t.Context(), moved)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn.Close()
+	l.Close()
+	if conn, err := dialWriter(t.Context(), moved); conn != nil || !errors.Is(err, runsc.ErrUnwritten) {
+		t.Errorf("nobody writes: %v, %v", conn, err)
+	}
+}
+
+// Cells beyond the limit are turned away, and others are answered when one has gone.
+func TestAskersAreBounded(t *testing.T) {
+	dir := t.TempDir()
+	l, err := Listen(dir, PagesSocket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var answers sync.WaitGroup
+	begun := make(chan struct{})
+	answers.Go(func() {
+		answerEach(l, &answers, func(conn net.Conn) {
+			begun <- struct{}{}
+			_, _ = conn.Read(make([]byte, 1)) // until its end
+		})
+	})
+	dial := func() net.Conn {
+		conn, err := dialWriter(t.Context(), dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return conn
+	}
+	var all []net.Conn
+	for range maxAskers {
+		all = append(all, dial())
+		<-begun
+	}
+	if _, err := dial().Read(make([]byte, 1)); err == nil {
+		t.Error("one too many is answered")
+	}
+	all[0].Close()
+	for answered := false; !answered; { // its answer ends a moment after it
+		conn := dial()
+		refused := make(chan struct{})
+		go func() {
+			_, _ = conn.Read(make([]byte, 1))
+			close(refused)
+		}()
+		select {
+		case <-begun:
+			answered = true
+		case <-refused:
+		}
+		all = append(all, conn)
+	}
+	l.Close()
+	for _, conn := range all {
+		conn.Close()
+	}
+	answers.Wait()
+}

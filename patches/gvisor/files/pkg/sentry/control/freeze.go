@@ -1,0 +1,196 @@
+package control
+
+import (
+	"errors"
+	"fmt"
+	"sort"
+
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/hostarch"
+	"gvisor.dev/gvisor/pkg/sentry/memmap"
+	"gvisor.dev/gvisor/pkg/sync"
+)
+
+// A save writes all memory while the kernel is paused. With these methods, most of it
+// can be written afterwards:
+//
+//	AccountMemory, then the kernel is paused
+//	Freezable     tells what can be written later
+//	              the kernel is saved, without some of that
+//	Freeze        freezes that; then the kernel is unpaused
+//	              it is read from the MemoryFile, and written
+//	Thaw
+//
+// Freeze comes after the save, since its references would otherwise be in the saved
+// state, for ever. For the same reason nothing may be saved before Thaw.
+
+// maxFrozenRanges bounds the ranges of a call.
+const maxFrozenRanges = 1 << 16
+
+// frozen are the ranges of the main MemoryFile that are frozen, and those on which there
+// are references; both are empty if nothing is frozen.
+var frozen struct {
+	mu   sync.Mutex
+	held []memmap.FileRange // guarded by mu
+}
+
+// errNotPaused is returned by methods that need a paused kernel.
+var errNotPaused = errors.New("the kernel is not paused")
+
+// AccountMemory finds out which pages are committed. A save reads the others to find out.
+func (s *State) AccountMemory(_, _ *struct{}) error {
+	return s.Kernel.MemoryFile().UpdateUsageNow()
+}
+
+// FreezableOpts are options to Freezable.
+type FreezableOpts struct {
+	// MaxRanges is how many ranges are returned, the longest ones if there are more.
+	MaxRanges int `json:"max_ranges"`
+}
+
+// FreezableResult is the result of Freezable.
+type FreezableResult struct {
+	// Device and Inode are those of the main MemoryFile.
+	Device uint64 `json:"device"`
+	Inode  uint64 `json:"inode"`
+
+	// Ranges are starts and ends of ranges of that file, sorted. They do not touch
+	// each other.
+	Ranges []uint64 `json:"ranges"`
+}
+
+// Freezable returns the ranges of the main MemoryFile that Freeze can freeze: those
+// that programs have as private memory.
+func (s *State) Freezable(o *FreezableOpts, r *FreezableResult) error {
+	mms := s.Kernel.PausedMemoryManagers()
+	if mms == nil {
+		return errNotPaused
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(s.Kernel.MemoryFile().FD(), &st); err != nil {
+		return err
+	}
+	var rs []memmap.FileRange
+	for _, m := range mms {
+		rs = m.AppendFreezable(rs)
+	}
+	rs = joinRanges(rs)
+	if most := max(0, min(o.MaxRanges, maxFrozenRanges)); len(rs) > most {
+		sort.Slice(rs, func(i, j int) bool { return rs[i].Length() > rs[j].Length() })
+		rs = joinRanges(rs[:most])
+	}
+	*r = FreezableResult{Device: uint64(st.Dev), Inode: st.Ino, Ranges: flatten(rs)}
+	return nil
+}
+
+// FreezeOpts are options to Freeze.
+type FreezeOpts struct {
+	// Ranges are to be frozen. They are as in FreezableResult.
+	Ranges []uint64 `json:"ranges"`
+}
+
+// FreezeResult is the result of Freeze.
+type FreezeResult struct {
+	// Left are those parts of the ranges that are not frozen, since no program has
+	// them as private memory.
+	Left []uint64 `json:"left"`
+}
+
+// Freeze keeps ranges of the main MemoryFile as they are until Thaw: programs that write
+// to their memory in them get copies.
+func (s *State) Freeze(o *FreezeOpts, r *FreezeResult) error {
+	rs, err := unflatten(o.Ranges)
+	if err != nil {
+		return err
+	}
+	mms := s.Kernel.PausedMemoryManagers()
+	if mms == nil {
+		return errNotPaused
+	}
+	frozen.mu.Lock()
+	defer frozen.mu.Unlock()
+	if len(frozen.held) != 0 {
+		return errors.New("memory is frozen already")
+	}
+	for _, m := range mms {
+		frozen.held = m.FreezeRanges(rs, frozen.held)
+	}
+	r.Left = flatten(subtractRanges(rs, joinRanges(append([]memmap.FileRange(nil), frozen.held...))))
+	return nil
+}
+
+// Thaw ends Freeze, if anything is frozen.
+func (s *State) Thaw(_, _ *struct{}) error {
+	frozen.mu.Lock()
+	defer frozen.mu.Unlock()
+	mf := s.Kernel.MemoryFile()
+	for _, fr := range frozen.held {
+		mf.DecRef(fr)
+	}
+	frozen.held = nil
+	return nil
+}
+
+// joinRanges sorts rs, and joins those that touch or overlap. It changes rs.
+func joinRanges(rs []memmap.FileRange) []memmap.FileRange {
+	sort.Slice(rs, func(i, j int) bool { return rs[i].Start < rs[j].Start })
+	joined := rs[:0]
+	for _, fr := range rs {
+		if last := len(joined) - 1; last >= 0 && fr.Start <= joined[last].End {
+			joined[last].End = max(joined[last].End, fr.End)
+		} else {
+			joined = append(joined, fr)
+		}
+	}
+	return joined
+}
+
+// subtractRanges returns what of rs is not in others. Both are sorted, and the ranges of
+// each do not overlap.
+func subtractRanges(rs, others []memmap.FileRange) []memmap.FileRange {
+	var left []memmap.FileRange
+	for _, fr := range rs {
+		for len(others) > 0 && others[0].End <= fr.Start {
+			others = others[1:]
+		}
+		for _, other := range others {
+			if other.Start >= fr.End {
+				break
+			}
+			if other.Start > fr.Start {
+				left = append(left, memmap.FileRange{Start: fr.Start, End: other.Start})
+			}
+			fr.Start = min(other.End, fr.End)
+		}
+		if fr.Start < fr.End {
+			left = append(left, fr)
+		}
+	}
+	return left
+}
+
+func flatten(rs []memmap.FileRange) []uint64 {
+	flat := make([]uint64, 0, 2*len(rs))
+	for _, fr := range rs {
+		flat = append(flat, fr.Start, fr.End)
+	}
+	return flat
+}
+
+// unflatten returns an error unless the ranges are page-aligned, sorted and apart.
+func unflatten(flat []uint64) ([]memmap.FileRange, error) {
+	if len(flat)%2 != 0 || len(flat) > 2*maxFrozenRanges {
+		return nil, fmt.Errorf("%d numbers are no ranges", len(flat))
+	}
+	rs := make([]memmap.FileRange, 0, len(flat)/2)
+	end := uint64(0)
+	for ; len(flat) > 0; flat = flat[2:] {
+		fr := memmap.FileRange{Start: flat[0], End: flat[1]}
+		if fr.Start >= fr.End || fr.Start < end || !hostarch.IsPageAligned(fr.Start) || !hostarch.IsPageAligned(fr.End) {
+			return nil, fmt.Errorf("invalid range %v", fr)
+		}
+		end = fr.End
+		rs = append(rs, fr)
+	}
+	return rs, nil
+}

@@ -1,0 +1,316 @@
+package checkpoints
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cove-sh/cove/internal/testing/covetest"
+	"github.com/cove-sh/cove/internal/testing/needs"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+var writtenLater = regexp.MustCompile(`msg="memory of a checkpoint is written".* bytes=(\d+) .* halted=(true|false) error=<nil>`)
+
+// frozenMiB is how much of a sandbox's memory was written to checkpoints while it went on.
+func frozenMiB(t testing.TB, d *covetest.Daemon, id string) (mib int64) {
+	t.Helper()
+	log, err := os.ReadFile(filepath.Join(d.StateDir, "engine", "cells", id, "cell.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range writtenLater.FindAllSubmatch(log, -1) {
+		n, err := strconv.ParseInt(string(m[1]), 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		mib += n >> 20
+	}
+	return mib
+}
+
+// A sandbox that writes to all of its memory without end goes on while most of that is still
+// to be written for its children and snapshots: each has it as of one instant, and nobody
+// sees what another writes. A child's fork is like its parent's.
+func TestGoesOnWhileWritten(t *testing.T) {
+	covetest.Patched(t)
+	mib := int64(256)
+	if needs.Soak() {
+		mib = 1500
+	}
+	covetest.SharedEachUser(t, func(t *testing.T, d *covetest.Daemon) {
+		s := d.Create(t, sandbox.CreateRequest{Resources: sandbox.Resources{MemoryMiB: 3 * mib, VCPUs: 2}})
+		python(t, d, s.ID, fmt.Sprintf(counters, mib))
+		goesOn(t, d, s.ID) // so that it has written to all of it
+		children := forksOf(t, d, s.ID, 1)
+		children = append(children, forksOf(t, d, children[0], 1)...)
+		snapshot := must(d.Client.CreateSnapshot(t.Context(), s.ID, sandbox.CreateSnapshotRequest{}))(t)
+		for _, id := range []string{s.ID, children[0]} {
+			// A fork returns before the cell says so.
+			if !covetest.Eventually(covetest.DetectionLimit, func() bool { return frozenMiB(t, d, id) >= mib/2 }) {
+				t.Errorf("%s has gone on before %d MiB were written, of %d", id, frozenMiB(t, d, id), mib)
+			}
+		}
+		children = append(children, forksOf(t, d, s.ID, 2)...)
+		for _, id := range append(children, s.ID) {
+			goesOn(t, d, id)
+		}
+		must(d.Client.RestoreSnapshot(t.Context(), s.ID, sandbox.RestoreRequest{Snapshot: snapshot.ID}))(t)
+		goesOn(t, d, s.ID)
+		for _, id := range children {
+			must(d.Client.Kill(t.Context(), id))(t)
+		}
+	})
+}
+
+// A sandbox that has more than half of its memory in use, and writes to it, is written in
+// part before it goes on: what it copies meanwhile stays below its limit, and no program of it
+// is ended, also while another one takes and frees memory.
+func TestGoesOnBelowItsLimit(t *testing.T) {
+	covetest.Patched(t)
+	const limit, mib = 512, 300
+	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
+		s := d.Create(t, sandbox.CreateRequest{Resources: sandbox.Resources{MemoryMiB: limit, VCPUs: 2}})
+		python(t, d, s.ID, fmt.Sprintf(counters, mib))
+		goesOn(t, d, s.ID)
+		job := must(d.Client.Exec(t.Context(), s.ID, sandbox.ExecRequest{Background: true, Shell: "while :; do head -c 80M /dev/zero > /dev/shm/more; rm /dev/shm/more; done"}, nil))(t)
+		for range 3 {
+			child := forksOf(t, d, s.ID, 1)[0]
+			goesOn(t, d, s.ID)
+			goesOn(t, d, child)
+			must(d.Client.Kill(t.Context(), child))(t)
+		}
+		if j := must(d.Client.GetJob(t.Context(), s.ID, job.ID))(t); j.State != sandbox.JobRunning {
+			t.Errorf("the other program has ended: %+v", j)
+		}
+		if n := frozenMiB(t, d, s.ID); n == 0 || n > 3*(limit-mib) {
+			t.Errorf("it has gone on three times before %d MiB were written", n)
+		}
+	})
+}
+
+// unwritten returns the directory of the checkpoint of which memory is still being written, or
+// an empty string.
+func unwritten(t testing.TB, d *covetest.Daemon) string {
+	t.Helper()
+	found, err := filepath.Glob(filepath.Join(d.StateDir, "engine", "checkpoints", "ckp-*", "pages.sock"))
+	if err != nil || len(found) > 1 {
+		t.Fatal(found, err)
+	}
+	if len(found) == 0 {
+		return ""
+	}
+	return filepath.Dir(found[0])
+}
+
+// heapMiB is how large the heap of a sandbox is that is to end while it is being written.
+func heapMiB() int64 {
+	if needs.Soak() {
+		return 2500
+	}
+	return 600
+}
+
+// withHeap makes a sandbox with a heap; see [heap].
+func withHeap(t testing.TB, d *covetest.Daemon, mib int64) string {
+	t.Helper()
+	s := d.Create(t, sandbox.CreateRequest{Resources: sandbox.Resources{MemoryMiB: 2*mib + 512, VCPUs: 2}})
+	python(t, d, s.ID, fmt.Sprintf(heap, mib))
+	return s.ID
+}
+
+// Children have all of their parent's memory when the parent is killed right after the fork,
+// and when the daemon is, while memory is still being written for them; so has a fork of
+// such a child.
+func TestParentKilledWhileWritten(t *testing.T) {
+	covetest.Patched(t)
+	covetest.Own(t, func(t *testing.T, d *covetest.Daemon) {
+		parent := withHeap(t, d, heapMiB())
+		children := forksOf(t, d, parent, 2)
+		left := unwritten(t, d)
+		must(d.Client.Kill(t.Context(), parent))(t)
+		t.Logf("killed while %q was written", left)
+		if at := unwritten(t, d); at != "" {
+			t.Errorf("%s is still being written", at)
+		}
+		children = append(children, forksOf(t, d, children[0], 1)...)
+		left = unwritten(t, d)
+		restart(t, d, func() error { d.Kill(); return nil })
+		t.Logf("the daemon was killed while %q was written", left)
+		for _, id := range children {
+			whole(t, d, id)
+		}
+	})
+}
+
+// The cell of a parent is killed while it writes memory for its children: each has all of
+// it, or ends and says why. Nobody ever finds other memory.
+func TestCellKilledWhileWritten(t *testing.T) {
+	covetest.Patched(t)
+	covetest.Own(t, func(t *testing.T, d *covetest.Daemon) {
+		for range 3 { // it may have written all
+			if lostTheRest(t, d) {
+				return
+			}
+		}
+	})
+}
+
+// lostTheRest kills a cell right after a fork, and reports whether it had more to write.
+func lostTheRest(t *testing.T, d *covetest.Daemon) bool {
+	t.Helper()
+	parent := withHeap(t, d, heapMiB())
+	pid, ok := covetest.ProcessOf(parent, "cove")
+	if !ok {
+		t.Fatal("the parent has no cell")
+	}
+	children := forksOf(t, d, parent, 2)
+	// It stops where it is, so that what is left now is left for ever.
+	if err := errors.Join(syscall.Kill(pid, syscall.SIGSTOP), syscall.Kill(pid, syscall.SIGKILL)); err != nil {
+		t.Fatal(err)
+	}
+	if !covetest.Eventually(covetest.DetectionLimit, func() bool { return syscall.Kill(pid, 0) != nil }) {
+		t.Fatal("the cell does not end")
+	}
+	lost := unwritten(t, d)
+	t.Logf("killed while %q was written", lost)
+	for _, id := range children {
+		r, err := d.Client.RunCode(t.Context(), id, sandbox.RunCodeRequest{Language: sandbox.Python, Code: "print(wrong())", TimeoutMS: 300_000}, nil)
+		switch {
+		case err == nil && r.Error == nil:
+			if got := strings.TrimSpace(r.Stdout); got != "(0, [])" {
+				t.Errorf("%s has other memory: %s", id, got)
+			}
+		case lost == "":
+			t.Errorf("%s has ended though all was written: %v", id, err)
+		default:
+			saysWhy(t, d, id)
+		}
+	}
+	return lost != ""
+}
+
+// saysWhy checks that a sandbox has failed for want of its memory.
+func saysWhy(t *testing.T, d *covetest.Daemon, id string) {
+	t.Helper()
+	var s *sandbox.Sandbox
+	var err error
+	covetest.Eventually(covetest.DetectionLimit, func() bool {
+		s, err = d.Client.Get(t.Context(), id)
+		return err == nil && s.State == sandbox.StateFailed
+	})
+	if err != nil || s.State != sandbox.StateFailed || !strings.Contains(s.Reason, "before its memory was written") {
+		t.Errorf("%s is %+v, %v; want that it says what became of its memory", id, s, err)
+	}
+}
+
+// The cell of a parent is killed as soon as it begins to write memory for its children: the
+// fork fails as a whole, and says why, or its children have all.
+func TestCellKilledInFork(t *testing.T) {
+	covetest.Patched(t)
+	covetest.Own(t, func(t *testing.T, d *covetest.Daemon) {
+		parent := withHeap(t, d, heapMiB())
+		pid, ok := covetest.ProcessOf(parent, "cove")
+		if !ok {
+			t.Fatal("the parent has no cell")
+		}
+		var list *sandbox.List[sandbox.Sandbox]
+		made := make(chan error, 1)
+		go func() {
+			var err error
+			list, err = d.Client.Fork(context.WithoutCancel(t.Context()), parent, sandbox.ForkRequest{Count: 2})
+			made <- err
+		}()
+		if !covetest.Eventually(time.Minute, func() bool { return unwritten(t, d) != "" }) {
+			t.Fatal("the children's memory is never written")
+		}
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		err := <-made
+		t.Logf("the fork: %v", err)
+		if err == nil {
+			for _, s := range list.Items {
+				whole(t, d, s.ID)
+			}
+			return
+		}
+		covetest.WantCode(t, err, sandbox.CodeUnavailable)
+		all := must(d.All(t.Context()))(t)
+		for id, s := range all {
+			if id != parent && s.State == sandbox.StateRunning {
+				t.Errorf("the fork failed, and left %+v", s)
+			}
+		}
+		if at := unwritten(t, d); at != "" && !covetest.Eventually(covetest.DetectionLimit, func() bool { return unwritten(t, d) == "" }) {
+			t.Errorf("%s is left", at)
+		}
+	})
+}
+
+// A snapshot's sandbox, its gVisor or the daemon is killed while memory is being written:
+// there is no snapshot, or a whole one, and a sandbox that lives can be snapshotted.
+func TestSnapshotKilledWhileWritten(t *testing.T) {
+	covetest.Patched(t)
+	covetest.Own(t, func(t *testing.T, d *covetest.Daemon) {
+		for name, kill := range map[string]func(id string){
+			"gVisor": func(id string) { killProcess(t, id, "runsc-sandbox") },
+			"cell":   func(id string) { killProcess(t, id, "cove") },
+			"daemon": func(string) { restart(t, d, func() error { d.Kill(); return nil }) },
+		} {
+			id := withHeap(t, d, heapMiB())
+			made := make(chan error, 1)
+			go func() {
+				_, err := d.Client.CreateSnapshot(context.WithoutCancel(t.Context()), id, sandbox.CreateSnapshotRequest{Name: "of-" + strings.ToLower(name)})
+				made <- err
+			}()
+			saved := func() bool {
+				log, err := os.ReadFile(filepath.Join(d.StateDir, "engine", "cells", id, "cell.log"))
+				return err == nil && bytes.Contains(log, []byte("msg=checkpoint "))
+			}
+			if !covetest.Eventually(time.Minute, saved) {
+				t.Fatal("the state is never saved")
+			}
+			kill(id)
+			err := <-made
+			t.Logf("%s: %v", name, err)
+			list := must(d.Client.ListSnapshots(t.Context(), sandbox.ListSnapshotsRequest{Sandbox: id}))(t)
+			if (err == nil) != (len(list.Items) == 1) && name != "daemon" {
+				t.Errorf("%s: the snapshot ended with %v, and there are %d", name, err, len(list.Items))
+			}
+			if name == "daemon" {
+				list.Items = append(list.Items, *must(d.Client.CreateSnapshot(t.Context(), id, sandbox.CreateSnapshotRequest{}))(t))
+				whole(t, d, id)
+			}
+			for _, snapshot := range list.Items {
+				again := must(d.Client.Create(t.Context(), sandbox.CreateRequest{Snapshot: snapshot.ID}))(t)
+				whole(t, d, again.ID)
+				must(d.Client.Kill(t.Context(), again.ID))(t)
+			}
+			_, _ = d.Client.Kill(t.Context(), id)
+			if drafts, err := filepath.Glob(filepath.Join(d.StateDir, "engine", "checkpoints", ".draft-*")); err != nil || len(drafts) > 0 {
+				t.Errorf("%s: left are %v, %v", name, drafts, err)
+			}
+		}
+	})
+}
+
+func killProcess(t testing.TB, id, name string) {
+	t.Helper()
+	pid, ok := covetest.ProcessOf(id, name)
+	if !ok {
+		t.Fatalf("%s has no %s", id, name)
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+}
