@@ -53,6 +53,7 @@ type Config struct {
 	Network      Network       `yaml:"network"`
 	Previews     Previews      `yaml:"previews"`
 	TLS          TLS           `yaml:"tls"`
+	SSO          SSO           `yaml:"sso"`
 	Webhooks     Webhooks      `yaml:"webhooks"`
 	Templates    Templates     `yaml:"templates"`
 	Registries   Registries    `yaml:"registries"`
@@ -215,6 +216,7 @@ func Default(env func(string) string) Config {
 		Network:  Network{Default: string(sandbox.NetworkOpen)},
 		Previews: Previews{Domain: "localhost"},
 		Orphans:  Orphans{Retention: 7 * 24 * time.Hour},
+		SSO:      SSO{Name: "single sign-on", RequestScopes: []string{"openid", "email", "profile"}, SessionLifetime: 12 * time.Hour},
 	}
 }
 
@@ -290,13 +292,17 @@ func (c *Config) Validate() error {
 		{"user_ids", "is neither off nor FIRST-LAST with at least 65536 ids from 65536 up", !validUserIDs(c.UserIDs)},
 		{"orphans.retention", "is under a minute; give at least 1m", c.Orphans.Retention < time.Minute},
 		{"mounts.allow_host", "holds a path that is not absolute", relative(c.Mounts.AllowHost...)},
+		{"sso", "has no issuer; give the address of the identity provider, such as https://login.example.com", c.SSO.Issuer == "" && c.SSO.given()},
 		{"tls.acme", "has no hosts; give the server's names", len(c.TLS.ACME.Hosts) == 0 && c.TLS.ACME.Email+c.TLS.ACME.Cache+c.TLS.ACME.Directory != ""},
 	} {
 		if check.bad {
 			return sandbox.Errorf(sandbox.CodeInvalid, "configuration: %s %s", check.key, check.problem)
 		}
 	}
-	return nil
+	if c.SSO.Issuer == "" {
+		return nil
+	}
+	return c.validateSSO()
 }
 
 // maxDomain leaves room for the label of a preview, in bytes.

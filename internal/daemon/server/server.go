@@ -20,6 +20,7 @@ import (
 	"github.com/cove-sh/cove/internal/daemon/janitor"
 	"github.com/cove-sh/cove/internal/daemon/orphan"
 	"github.com/cove-sh/cove/internal/daemon/service"
+	"github.com/cove-sh/cove/internal/daemon/sso"
 	"github.com/cove-sh/cove/internal/daemon/store"
 	"github.com/cove-sh/cove/internal/daemon/store/sqlite"
 	"github.com/cove-sh/cove/internal/daemon/vault"
@@ -97,7 +98,8 @@ type parts struct {
 	templates service.TemplateProvider
 	service   *service.Service
 	metrics   *metrics
-	linkKey   []byte // signs what is handed out to those without a key
+	sso       *sso.Provider // nil if there is none
+	linkKey   []byte        // signs what is handed out to those without a key
 	closers   []func() error
 }
 
@@ -174,6 +176,12 @@ func (s *Server) open(ctx context.Context, p *parts) error {
 	p.linkKey, err = linkKey(filepath.Join(dir, linkKeyFile))
 	if err != nil {
 		return err
+	}
+	if p.sso, err = s.newSSO(); err != nil {
+		return err
+	}
+	if p.sso != nil {
+		p.onClose(func() error { p.sso.Close(); return nil })
 	}
 	p.metrics = newMetrics(s.deps.Version)
 	volumes, err := volume.Open(filepath.Join(s.cfg.StateDir, "volumes"))
