@@ -41,6 +41,7 @@ func TestSampleIsTheDefaults(t *testing.T) {
 	want.Templates.AllowPaths = []string{}
 	want.Mounts.AllowHost = []string{}
 	want.SSO.Rules = []SSORule{}
+	want.Webhooks.Approvals = []ApprovalWebhook{}
 	want.Registries = Registries{Mirrors: map[string][]string{}, Insecure: []string{}, Private: []string{}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("sample.yaml differs from the defaults (-want +got):\n%s", diff)
@@ -198,6 +199,9 @@ func TestRefused(t *testing.T) {
 		{"a rule for an e-mail address of anybody", "sso: {issuer: https://login.example.com, client_id: cove, rules: [{claim: email, value: '*', team: red, scopes: [admin]}]}\n", "claim email"},
 		{"a rule for all of some domains", "sso: {issuer: https://login.example.com, client_id: cove, rules: [{claim: email, value: '*@*.example.com', team: red, scopes: [admin]}]}\n", "claim email"},
 		{"a name in two lines", "sso: {issuer: https://login.example.com, client_id: cove, rules: [{claim: groups, value: a, team: red, scopes: [admin]}], name: \"a\\nb\"}\n", "sso.name"},
+		{"a webhook for a bad team", "webhooks: {approvals: [{team: Red, url: 'https://a.test'}]}\n", "webhooks.approvals"},
+		{"a webhook twice", "webhooks: {approvals: [{team: red, url: 'https://a.test'}, {team: red, url: 'https://a.test'}]}\n", "twice"},
+		{"a webhook with a relative secret", "webhooks: {approvals: [{team: red, url: 'https://a.test', secret_file: x}]}\n", "secret_file"},
 		{"quota", "quotas:\n  vcpus: -1\n", "quotas"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -192,6 +192,10 @@ func (s *Server) open(ctx context.Context, p *parts) error {
 	if err != nil {
 		return err
 	}
+	receivers, err := receivers(s.cfg.Webhooks.Approvals)
+	if err != nil {
+		return err
+	}
 	p.service, err = service.New(service.Config{
 		Store: p.store, Engine: p.engine, Templates: p.templates, Log: s.log,
 		Quota:           quota(s.cfg.Quotas),
@@ -211,6 +215,7 @@ func (s *Server) open(ctx context.Context, p *parts) error {
 		Vault:           secrets,
 		Metrics:         p.metrics.registry,
 		Webhooks:        webhook.Config{AllowPrivate: s.cfg.Webhooks.AllowPrivate, UserAgent: "Cove-Webhook/" + s.deps.Version},
+		Receivers:       receivers,
 		Network:         sandbox.NetworkPreset(s.cfg.Network.Default),
 		PreviewKey:      p.linkKey,
 		UploadURL:       func(link string) string { return s.cfg.UploadURL(uploadPath+link, int(s.port.Load())) },

@@ -4,14 +4,10 @@ import (
 	"crypto/x509"
 	"fmt"
 	"os"
-	"strings"
 
 	"github.com/cove-sh/cove/internal/daemon/sso"
 	"github.com/cove-sh/cove/sandbox"
 )
-
-// maxClientSecret bounds the secret with which an identity provider knows the server.
-const maxClientSecret = 4096
 
 // newSSO returns the identity provider by which people sign in to the console, or nil if
 // there is none. It is not asked for anything yet: the server starts without it too.
@@ -41,24 +37,13 @@ func (s *Server) newSSO() (*sso.Provider, error) {
 
 // clientSecret returns what is in the file, or in the environment.
 func clientSecret(file, environ string) (sandbox.SecretValue, error) {
-	var none sandbox.SecretValue
 	if file != "" && environ != "" {
-		return none, sandbox.Errorf(sandbox.CodeInvalid, "both %s and sso.client_secret_file are set; give one", sso.EnvSecret)
+		return sandbox.SecretValue{}, sandbox.Errorf(sandbox.CodeInvalid, "both %s and sso.client_secret_file are set; give one", sso.EnvSecret)
 	}
-	secret := environ
-	if file != "" {
-		data, err := os.ReadFile(file)
-		if err != nil {
-			return none, sandbox.Wrap(sandbox.CodeInvalid, err, fmt.Sprintf("the file %s of sso.client_secret_file cannot be read; check its path and its mode", file))
-		}
-		if secret = strings.TrimRight(string(data), "\r\n"); secret == "" {
-			return none, sandbox.Errorf(sandbox.CodeInvalid, "the file %s of sso.client_secret_file is empty; put the client's secret into it", file)
-		}
+	if environ != "" {
+		return sandbox.NewSecretValue(environ), nil
 	}
-	if len(secret) > maxClientSecret || strings.ContainsAny(secret, "\r\n\x00") {
-		return none, sandbox.Errorf(sandbox.CodeInvalid, "the client's secret for single sign-on is not one line of at most %d bytes; check it", maxClientSecret)
-	}
-	return sandbox.NewSecretValue(secret), nil
+	return secretOf("sso.client_secret_file", file)
 }
 
 // rootsWith returns the system's authorities and those of a PEM file; nil are the

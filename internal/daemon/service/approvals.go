@@ -133,6 +133,7 @@ func (s *Service) tellApproval(o approvals.Owner, a sandbox.Approval) {
 	switch a.State {
 	case sandbox.ApprovalOpen:
 		kind, action = sandbox.EventApprovalAsked, "approval.ask"
+		s.webhooks.Ask(o.Team, &a)
 	case sandbox.ApprovalAllowed, sandbox.ApprovalDenied:
 		kind, action = sandbox.EventApprovalAnswered, "" // the verb has a record
 	case sandbox.ApprovalWithdrawn:
