@@ -44,6 +44,7 @@ var rooms = []room{
 	{"internal/daemon", "sandbox internal/clip internal/durable internal/gateway internal/limits internal/machine"},
 	{"internal/daemon/store", "sandbox internal/durable internal/limits"},
 	{"internal/daemon/backup", "sandbox internal/durable internal/engine/checkpoint internal/daemon/store"},
+	{"internal/daemon/sso", "sandbox internal/clip internal/daemon/auth"},
 	{"internal/daemon/service/", belowService}, // what packages of its own stand on
 	{"internal/daemon/service/builds", belowService + " internal/daemon/service/ internal/engine internal/template"},
 	{"internal/daemon/service/events", belowService + " internal/daemon/service/"},

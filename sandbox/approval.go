@@ -44,6 +44,9 @@ type ApprovalSubject struct {
 	Host    string `json:"host,omitempty"`
 	Address string `json:"address,omitempty"`
 	Port    int    `json:"port"`
+	// Secret is the name of a secret: the question is whether requests to there may carry
+	// it. Empty is a question about a connection.
+	Secret string `json:"secret,omitempty"`
 }
 
 // Approval is a question that a sandbox's network policy asks: may it make this

@@ -28,8 +28,9 @@ func Scopes() []Scope {
 
 // Caller is who makes a request. Its zero value may do nothing.
 type Caller struct {
-	// KeyID is the key used, or "local" for a caller trusted as the user that
-	// runs the daemon.
+	// KeyID is the key used, "local" for a caller trusted as the user that runs the
+	// daemon, or what [Person.Actor] returns for somebody who signed in by single
+	// sign-on.
 	KeyID string
 	Team  string
 	// Namespace is the one namespace of the team that the caller works in: what
@@ -111,7 +112,8 @@ type AuditEvent struct {
 	ID   int64     `json:"id"`
 	Time time.Time `json:"time"`
 	Team string    `json:"team"`
-	// KeyID is the caller's key, "local", or "system" for Cove itself.
+	// KeyID is the caller's key, "local", "sso:" and a person's e-mail address, or
+	// "system" for Cove itself.
 	KeyID     string `json:"key_id"`
 	Action    string `json:"action"`
 	SandboxID string `json:"sandbox_id,omitempty"`

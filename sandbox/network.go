@@ -25,7 +25,8 @@ const (
 	NetworkDeny  NetworkAction = "deny"
 	// NetworkAsk lets the connection wait until somebody has allowed it; see [Approval].
 	// Nothing of it leaves before, not even a question for the address of its name. It is
-	// for domains, addresses and ranges; a ping is refused.
+	// for domains, addresses and ranges; a ping is refused. For a secret, the request that
+	// would carry it waits.
 	NetworkAsk NetworkAction = "ask"
 )
 
@@ -34,7 +35,8 @@ type NetworkRule struct {
 	Action NetworkAction `json:"action"`
 	// To is a domain ("example.com"), all domains below one
 	// ("*.example.com", any depth, without example.com itself), an address, a
-	// CIDR range, another sandbox of the team ("sandbox:NAME"), or "*".
+	// CIDR range, another sandbox of the team ("sandbox:NAME"), or "*". With the action
+	// ask it can be the use of a secret ("secret:NAME", "secret:*" for all).
 	To string `json:"to"`
 	// Protocol is "tcp", "udp" or "icmp"; empty is all.
 	Protocol string `json:"protocol,omitempty"`

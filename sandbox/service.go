@@ -241,7 +241,7 @@ type Observe interface {
 	// StatsSeries returns what a sandbox has used, oldest first, a point every
 	// [StatsInterval] in which it ran.
 	StatsSeries(ctx context.Context, sandbox string, req StatsSeriesRequest) (*List[StatsPoint], error)
-	// ListDeliveries returns the webhooks of a sandbox's jobs, newest first.
+	// ListDeliveries returns the webhooks of a sandbox's jobs and approvals, newest first.
 	ListDeliveries(ctx context.Context, sandbox string, page Page) (*List[Delivery], error)
 }
 

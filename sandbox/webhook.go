@@ -28,12 +28,15 @@ const (
 	WebhookHOPX WebhookFormat = "hopx"
 )
 
-// Delivery is the attempt to tell a [Webhook].
+// Delivery is the attempt to tell a [Webhook], of a job or of an [Approval].
 type Delivery struct {
 	ID        string `json:"id"`
 	SandboxID string `json:"sandbox_id"`
-	JobID     string `json:"job_id"`
-	URL       string `json:"url"`
+	// JobID is the job's whose end is told, or empty.
+	JobID string `json:"job_id"`
+	// ApprovalID is that of the question that is told, or empty.
+	ApprovalID string `json:"approval_id,omitempty"`
+	URL        string `json:"url"`
 	// State is "waiting" for the job's end, "pending", "delivered" or
 	// "failed".
 	State    string `json:"state"`

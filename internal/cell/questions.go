@@ -49,7 +49,7 @@ func (g *gateway) questions() []engine.Question {
 	open := g.eg.Questions()
 	all := make([]engine.Question, 0, len(open))
 	for _, q := range open {
-		told := engine.Question{ID: q.ID, Subject: engine.Subject{Protocol: q.Protocol, Host: q.Host, Port: int(q.Port)},
+		told := engine.Question{ID: q.ID, Subject: engine.Subject{Protocol: q.Protocol, Host: q.Host, Port: int(q.Port), Secret: q.Secret},
 			Since: q.Since, Expires: q.Expires, Waiting: q.Waiting}
 		if q.Address.IsValid() {
 			told.Address = q.Address.String()
@@ -64,7 +64,7 @@ func (g *gateway) questions() []engine.Question {
 func answersOf(all []engine.Answer) []egress.Answer {
 	var held []egress.Answer
 	for _, a := range all {
-		h := egress.Answer{Subject: egress.Subject{Protocol: a.Protocol, Host: a.Host, Port: uint16(a.Port)}, Allow: a.Allow, Until: a.Until}
+		h := egress.Answer{Subject: egress.Subject{Protocol: a.Protocol, Host: a.Host, Port: uint16(a.Port), Secret: a.Secret}, Allow: a.Allow, Until: a.Until}
 		if a.Address != "" {
 			addr, err := netip.ParseAddr(a.Address)
 			if err != nil {

@@ -44,6 +44,9 @@ type Subject struct {
 	Host    string `json:"host,omitempty"`
 	Address string `json:"address,omitempty"`
 	Port    int    `json:"port"`
+	// Secret is the name of the secret that requests to there would carry; empty is a
+	// connection.
+	Secret string `json:"secret,omitempty"`
 }
 
 // Question is an open question of a gateway: connections wait until it is answered. It

@@ -71,13 +71,13 @@ func TestRealAsk(t *testing.T) {
 		n.SetName("first.ask.test", netip.MustParseAddr("203.0.113.10"))
 		n.SetName("second.ask.test", netip.MustParseAddr("203.0.113.10"))
 		id := create(t, d, askAll)
-		visits := n.Visits("203.0.113.10:80")
+		visits := n.Visits("tcp 203.0.113.10:80")
 		job := begin(t, d, id, slowly("http://first.ask.test/"))
 		q := openQuestions(t, d, id, 1)[0]
 		if want := (sandbox.ApprovalSubject{Protocol: "tcp", Host: "first.ask.test", Port: 80}); q.ApprovalSubject != want || q.SandboxID != id {
 			t.Errorf("asked about %+v, want %+v", q, want)
 		}
-		if asked, now := n.Asked("ask.test"), n.Visits("203.0.113.10:80"); len(asked) > 0 || now != visits {
+		if asked, now := n.Asked("ask.test"), n.Visits("tcp 203.0.113.10:80"); len(asked) > 0 || now != visits {
 			t.Errorf("before the answer, %q were looked up and %d connections made", asked, now-visits)
 		}
 		answers(t, d, q.ID, sandbox.AnswerApprovalRequest{Allow: true, Scope: sandbox.ApproveSandbox})
@@ -144,7 +144,7 @@ func TestRealAskOutlivesTheDaemon(t *testing.T) {
 		short := askAll
 		short.AskTimeoutSeconds = 2
 		late := create(t, d, short)
-		before := n.Visits("198.51.100.10:80")
+		before := n.Visits("tcp 198.51.100.10:80")
 		begin(t, d, id, "curl -fsS --max-time 100 http://example.com/ > /tmp/out; echo $? > /tmp/code")
 		begin(t, d, late, "curl -fsS --max-time 100 http://example.com/ > /tmp/out; echo $? > /tmp/code")
 		q := openQuestions(t, d, id, 1)[0]
@@ -161,7 +161,7 @@ func TestRealAskOutlivesTheDaemon(t *testing.T) {
 		if code := works(t, d, late, "for i in $(seq 500); do [ -s /tmp/code ] && break; sleep 0.02; done; cat /tmp/code"); code == "0" || code == "" {
 			t.Errorf("what nobody had answered ended with %q", code)
 		}
-		if now := n.Visits("198.51.100.10:80"); now != before {
+		if now := n.Visits("tcp 198.51.100.10:80"); now != before {
 			t.Errorf("%d connections were made before an answer", now-before)
 		}
 		answers(t, d, q.ID, sandbox.AnswerApprovalRequest{Allow: true})
@@ -198,5 +198,99 @@ time.sleep(300)`))
 			t.Fatal(err)
 		}
 		openQuestions(t, d, id, 0) // who asked is gone, and so are the questions
+	})
+}
+
+// A request that would carry a secret waits until somebody has allowed that: neither the
+// value nor anything else of it has left before. An answer is for the secret at that host,
+// and does not go into a fork; the daemon's death allows nothing.
+func TestRealAskForASecret(t *testing.T) {
+	own(t, func(t *testing.T, d *covetest.Daemon) {
+		n := internet.Here(t)
+		const value = "value-of-a-secret-0123456789"
+		for _, name := range []string{"api", "other"} {
+			if _, err := d.Client.CreateSecret(t.Context(), sandbox.CreateSecretRequest{
+				Name: name, Value: sandbox.NewSecretValue(value + name), Hosts: []string{"api.example.com"}, Auth: &sandbox.SecretAuth{Type: "header", Prefix: "Bearer "},
+			}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		policy := sandbox.NetworkPolicy{Rules: []sandbox.NetworkRule{{Action: sandbox.NetworkAsk, To: "secret:api"}}}
+		id := d.Create(t, sandbox.CreateRequest{Network: &policy, Secrets: map[string]string{"TOKEN": "api", "OTHER": "other"}}).ID
+		use := func(env, path string) string {
+			return `curl -fsS --max-time 100 -H "Authorization: Bearer $` + env + `" https://api.example.com` + path
+		}
+		subject := sandbox.ApprovalSubject{Protocol: "tcp", Host: "api.example.com", Port: 443, Secret: "api"}
+		// What carries no secret, or another, is not asked about.
+		works(t, d, id, "curl -fsS --max-time 100 https://api.example.com/none")
+		works(t, d, id, use("OTHER", "/other"))
+		before := n.Visits("tcp 198.51.100.11:443")
+		job := begin(t, d, id, use("TOKEN", "/once"))
+		q := openQuestions(t, d, id, 1)[0]
+		if q.ApprovalSubject != subject {
+			t.Errorf("asked about %+v, want %+v", q.ApprovalSubject, subject)
+		}
+		if now := n.Visits("tcp 198.51.100.11:443"); now != before {
+			t.Errorf("before the answer, %d connections were made", now-before)
+		}
+		// The daemon dies, and the next one asks the same.
+		d.Kill()
+		if err := d.Run(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if again := openQuestions(t, d, id, 1)[0]; again.ID != q.ID || again.ApprovalSubject != subject {
+			t.Errorf("the next daemon asks %+v", again)
+		}
+		answers(t, d, q.ID, sandbox.AnswerApprovalRequest{Allow: true})
+		if code := ending(t, d, id, job); code != 0 {
+			t.Errorf("what was allowed ends with %d", code)
+		}
+		if got := n.Request("/once").Header["Authorization"]; len(got) != 1 || got[0] != "Bearer "+value+"api" {
+			t.Errorf("the server got %q", got)
+		}
+		job = begin(t, d, id, use("TOKEN", "/refused"))
+		answers(t, d, openQuestions(t, d, id, 1)[0].ID, sandbox.AnswerApprovalRequest{})
+		if code := ending(t, d, id, job); code == 0 {
+			t.Error("what was refused worked")
+		}
+		job = begin(t, d, id, use("TOKEN", "/for-the-sandbox"))
+		answers(t, d, openQuestions(t, d, id, 1)[0].ID, sandbox.AnswerApprovalRequest{Allow: true, Scope: sandbox.ApproveSandbox})
+		if code := ending(t, d, id, job); code != 0 {
+			t.Errorf("what was allowed ends with %d", code)
+		}
+		works(t, d, id, use("TOKEN", "/again"))
+		if _, err := d.Client.Pause(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
+		works(t, d, id, use("TOKEN", "/after-a-pause"))
+		forks, err := d.Client.Fork(t.Context(), id, sandbox.ForkRequest{Count: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		child := forks.Items[0].ID
+		job = begin(t, d, child, use("TOKEN", "/of-a-fork"))
+		answers(t, d, openQuestions(t, d, child, 1)[0].ID, sandbox.AnswerApprovalRequest{})
+		if code := ending(t, d, child, job); code == 0 {
+			t.Error("a fork goes on by its parent's answer")
+		}
+		for _, path := range []string{"/refused", "/of-a-fork"} {
+			if len(n.Request(path).Header) > 0 {
+				t.Errorf("the request for %s has left", path)
+			}
+		}
+		log, err := d.Client.Audit(t.Context(), sandbox.AuditRequest{SandboxID: id})
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := false
+		for _, e := range log.Items {
+			found = found || e.Action == "approval.ask" && strings.Contains(e.Detail, "secret api for tcp api.example.com:443")
+			if strings.Contains(e.Detail, value) {
+				t.Errorf("the audit record has the value: %+v", e)
+			}
+		}
+		if !found {
+			t.Errorf("the audit record says nothing of the secret: %+v", log.Items)
+		}
 	})
 }

@@ -51,17 +51,33 @@ async function refresh(): Promise<void> {
 
 /** signIn begins a session with a key or the token of a link. */
 export async function signIn(by: { key: string } | { link: string }): Promise<void> {
-  const response = await fetch("/console/session", {
-    method: "POST",
-    headers: { ...HEADERS, "Content-Type": "application/json" },
-    body: JSON.stringify(by),
-  });
-  if (!response.ok) {
-    const p = (await response.json().catch(() => ({}))) as { detail?: string; code?: string };
-    throw new ApiError(response.status, p.code ?? "unauthenticated", p.detail || "The server did not accept that.");
-  }
+  await accepted(
+    await fetch("/console/session", {
+      method: "POST",
+      headers: { ...HEADERS, "Content-Type": "application/json" },
+      body: JSON.stringify(by),
+    }),
+  );
   signInError.value = "";
   await refresh();
+}
+
+async function accepted(response: Response): Promise<Response> {
+  if (response.ok) return response;
+  const p = (await response.json().catch(() => ({}))) as { detail?: string; code?: string };
+  throw new ApiError(response.status, p.code ?? "unauthenticated", p.detail || "The server did not accept that.");
+}
+
+/** signOnName returns what the identity provider is called by which people sign in, or "" if there is none. */
+export async function signOnName(): Promise<string> {
+  const response = await fetch("/console/sso", { headers: HEADERS }).catch(() => undefined);
+  return response?.ok ? ((await response.json()) as { name: string }).name : "";
+}
+
+/** signOn leaves for the identity provider, which sends people back signed in. */
+export async function signOn(): Promise<void> {
+  const response = await accepted(await fetch("/console/sso", { method: "POST", headers: HEADERS }));
+  location.assign(((await response.json()) as { url: string }).url);
 }
 
 /** signOut ends the session, or throws why it goes on. The page is loaded anew, so that nothing of what was seen is left in it. */

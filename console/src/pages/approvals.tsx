@@ -51,7 +51,8 @@ const ANSWERS: Answer[] = [
 
 function wanted(a: Approval): string {
   const host = a.host || a.address || "";
-  return `${a.protocol} ${host.includes(":") ? `[${host}]` : host}:${a.port}`;
+  const to = `${a.protocol} ${host.includes(":") ? `[${host}]` : host}:${a.port}`;
+  return a.secret ? `secret ${a.secret} for ${to}` : to;
 }
 
 export function ApprovalsPage() {

@@ -1,5 +1,6 @@
 import { useSignal } from "@preact/signals";
-import { signIn, signInError } from "../api/session";
+import { useEffect } from "preact/hooks";
+import { signIn, signInError, signOn, signOnName } from "../api/session";
 import { label } from "../lib/text";
 import { Field, Input } from "../ui/fields";
 import { Logo } from "../ui/icons";
@@ -9,17 +10,26 @@ export function SignIn() {
   const key = useSignal("");
   const busy = useSignal(false);
   const error = useSignal("");
-  const go = async (e: Event) => {
-    e.preventDefault();
+  const provider = useSignal("");
+  useEffect(() => {
+    signOnName().then((name) => {
+      provider.value = name;
+    });
+  }, []);
+  const attempt = async (act: () => Promise<void>) => {
     busy.value = true;
     error.value = "";
     signInError.value = "";
     try {
-      await signIn({ key: key.value.trim() });
+      await act();
     } catch (err) {
       error.value = (err as Error).message;
     }
     busy.value = false;
+  };
+  const go = (e: Event) => {
+    e.preventDefault();
+    return attempt(() => signIn({ key: key.value.trim() }));
   };
   const said = error.value || signInError.value;
   return (
@@ -30,6 +40,16 @@ export function SignIn() {
           <h1>Sign in to Cove</h1>
         </div>
         {said && <Failure error={label(said, 1000)} />}
+        {provider.value && (
+          <>
+            <Button kind="primary" busy={busy.value} onClick={() => attempt(signOn)}>
+              Sign in with {label(provider.value)}
+            </Button>
+            <div class="or">
+              <span>or, with an API key</span>
+            </div>
+          </>
+        )}
         <form class="stack" onSubmit={go}>
           <Field label="API key" hint="It is sent once, and not kept in the browser.">
             <Input

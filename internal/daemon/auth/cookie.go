@@ -3,6 +3,7 @@ package auth
 import (
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -13,7 +14,11 @@ const (
 	// sessionCookie is the cookie of the console's sessions, and hostSessionCookie its
 	// name over HTTPS: no other host can set a cookie with this prefix.
 	sessionCookie     = "cove_console"
-	hostSessionCookie = "__Host-cove_console"
+	hostSessionCookie = hostPrefix + sessionCookie
+	// signOnCookie is that of a sign-in that has gone to an identity provider, and
+	// hostSignOnCookie its name over HTTPS.
+	signOnCookie     = "cove_console_sso"
+	hostSignOnCookie = hostPrefix + signOnCookie
 
 	// maxCookies bounds the cookies of one name that are tried: pages of other ports
 	// can set some.
@@ -24,10 +29,12 @@ const (
 	ConsoleHeader = "Cove-Console"
 )
 
-// IsSessionCookie reports whether a cookie of this name may be a session's. Such a
-// cookie goes to no sandbox.
+// IsSessionCookie reports whether a cookie of this name may be a session's, or that of
+// somebody who is about to sign in. Such a cookie goes to no sandbox.
 func IsSessionCookie(name string) bool {
-	return strings.EqualFold(name, sessionCookie) || strings.EqualFold(name, hostSessionCookie)
+	return slices.ContainsFunc([]string{sessionCookie, hostSessionCookie, signOnCookie, hostSignOnCookie}, func(own string) bool {
+		return strings.EqualFold(name, own)
+	})
 }
 
 // sessionTokens returns the tokens in a request's cookies. Where HTTPS is known to be
@@ -44,28 +51,56 @@ func sessionTokens(r *http.Request) []string {
 	return tokens
 }
 
-// overHTTPS reports whether the browser speaks HTTPS, with this server or with a proxy
+// OverHTTPS reports whether the browser speaks HTTPS, with this server or with a proxy
 // in front of it. The origin of the page is what tells of a proxy.
-func overHTTPS(r *http.Request) bool {
+func OverHTTPS(r *http.Request) bool {
 	return r.TLS != nil || strings.HasPrefix(r.Header.Get("Origin"), "https://")
 }
 
-// SetSessionCookie gives the browser the cookie of a session that lasts until a time.
-// It is for this host name only, scripts do not see it, and it comes with requests of
-// pages of this site only.
-func SetSessionCookie(w http.ResponseWriter, r *http.Request, token Secret, until time.Time) {
-	setCookie(w, r, http.Cookie{Value: token.Reveal(), Expires: until})
+// SetSessionCookie gives the browser the cookie of a session that lasts until a time;
+// https says whether it speaks HTTPS. The cookie is for this host name only, scripts do
+// not see it, and it comes with requests of pages of this site only.
+func SetSessionCookie(w http.ResponseWriter, https bool, token Secret, until time.Time) {
+	setCookie(w, https, http.Cookie{Name: sessionCookie, Value: token.Reveal(), Expires: until, SameSite: http.SameSiteStrictMode})
 }
 
 // EndSessionCookie takes the cookie from the browser.
-func EndSessionCookie(w http.ResponseWriter, r *http.Request) {
-	setCookie(w, r, http.Cookie{MaxAge: -1})
+func EndSessionCookie(w http.ResponseWriter, https bool) {
+	setCookie(w, https, http.Cookie{Name: sessionCookie, MaxAge: -1, SameSite: http.SameSiteStrictMode})
 }
 
-func setCookie(w http.ResponseWriter, r *http.Request, c http.Cookie) {
-	c.Name, c.Path, c.HttpOnly, c.SameSite = sessionCookie, "/", true, http.SameSiteStrictMode
-	if overHTTPS(r) {
-		c.Name, c.Secure = hostSessionCookie, true
+// SetSignOnCookie gives the browser the cookie that binds a sign-in by single sign-on to
+// it. It comes with the browser when the identity provider, which is another site, sends
+// it back, but with no other request of another site.
+func SetSignOnCookie(w http.ResponseWriter, https bool, token Secret, until time.Time) {
+	setCookie(w, https, http.Cookie{Name: signOnCookie, Value: token.Reveal(), Expires: until, SameSite: http.SameSiteLaxMode})
+}
+
+// SignOnToken returns the token of that cookie, or "" if the browser has not exactly one.
+func SignOnToken(r *http.Request, https bool) string {
+	name := signOnCookie
+	if https {
+		name = hostSignOnCookie
+	}
+	if found := r.CookiesNamed(name); len(found) == 1 {
+		return found[0].Value
+	}
+	return ""
+}
+
+// EndSignOnCookie takes the cookie from the browser.
+func EndSignOnCookie(w http.ResponseWriter, https bool) {
+	setCookie(w, https, http.Cookie{Name: signOnCookie, MaxAge: -1, SameSite: http.SameSiteLaxMode})
+}
+
+// hostPrefix begins the names of cookies that browsers take over HTTPS only, from the
+// host itself.
+const hostPrefix = "__Host-"
+
+func setCookie(w http.ResponseWriter, https bool, c http.Cookie) {
+	c.Path, c.HttpOnly = "/", true
+	if https {
+		c.Name, c.Secure = hostPrefix+c.Name, true
 	}
 	http.SetCookie(w, &c)
 }

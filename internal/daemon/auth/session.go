@@ -39,19 +39,31 @@ type SessionStore interface {
 	TouchSession(ctx context.Context, id string, at, expires time.Time) error
 }
 
-// Sessions are sign-ins of browsers to the console. A session has the rights of the
-// key that it was begun with, as they are at each request, and ends with it. What
-// proves it is a cookie, of which the store has only a hash. It is safe for concurrent
-// use.
-type Sessions struct {
-	store SessionStore
-	keys  *Keys
-	tries *LoginLimiter
+// People tells what those may do who have signed in by single sign-on. It is safe for
+// concurrent use.
+type People interface {
+	// CallerOf returns what a person may do now, by what was known when they signed in.
+	// Somebody who may do nothing is unauthenticated.
+	CallerOf(p *sandbox.Person) (sandbox.Caller, error)
+	// SessionLifetime is how long a session of theirs lasts at most.
+	SessionLifetime() time.Duration
 }
 
-// NewSessions returns the sessions that a store has.
-func NewSessions(store SessionStore, keys *Keys) *Sessions {
-	return &Sessions{store: store, keys: keys, tries: newLoginLimiter("sessions")}
+// Sessions are sign-ins of browsers to the console. A session has the rights of the
+// key that it was begun with, as they are at each request, and ends with it; that of a
+// person has what [People] says at each request. What proves it is a cookie, of which
+// the store has only a hash. It is safe for concurrent use.
+type Sessions struct {
+	store  SessionStore
+	keys   *Keys
+	people People
+	tries  *LoginLimiter
+}
+
+// NewSessions returns the sessions that a store has. Without people, which is nil,
+// sessions of a person are over.
+func NewSessions(store SessionStore, keys *Keys, people People) *Sessions {
+	return &Sessions{store: store, keys: keys, people: people, tries: newLoginLimiter("sessions")}
 }
 
 // Session is a session that is good, and whose it is.
@@ -59,7 +71,7 @@ type Session struct {
 	sandbox.ConsoleSession
 	// Caller has the key's present scopes.
 	Caller sandbox.Caller
-	// KeyName is the key's; empty for the user who runs the daemon.
+	// KeyName is the key's, or the person's; empty for the user who runs the daemon.
 	KeyName string
 	hash    []byte
 }
@@ -67,13 +79,26 @@ type Session struct {
 // Begin begins a session of a caller. Client is what the browser says of itself. The
 // token goes into the cookie.
 func (s *Sessions) Begin(ctx context.Context, caller sandbox.Caller, client string) (Secret, *Session, error) {
+	return s.begin(ctx, sandbox.ConsoleSession{KeyID: caller.KeyID, Team: caller.Team}, client)
+}
+
+// BeginPerson begins a session of somebody who has signed in by single sign-on, if they
+// may do anything.
+func (s *Sessions) BeginPerson(ctx context.Context, person *sandbox.Person, client string) (Secret, *Session, error) {
+	caller, err := s.people.CallerOf(person)
+	if err != nil {
+		return Secret{}, nil, err
+	}
+	return s.begin(ctx, sandbox.ConsoleSession{KeyID: caller.KeyID, Team: caller.Team, Person: person}, client)
+}
+
+func (s *Sessions) begin(ctx context.Context, made sandbox.ConsoleSession, client string) (Secret, *Session, error) {
 	token := newToken()
 	hash := Hash(token.Reveal())
 	now := time.Now().UTC()
-	made := sandbox.ConsoleSession{
-		ID: "session-" + strings.ToLower(rand.Text()), KeyID: caller.KeyID, Team: caller.Team, Client: clip.Text(strings.ToValidUTF8(client, "�"), maxClient),
-		CreatedAt: now, LastUsedAt: now, ExpiresAt: expiryOf(now, now),
-	}
+	made.ID, made.Client = "session-"+strings.ToLower(rand.Text()), clip.Text(strings.ToValidUTF8(client, "�"), maxClient)
+	made.CreatedAt, made.LastUsedAt = now, now
+	made.ExpiresAt = s.expiryOf(&made, now)
 	if err := s.store.CreateSession(ctx, made, hash, maxSessions); err != nil {
 		return Secret{}, nil, err
 	}
@@ -88,8 +113,13 @@ func newToken() Secret {
 	return NewSecret(base64.RawURLEncoding.EncodeToString(b))
 }
 
-func expiryOf(created, used time.Time) time.Time {
-	idle, last := used.Add(SessionIdle), created.Add(SessionLifetime)
+// expiryOf returns when a session ends that is used for the last time.
+func (s *Sessions) expiryOf(of *sandbox.ConsoleSession, used time.Time) time.Time {
+	lifetime := SessionLifetime
+	if of.Person != nil {
+		lifetime = min(lifetime, s.people.SessionLifetime())
+	}
+	idle, last := used.Add(SessionIdle), of.CreatedAt.Add(lifetime)
 	if idle.Before(last) {
 		return idle
 	}
@@ -154,6 +184,9 @@ func (s *Sessions) byHash(ctx context.Context, hash []byte) (*Session, error) {
 
 // stands finds who a session stands for now.
 func (s *Sessions) stands(ctx context.Context, found sandbox.ConsoleSession, hash []byte) (*Session, error) {
+	if found.Person != nil {
+		return s.standsForPerson(found, hash)
+	}
 	if own := sandbox.LocalCaller(); found.KeyID == own.KeyID {
 		return &Session{ConsoleSession: found, Caller: own, hash: hash}, nil
 	}
@@ -167,14 +200,34 @@ func (s *Sessions) stands(ctx context.Context, found sandbox.ConsoleSession, has
 	return &Session{ConsoleSession: found, Caller: callerOf(&key), KeyName: key.Name, hash: hash}, nil
 }
 
+// standsForPerson finds what somebody may do now who signed in by single sign-on: the
+// server's rules may be others since then.
+func (s *Sessions) standsForPerson(found sandbox.ConsoleSession, hash []byte) (*Session, error) {
+	if s.people == nil {
+		return nil, errOver()
+	}
+	caller, err := s.people.CallerOf(found.Person)
+	if err != nil {
+		return nil, err
+	}
+	last := found.CreatedAt.Add(s.people.SessionLifetime())
+	if caller.Team != found.Team || !time.Now().Before(last) {
+		return nil, errOver()
+	}
+	if last.Before(found.ExpiresAt) {
+		found.ExpiresAt = last
+	}
+	return &Session{ConsoleSession: found, Caller: caller, KeyName: found.Person.Name(), hash: hash}, nil
+}
+
 // touch notes that a session is used, and its key.
 func (s *Sessions) touch(ctx context.Context, found *Session) {
 	now := time.Now().UTC()
 	if now.Sub(found.LastUsedAt) < touchEvery {
 		return
 	}
-	err := s.store.TouchSession(ctx, found.ID, now, expiryOf(found.CreatedAt, now))
-	if found.KeyID != sandbox.LocalCaller().KeyID && err == nil {
+	err := s.store.TouchSession(ctx, found.ID, now, s.expiryOf(&found.ConsoleSession, now))
+	if found.Person == nil && found.KeyID != sandbox.LocalCaller().KeyID && err == nil {
 		err = s.keys.Store.TouchKey(ctx, found.KeyID, now)
 	}
 	if err != nil && s.keys.Log != nil {

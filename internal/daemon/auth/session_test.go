@@ -56,13 +56,13 @@ func signedIn(t *testing.T, key *sandbox.Key) (*Sessions, *sessionTable, *keyTab
 	t.Helper()
 	table := &sessionTable{all: map[string]sandbox.ConsoleSession{}}
 	keys := &keyTable{keys: map[string]*sandbox.Key{"hash": key}}
-	s := NewSessions(table, &Keys{Store: keys})
+	s := NewSessions(table, &Keys{Store: keys}, nil)
 	token, _, err := s.Begin(t.Context(), callerOf(key), strings.Repeat("x", 1000))
 	if err != nil {
 		t.Fatal(err)
 	}
 	w := httptest.NewRecorder()
-	SetSessionCookie(w, httptest.NewRequest("GET", "/", nil), token, time.Now().Add(time.Hour))
+	SetSessionCookie(w, false, token, time.Now().Add(time.Hour))
 	return s, table, keys, w.Result().Cookies()[0]
 }
 
@@ -277,4 +277,61 @@ func TestLinkWorksOnceHoweverManyUseIt(t *testing.T) {
 	if n := used.Load(); n != 1 {
 		t.Errorf("the link was good %d times", n)
 	}
+}
+
+// everybody is a rule by which all may look, for an hour.
+type everybody struct{ team string }
+
+func (e *everybody) CallerOf(p *sandbox.Person) (sandbox.Caller, error) {
+	if e.team == "" {
+		return sandbox.Caller{}, sandbox.Errorf(sandbox.CodeUnauthenticated, "no rule")
+	}
+	return sandbox.Caller{KeyID: p.Actor(), Team: e.team, Scopes: []sandbox.Scope{sandbox.ScopeSandboxesRead}}, nil
+}
+
+func (*everybody) SessionLifetime() time.Duration { return time.Hour }
+
+// A session of a person ends after its time however it is used, and with what the rules
+// give; no key has to do with it.
+func TestSessionOfAPerson(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		table, keys, people := &sessionTable{all: map[string]sandbox.ConsoleSession{}}, &keyTable{}, &everybody{team: "red"}
+		s := NewSessions(table, &Keys{Store: keys}, people)
+		begin := func() *http.Cookie {
+			t.Helper()
+			token, made, err := s.BeginPerson(t.Context(), &sandbox.Person{Issuer: "https://login.example", Subject: "1", Email: "ann@example.com"}, "browser")
+			if err != nil || made.KeyID != "sso:ann@example.com" || made.KeyName != "ann@example.com" || made.Caller.Team != "red" {
+				t.Fatalf("%+v, %v", made, err)
+			}
+			w := httptest.NewRecorder()
+			SetSessionCookie(w, false, token, time.Now().Add(time.Hour))
+			return w.Result().Cookies()[0]
+		}
+		cookie, began := begin(), time.Now()
+		for ask(s, cookie) == "" && time.Since(began) < 2*time.Hour {
+			time.Sleep(touchEvery)
+		}
+		if got := time.Since(began); got != time.Hour {
+			t.Errorf("a session in use lasted %v", got)
+		}
+		if table.touched == 0 || len(keys.touched) > 0 {
+			t.Errorf("%d uses were noted of the session, %d of a key", table.touched, len(keys.touched))
+		}
+		cookie = begin()
+		people.team = "blue"
+		if got := ask(s, cookie); got != sandbox.CodeUnauthenticated {
+			t.Errorf("somebody who would be of another team: %q", got)
+		}
+		people.team = ""
+		if got := ask(s, cookie); got != sandbox.CodeUnauthenticated {
+			t.Errorf("somebody of whom no rule speaks: %q", got)
+		}
+		if _, _, err := s.BeginPerson(t.Context(), &sandbox.Person{}, ""); sandbox.CodeOf(err) != sandbox.CodeUnauthenticated {
+			t.Errorf("a session without rights began: %v", err)
+		}
+		people.team = "red"
+		if got := ask(NewSessions(table, &Keys{Store: keys}, nil), cookie); got != sandbox.CodeUnauthenticated {
+			t.Errorf("without single sign-on: %q", got)
+		}
+	})
 }

@@ -53,6 +53,7 @@ type Config struct {
 	Network      Network       `yaml:"network"`
 	Previews     Previews      `yaml:"previews"`
 	TLS          TLS           `yaml:"tls"`
+	SSO          SSO           `yaml:"sso"`
 	Webhooks     Webhooks      `yaml:"webhooks"`
 	Templates    Templates     `yaml:"templates"`
 	Registries   Registries    `yaml:"registries"`
@@ -94,11 +95,22 @@ type Orphans struct {
 	Retention time.Duration `yaml:"retention"`
 }
 
-// Webhooks says how the ends of jobs are told.
+// Webhooks says how the ends of jobs are told, and to whom what network policies ask.
 type Webhooks struct {
 	// AllowPrivate lets webhooks reach loopback and private networks of the
 	// host.
 	AllowPrivate bool `yaml:"allow_private"`
+	// Approvals are told what the network policies of a team's sandboxes ask.
+	Approvals []ApprovalWebhook `yaml:"approvals"`
+}
+
+// ApprovalWebhook is told what the network policies of a team's sandboxes ask.
+type ApprovalWebhook struct {
+	Team string `yaml:"team"`
+	// URL is http or https.
+	URL string `yaml:"url"`
+	// SecretFile is a file with what the POSTs are signed with; empty signs none.
+	SecretFile string `yaml:"secret_file"`
 }
 
 // Log says what is logged, and how.
@@ -215,6 +227,7 @@ func Default(env func(string) string) Config {
 		Network:  Network{Default: string(sandbox.NetworkOpen)},
 		Previews: Previews{Domain: "localhost"},
 		Orphans:  Orphans{Retention: 7 * 24 * time.Hour},
+		SSO:      SSO{Name: "single sign-on", RequestScopes: []string{"openid", "email", "profile"}, SessionLifetime: 12 * time.Hour},
 	}
 }
 
@@ -290,13 +303,21 @@ func (c *Config) Validate() error {
 		{"user_ids", "is neither off nor FIRST-LAST with at least 65536 ids from 65536 up", !validUserIDs(c.UserIDs)},
 		{"orphans.retention", "is under a minute; give at least 1m", c.Orphans.Retention < time.Minute},
 		{"mounts.allow_host", "holds a path that is not absolute", relative(c.Mounts.AllowHost...)},
+		{"webhooks.approvals", "have more than 64 entries", len(c.Webhooks.Approvals) > 64},
+		{"webhooks.approvals", "have a team that is not 1 to 63 lower-case letters, digits, dashes, underscores and dots, with a letter or digit first and last", slices.ContainsFunc(c.Webhooks.Approvals, func(a ApprovalWebhook) bool { return !teams.MatchString(a.Team) })},
+		{"webhooks.approvals", "have a secret_file that is not an absolute path", slices.ContainsFunc(c.Webhooks.Approvals, func(a ApprovalWebhook) bool { return relative(a.SecretFile) })},
+		{"webhooks.approvals", "have the same team and url twice", twice(c.Webhooks.Approvals)},
+		{"sso", "has no issuer; give the address of the identity provider, such as https://login.example.com", c.SSO.Issuer == "" && c.SSO.given()},
 		{"tls.acme", "has no hosts; give the server's names", len(c.TLS.ACME.Hosts) == 0 && c.TLS.ACME.Email+c.TLS.ACME.Cache+c.TLS.ACME.Directory != ""},
 	} {
 		if check.bad {
 			return sandbox.Errorf(sandbox.CodeInvalid, "configuration: %s %s", check.key, check.problem)
 		}
 	}
-	return nil
+	if c.SSO.Issuer == "" {
+		return nil
+	}
+	return c.validateSSO()
 }
 
 // maxDomain leaves room for the label of a preview, in bytes.
@@ -306,6 +327,14 @@ var (
 	domains    = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*$`)
 	urlFormats = regexp.MustCompile(`^https?://\{label\}(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)+(:[0-9]{1,5})?$`)
 )
+
+func twice(all []ApprovalWebhook) bool {
+	seen := map[[2]string]bool{}
+	for _, a := range all {
+		seen[[2]string{a.Team, a.URL}] = true
+	}
+	return len(seen) < len(all)
+}
 
 func relative(paths ...string) bool {
 	return slices.ContainsFunc(paths, func(p string) bool { return p != "" && !filepath.IsAbs(p) })

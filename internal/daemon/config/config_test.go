@@ -40,6 +40,8 @@ func TestSampleIsTheDefaults(t *testing.T) {
 	want.TLS.ACME.Hosts = []string{}
 	want.Templates.AllowPaths = []string{}
 	want.Mounts.AllowHost = []string{}
+	want.SSO.Rules = []SSORule{}
+	want.Webhooks.Approvals = []ApprovalWebhook{}
 	want.Registries = Registries{Mirrors: map[string][]string{}, Insecure: []string{}, Private: []string{}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("sample.yaml differs from the defaults (-want +got):\n%s", diff)
@@ -177,6 +179,29 @@ func TestRefused(t *testing.T) {
 		{"insecure registry with a scheme", "registries:\n  insecure: ['http://registry.lan']\n", "registries.insecure"},
 		{"private registry with a path", "registries:\n  private: [registry.lan/x]\n", "registries.private"},
 		{"mirror with a scheme", "registries:\n  mirrors: {docker.io: ['https://mirror.example.com']}\n", "registries.mirrors"},
+		{"single sign-on without an issuer", "sso: {client_id: cove, rules: [{claim: groups, value: a, team: red, scopes: [admin]}]}\n", "no issuer"},
+		{"single sign-on in dev", "dev: true\nsso: {issuer: https://login.example.com, client_id: cove, rules: [{claim: groups, value: a, team: red, scopes: [admin]}]}\n", "sso is of no use"},
+		{"an issuer over HTTP", "sso: {issuer: http://login.example.com, client_id: cove, rules: [{claim: groups, value: a, team: red, scopes: [admin]}]}\n", "sso.issuer"},
+		{"an issuer with a query", "sso: {issuer: 'https://login.example.com?a', client_id: cove, rules: [{claim: groups, value: a, team: red, scopes: [admin]}]}\n", "sso.issuer"},
+		{"an issuer with a user", "sso: {issuer: 'https://a@login.example.com', client_id: cove, rules: [{claim: groups, value: a, team: red, scopes: [admin]}]}\n", "sso.issuer"},
+		{"single sign-on without a client", "sso: {issuer: https://login.example.com, rules: [{claim: groups, value: a, team: red, scopes: [admin]}]}\n", "sso.client_id"},
+		{"a relative client secret", "sso: {issuer: https://login.example.com, client_id: cove, rules: [{claim: groups, value: a, team: red, scopes: [admin]}], client_secret_file: secret}\n", "sso.client_secret_file"},
+		{"people come back elsewhere", "sso: {issuer: https://login.example.com, client_id: cove, rules: [{claim: groups, value: a, team: red, scopes: [admin]}], redirect_url: https://cove.example.com/elsewhere}\n", "sso.redirect_url"},
+		{"people come back over HTTP", "sso: {issuer: https://login.example.com, client_id: cove, rules: [{claim: groups, value: a, team: red, scopes: [admin]}], redirect_url: http://cove.example.com/console/sso/callback}\n", "sso.redirect_url"},
+		{"single sign-on without openid", "sso: {issuer: https://login.example.com, client_id: cove, rules: [{claim: groups, value: a, team: red, scopes: [admin]}], request_scopes: [email]}\n", "sso.request_scopes"},
+		{"a scope of two words", "sso: {issuer: https://login.example.com, client_id: cove, rules: [{claim: groups, value: a, team: red, scopes: [admin]}], request_scopes: [openid, 'a b']}\n", "sso.request_scopes"},
+		{"people stay signed in for a month", "sso: {issuer: https://login.example.com, client_id: cove, rules: [{claim: groups, value: a, team: red, scopes: [admin]}], session_lifetime: 720h}\n", "sso.session_lifetime"},
+		{"nobody may sign in", "sso: {issuer: https://login.example.com, client_id: cove, rules: []}\n", "sso.rules"},
+		{"a rule without a value", "sso: {issuer: https://login.example.com, client_id: cove, rules: [{claim: groups, value: '', team: red, scopes: [admin]}]}\n", "sso.rules"},
+		{"a rule for a bad team", "sso: {issuer: https://login.example.com, client_id: cove, rules: [{claim: groups, value: a, team: Red, scopes: [admin]}]}\n", "sso.rules"},
+		{"a rule without scopes", "sso: {issuer: https://login.example.com, client_id: cove, rules: [{claim: groups, value: a, team: red, scopes: []}]}\n", "sso.rules"},
+		{"a rule with an unknown scope", "sso: {issuer: https://login.example.com, client_id: cove, rules: [{claim: groups, value: a, team: red, scopes: [root]}]}\n", "sandboxes:read"},
+		{"a rule for an e-mail address of anybody", "sso: {issuer: https://login.example.com, client_id: cove, rules: [{claim: email, value: '*', team: red, scopes: [admin]}]}\n", "claim email"},
+		{"a rule for all of some domains", "sso: {issuer: https://login.example.com, client_id: cove, rules: [{claim: email, value: '*@*.example.com', team: red, scopes: [admin]}]}\n", "claim email"},
+		{"a name in two lines", "sso: {issuer: https://login.example.com, client_id: cove, rules: [{claim: groups, value: a, team: red, scopes: [admin]}], name: \"a\\nb\"}\n", "sso.name"},
+		{"a webhook for a bad team", "webhooks: {approvals: [{team: Red, url: 'https://a.test'}]}\n", "webhooks.approvals"},
+		{"a webhook twice", "webhooks: {approvals: [{team: red, url: 'https://a.test'}, {team: red, url: 'https://a.test'}]}\n", "twice"},
+		{"a webhook with a relative secret", "webhooks: {approvals: [{team: red, url: 'https://a.test', secret_file: x}]}\n", "secret_file"},
 		{"quota", "quotas:\n  vcpus: -1\n", "quotas"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -50,7 +50,7 @@ func Settings() []Setting {
 		{"extra-ca", "COVE_EXTRA_CA", "PEM file of further authorities of servers to which secrets go", false, text(func(c *Config) *string { return &c.Network.ExtraCA })},
 		{"preview-domain", "COVE_PREVIEW_DOMAIN", "domain below which previews have their names", false, text(func(c *Config) *string { return &c.Previews.Domain })},
 		{"preview-url", "COVE_PREVIEW_URL", "what URLs of previews look like from outside, with {label}", false, text(func(c *Config) *string { return &c.Previews.URLFormat })},
-		{"webhooks-allow-private", "COVE_WEBHOOKS_ALLOW_PRIVATE", "let webhooks of jobs reach loopback and private networks of this machine", true, boolean(func(c *Config) *bool { return &c.Webhooks.AllowPrivate })},
+		{"webhooks-allow-private", "COVE_WEBHOOKS_ALLOW_PRIVATE", "let webhooks reach loopback and private networks of this machine", true, boolean(func(c *Config) *bool { return &c.Webhooks.AllowPrivate })},
 		{"mount-paths", "COVE_MOUNT_PATHS", "directories of this machine that sandboxes may mount, with commas; with :rw at the end, to write", false, list(func(c *Config) *[]string { return &c.Mounts.AllowHost })},
 		{"orphan-retention", "COVE_ORPHAN_RETENTION", "how long what no record names is kept for cove recover", false, duration(func(c *Config) *time.Duration { return &c.Orphans.Retention })},
 		{"template-paths", "COVE_TEMPLATE_PATHS", "paths of this machine from which templates may be made, with commas", false, list(func(c *Config) *[]string { return &c.Templates.AllowPaths })},

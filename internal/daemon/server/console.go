@@ -11,13 +11,19 @@ import (
 	"github.com/cove-sh/cove/internal/daemon/auth"
 	"github.com/cove-sh/cove/internal/daemon/store"
 	"github.com/cove-sh/cove/internal/doors/console"
+	"github.com/cove-sh/cove/internal/doors/rest"
 	"github.com/cove-sh/cove/sandbox"
 )
 
 // newConsole makes the console's door.
 func (s *Server) newConsole(p *parts, keys *auth.Keys, sessions *auth.Sessions) *console.Door {
+	var signOn console.SignOn // stays nil without single sign-on
+	if p.sso != nil {
+		signOn = p.sso
+	}
 	return console.New(console.Config{
-		Store: consoleSessions{p.store}, Sessions: sessions, Keys: keys, Links: auth.NewLinks(),
+		SignOn: signOn,
+		Store:  consoleSessions{p.store}, Sessions: sessions, Keys: keys, Links: auth.NewLinks(),
 		Trusted: auth.ViaUnixSocket,
 		Open:    s.cfg.Dev,
 		Address: s.consoleAddress,
@@ -25,6 +31,7 @@ func (s *Server) newConsole(p *parts, keys *auth.Keys, sessions *auth.Sessions) 
 			return p.store.AppendAudit(ctx, []sandbox.AuditEvent{e})
 		},
 		Refuse:  refuse,
+		Status:  rest.StatusOf,
 		Version: s.deps.Version,
 		Log:     s.log,
 	})

@@ -76,7 +76,11 @@ func (s *Server) newFront(p *parts) (*front, error) {
 	f := &front{s: s, mcp: mcp, cancel: cancel, endStreams: p.service.EndStreams}
 	bound := newPerKey(s.bounds.RequestsPerKey)
 	keys := &auth.Keys{Store: p.store, Limiter: auth.NewLoginLimiter(), Log: s.log} // for all doors
-	sessions := auth.NewSessions(p.store, keys)
+	var people auth.People                                                          // stays nil without single sign-on
+	if p.sso != nil {
+		people = p.sso
+	}
+	sessions := auth.NewSessions(p.store, keys, people)
 	api = s.authenticate(keys, sessions, bound.handler(mux))
 	previews := preview.New(preview.Config{Previews: p.service, Views: p.service, Domain: s.cfg.Previews.Domain, Names: s.cfg.AllowedHosts, Log: s.log})
 	doors, memory := s.sdkDoors(p, keys, bound, previews), limits.NewMemoryBudget(sdkMemory)

@@ -20,6 +20,7 @@ import (
 	"github.com/cove-sh/cove/internal/daemon/janitor"
 	"github.com/cove-sh/cove/internal/daemon/orphan"
 	"github.com/cove-sh/cove/internal/daemon/service"
+	"github.com/cove-sh/cove/internal/daemon/sso"
 	"github.com/cove-sh/cove/internal/daemon/store"
 	"github.com/cove-sh/cove/internal/daemon/store/sqlite"
 	"github.com/cove-sh/cove/internal/daemon/vault"
@@ -97,7 +98,8 @@ type parts struct {
 	templates service.TemplateProvider
 	service   *service.Service
 	metrics   *metrics
-	linkKey   []byte // signs what is handed out to those without a key
+	sso       *sso.Provider // nil if there is none
+	linkKey   []byte        // signs what is handed out to those without a key
 	closers   []func() error
 }
 
@@ -175,12 +177,22 @@ func (s *Server) open(ctx context.Context, p *parts) error {
 	if err != nil {
 		return err
 	}
+	if p.sso, err = s.newSSO(); err != nil {
+		return err
+	}
+	if p.sso != nil {
+		p.onClose(func() error { p.sso.Close(); return nil })
+	}
 	p.metrics = newMetrics(s.deps.Version)
 	volumes, err := volume.Open(filepath.Join(s.cfg.StateDir, "volumes"))
 	if err != nil {
 		return err
 	}
 	orphans, err := orphan.Open(filepath.Join(dir, "orphans"))
+	if err != nil {
+		return err
+	}
+	receivers, err := receivers(s.cfg.Webhooks.Approvals)
 	if err != nil {
 		return err
 	}
@@ -203,6 +215,7 @@ func (s *Server) open(ctx context.Context, p *parts) error {
 		Vault:           secrets,
 		Metrics:         p.metrics.registry,
 		Webhooks:        webhook.Config{AllowPrivate: s.cfg.Webhooks.AllowPrivate, UserAgent: "Cove-Webhook/" + s.deps.Version},
+		Receivers:       receivers,
 		Network:         sandbox.NetworkPreset(s.cfg.Network.Default),
 		PreviewKey:      p.linkKey,
 		UploadURL:       func(link string) string { return s.cfg.UploadURL(uploadPath+link, int(s.port.Load())) },

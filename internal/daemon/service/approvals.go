@@ -71,7 +71,7 @@ func (s *Service) takeQuestions(instance string, open []engine.Question) {
 	r, err := s.ownerOf(ctx, instance)
 	switch {
 	case err == nil:
-		excess = s.approvals.Report(approvals.Owner{Realm: call.RealmOf(&r), Instance: instance, SandboxID: r.ID, Name: r.Name}, open)
+		excess = s.approvals.Report(approvals.Owner{Realm: call.RealmOf(&r), Instance: instance, SandboxID: r.ID, Name: r.Name}, ofOwnSecrets(&r, open))
 	case sandbox.CodeOf(err) == sandbox.CodeNotFound:
 		for _, q := range open {
 			excess = append(excess, q.ID)
@@ -94,6 +94,14 @@ func (s *Service) takeQuestions(instance string, open []engine.Question) {
 	if err != nil && !errors.Is(err, engine.ErrNoQuestion) && ctx.Err() == nil {
 		s.log.Warn("refuse what nobody can be asked", "instance", instance, "error", err)
 	}
+}
+
+// ofOwnSecrets returns the questions without those about secrets that a sandbox has not:
+// cells are not trusted.
+func ofOwnSecrets(r *store.Record, questions []engine.Question) []engine.Question {
+	return slices.DeleteFunc(slices.Clone(questions), func(q engine.Question) bool {
+		return q.Secret != "" && !slices.ContainsFunc(r.Bindings, func(b store.Binding) bool { return b.Secret == q.Secret })
+	})
 }
 
 // ownerOf returns the sandbox of an instance. One that has just begun to run may not be in
@@ -133,6 +141,7 @@ func (s *Service) tellApproval(o approvals.Owner, a sandbox.Approval) {
 	switch a.State {
 	case sandbox.ApprovalOpen:
 		kind, action = sandbox.EventApprovalAsked, "approval.ask"
+		s.webhooks.Ask(o.Team, &a)
 	case sandbox.ApprovalAllowed, sandbox.ApprovalDenied:
 		kind, action = sandbox.EventApprovalAnswered, "" // the verb has a record
 	case sandbox.ApprovalWithdrawn:
@@ -144,13 +153,18 @@ func (s *Service) tellApproval(o approvals.Owner, a sandbox.Approval) {
 	}
 }
 
-// subjectText returns a subject as "tcp example.com:443".
+// subjectText returns a subject as "tcp example.com:443", or "secret github for tcp
+// api.github.com:443".
 func subjectText(s *sandbox.ApprovalSubject) string {
 	host := s.Host
 	if host == "" {
 		host = s.Address
 	}
-	return s.Protocol + " " + net.JoinHostPort(host, strconv.Itoa(s.Port))
+	text := s.Protocol + " " + net.JoinHostPort(host, strconv.Itoa(s.Port))
+	if s.Secret != "" {
+		text = "secret " + s.Secret + " for " + text
+	}
+	return text
 }
 
 var approvalStates = []sandbox.ApprovalState{"", sandbox.ApprovalOpen, sandbox.ApprovalAllowed, sandbox.ApprovalDenied, sandbox.ApprovalExpired, sandbox.ApprovalWithdrawn}

@@ -182,6 +182,31 @@ func TestApprovalForASandbox(t *testing.T) {
 	holds("after the policy was replaced", x.ID, nil)
 }
 
+// A question about a secret is another one than that about the connection, and so is its
+// answer.
+func TestApprovalOfASecret(t *testing.T) {
+	w := newHarness(t)
+	ctx := asRed(t)
+	_, err := w.CreateSecret(ctx, sandbox.CreateSecretRequest{Name: "github", Value: sandbox.NewSecretValue("value-of-a-secret"), Hosts: []string{"host1.example"}})
+	must(t, err)
+	x := w.create(sandbox.CreateRequest{Name: "x", Secrets: map[string]string{"TOKEN": "github"}, Network: &sandbox.NetworkPolicy{
+		Rules: []sandbox.NetworkRule{{Action: sandbox.NetworkAsk, To: "secret:*"}},
+	}})
+	q := asks(1)
+	q.Secret = "github"
+	w.engine.Ask(x.ID, q)
+	asked := w.await(sandbox.EventApprovalAsked, 1)[0]
+	if want := (sandbox.ApprovalSubject{Protocol: "tcp", Host: "host1.example", Port: 443, Secret: "github"}); asked.ApprovalSubject != want {
+		t.Errorf("asked about %+v", asked.ApprovalSubject)
+	}
+	_, err = w.AnswerApproval(ctx, q.ID, sandbox.AnswerApprovalRequest{Allow: true, Scope: sandbox.ApproveSandbox})
+	must(t, err)
+	n, _ := w.state.Network(w.record(x.ID).Instance)
+	if diff := cmp.Diff([]engine.Answer{{Subject: q.Subject, Allow: true}}, n.Answers); diff != "" {
+		t.Errorf("the gateway has (-want +got):\n%s", diff)
+	}
+}
+
 func TestAnswersAreBounded(t *testing.T) {
 	w := newHarness(t)
 	x := w.asking("x")
@@ -349,6 +374,8 @@ func TestHostileQuestions(t *testing.T) {
 		bad(func(q *engine.Question) { q.Host, q.Address = "", "fe80::1%\x1b[2J" }),
 		bad(func(q *engine.Question) { q.Port = 65536 }),
 		bad(func(q *engine.Question) { q.Protocol = "sctp" }),
+		bad(func(q *engine.Question) { q.Secret = "not\u202eemas" }),
+		bad(func(q *engine.Question) { q.Secret = "of-another-sandbox" }),
 		asks(1),
 		func() engine.Question {
 			q := asks(2)

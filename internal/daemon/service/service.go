@@ -102,8 +102,10 @@ type Config struct {
 	UploadURL func(link string) string
 	// Metrics registers the service's Prometheus metrics; nil registers none.
 	Metrics prometheus.Registerer
-	// Webhooks configures how the webhooks of jobs are sent.
-	Webhooks webhook.Config
+	// Webhooks configures how webhooks are sent, and Receivers are told what network
+	// policies ask.
+	Webhooks  webhook.Config
+	Receivers []webhooks.Receiver
 	// Boot is the present run of the machine; zero is read from the kernel.
 	Boot Boot
 	// Clock is the clock for lifetimes; nil is the machine's.
@@ -181,6 +183,9 @@ func New(cfg Config) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := webhooks.CheckReceivers(cfg.Webhooks, cfg.Receivers); err != nil {
+		return nil, err
+	}
 	log := cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	var s *Service
 	happened := events.NewLog()
@@ -234,7 +239,7 @@ func New(cfg Config) (*Service, error) {
 	s.Builder = builds.New(build)
 	s.metrics = newMetrics(s)
 	s.webhooks = webhooks.New(webhooks.Config{
-		Gate: s.gate, Store: cfg.Store, Log: log, Sender: cfg.Webhooks, Vault: cfg.Vault, Sealing: s.Secrets.Sealing(),
+		Gate: s.gate, Store: cfg.Store, Log: log, Sender: cfg.Webhooks, Receivers: cfg.Receivers, Vault: cfg.Vault, Sealing: s.Secrets.Sealing(),
 		Open: func(ctx context.Context, r *store.Record) (webhooks.Sandbox, error) {
 			h, err := s.openRecord(ctx, r)
 			if err != nil {

@@ -97,7 +97,7 @@ func (s *Service) networkOf(ctx context.Context, r *store.Record) (*engine.Netwo
 	n := &engine.Network{SandboxID: r.ID, Policy: call.PolicyOf(r)}
 	for _, a := range r.Answers {
 		n.Answers = append(n.Answers, engine.Answer{Allow: a.Allow, Until: a.Until,
-			Subject: engine.Subject{Protocol: a.Protocol, Host: a.Host, Address: a.Address, Port: a.Port}})
+			Subject: engine.Subject{Protocol: a.Protocol, Host: a.Host, Address: a.Address, Port: a.Port, Secret: a.Secret}})
 	}
 	sealed := map[string]store.SecretRecord{}
 	for _, b := range r.Bindings {

@@ -8,7 +8,7 @@ import (
 )
 
 // Sessions is the record of the console's sessions. Those of a key that is revoked
-// are removed with that.
+// are removed with that; those of a person have the person's actor in place of a key.
 type Sessions interface {
 	// CreateSession adds a session whose token has this hash. Of the sessions of its
 	// key, those over most that were not used for longest are removed; most is at

@@ -25,6 +25,8 @@ type Delivery struct {
 	Sealed []byte
 	// Body is what is sent; nil while the job runs.
 	Body []byte
+	// Until is when there is nothing to tell any more; nil is never.
+	Until *time.Time
 }
 
 // DeliveryFilter selects deliveries. Zero fields select all.

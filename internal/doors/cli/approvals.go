@@ -53,13 +53,18 @@ var approvalDetails = details(func(v *sandbox.Approval) []any {
 	}
 })
 
-// wantText is what a question is about, such as "tcp example.com:443".
+// wantText is what a question is about, such as "tcp example.com:443", or "secret github
+// for tcp api.github.com:443".
 func wantText(v *sandbox.Approval) string {
 	host := v.Host
 	if host == "" {
 		host = v.Address
 	}
-	return v.Protocol + " " + net.JoinHostPort(host, strconv.Itoa(v.Port))
+	text := v.Protocol + " " + net.JoinHostPort(host, strconv.Itoa(v.Port))
+	if v.Secret != "" {
+		text = "secret " + v.Secret + " for " + text
+	}
+	return text
 }
 
 func (a *app) approvalsListCommand() *cobra.Command {

@@ -23,7 +23,8 @@ const egressHelp = "Show or change what a sandbox may reach. Changes take effect
 	"packages (the usual package registries and code hosts) and none. Internal addresses of the\n" +
 	"host's network, private ones and loopback among them, are denied unless a rule names them.\n\n" +
 	"A target is a domain (example.com), all domains below one (*.example.com), an address, a range\n" +
-	"(10.1.0.0/16), another sandbox of yours (sandbox:NAME) or \"*\"."
+	"(10.1.0.0/16), another sandbox of yours (sandbox:NAME) or \"*\".\n" +
+	"One can be asked about a secret's use too: secret:NAME, or secret:* for all."
 
 func (a *app) egressCommand() *cobra.Command {
 	current := show(printPolicy, byName(sandbox.Service.GetNetwork))

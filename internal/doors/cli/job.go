@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -24,7 +25,7 @@ func (a *app) jobCommand() *cobra.Command {
 		}),
 		a.jobLogsCommand(), a.jobStopCommand(),
 		a.make(command{
-			Use: "webhooks SANDBOX", Short: "List the webhooks of a sandbox's jobs, newest first",
+			Use: "webhooks SANDBOX", Short: "List the webhooks of a sandbox's jobs and approvals, newest first",
 			Example: "  cove job webhooks work",
 			Do:      list(deliveryTable, allOf(sandbox.Service.ListDeliveries)),
 		}))
@@ -43,8 +44,8 @@ var jobDetails = details(func(j *sandbox.Job) []any {
 	}
 })
 
-var deliveryTable = table([]string{"ID", "JOB", "STATE", "ATTEMPTS", "STATUS", "NEXT", "URL", "ERROR"}, func(d *sandbox.Delivery) []any {
-	return []any{d.ID, d.JobID, d.State, d.Attempts, number(d.Status), until(d.NextAt), d.URL, d.Error}
+var deliveryTable = table([]string{"ID", "FOR", "STATE", "ATTEMPTS", "STATUS", "NEXT", "URL", "ERROR"}, func(d *sandbox.Delivery) []any {
+	return []any{d.ID, cmp.Or(d.JobID, d.ApprovalID), d.State, d.Attempts, number(d.Status), until(d.NextAt), d.URL, d.Error}
 })
 
 func getJob(ctx context.Context, c *call) (*sandbox.Job, error) {

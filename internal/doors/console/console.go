@@ -15,6 +15,7 @@ import (
 	"strings"
 
 	"github.com/cove-sh/cove/internal/daemon/auth"
+	"github.com/cove-sh/cove/internal/limits"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -43,13 +44,15 @@ type Store interface {
 	EndSession(ctx context.Context, team, keyID, id string) error
 }
 
-// Config is what the door needs. All fields but Open are required.
+// Config is what the door needs. All fields but Open and SignOn are required.
 type Config struct {
 	Store    Store
 	Sessions *auth.Sessions
 	// Keys tells whose an API key is.
 	Keys  auth.Authenticator
 	Links *auth.Links
+	// SignOn is single sign-on; nil is none.
+	SignOn SignOn
 	// Trusted tells requests of the user who runs the daemon, to whom links are given.
 	Trusted func(*http.Request) bool
 	// Open lets everybody in as that user: development mode.
@@ -61,6 +64,8 @@ type Config struct {
 	Audit func(ctx context.Context, e sandbox.AuditEvent) error
 	// Refuse answers with an error, when what is left of the request is not read.
 	Refuse auth.ErrorWriter
+	// Status returns the HTTP status of an error.
+	Status func(error) int
 	// Version is Cove's.
 	Version string
 	Log     *slog.Logger
@@ -68,8 +73,9 @@ type Config struct {
 
 // Door serves what is below [Path]. It is safe for concurrent use.
 type Door struct {
-	cfg Config
-	mux *http.ServeMux
+	cfg     Config
+	mux     *http.ServeMux
+	signOns *limits.LoginLimiter
 }
 
 // New returns a door.
@@ -77,7 +83,7 @@ func New(cfg Config) *Door { return newDoor(cfg, built()) }
 
 // newDoor returns a door with the front end's files; nil are none.
 func newDoor(cfg Config, dist fs.FS) *Door {
-	d := &Door{cfg: cfg, mux: http.NewServeMux()}
+	d := &Door{cfg: cfg, mux: http.NewServeMux(), signOns: newSignOnLimiter()}
 	d.mux.Handle(Path, newPages(dist))
 	d.mux.HandleFunc("GET "+framePath, serveFrame)
 	d.mux.HandleFunc(framePath, methodNotAllowed("GET, HEAD"))
@@ -89,6 +95,11 @@ func newDoor(cfg Config, dist fs.FS) *Door {
 	d.mux.HandleFunc(sessionsPath, methodNotAllowed("GET, HEAD"))
 	d.mux.HandleFunc("DELETE "+sessionsPath+"/{id}", d.bySession(d.endSession))
 	d.mux.HandleFunc(sessionsPath+"/{id}", methodNotAllowed("DELETE"))
+	d.mux.HandleFunc("GET "+SignOnPath, d.showSignOn)
+	d.mux.HandleFunc("POST "+SignOnPath, d.beginSignOn)
+	d.mux.HandleFunc(SignOnPath, methodNotAllowed("GET, HEAD, POST"))
+	d.mux.HandleFunc("GET "+SignOnReturnPath, d.endSignOn)
+	d.mux.HandleFunc(SignOnReturnPath, methodNotAllowed("GET"))
 	d.mux.HandleFunc("POST "+LinkPath, d.makeLink)
 	d.mux.HandleFunc(LinkPath, methodNotAllowed("POST"))
 	return d

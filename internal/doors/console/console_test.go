@@ -27,7 +27,7 @@ var site = fstest.MapFS{
 
 func door(dist fstest.MapFS) *Door {
 	cfg := Config{
-		Sessions: auth.NewSessions(nil, nil), Links: auth.NewLinks(), Trusted: func(*http.Request) bool { return false },
+		Sessions: auth.NewSessions(nil, nil, nil), Links: auth.NewLinks(), Trusted: func(*http.Request) bool { return false },
 		Refuse: func(w http.ResponseWriter, _ *http.Request, err error) { rest.WriteError(w, err) }, Log: slog.New(slog.DiscardHandler),
 	}
 	if dist == nil {

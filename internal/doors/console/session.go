@@ -35,8 +35,9 @@ type SignIn struct {
 type SessionState struct {
 	// ID is empty in development mode, where there are no sessions.
 	ID string `json:"id"`
-	// KeyID and KeyName are the key's. The user who runs the daemon has no key: Local
-	// is true, and the name is empty.
+	// KeyID and KeyName are the key's, or stand for somebody who signed in by single
+	// sign-on. The user who runs the daemon has no key: Local is true, and the name is
+	// empty.
 	KeyID   string          `json:"key_id"`
 	KeyName string          `json:"key_name"`
 	Local   bool            `json:"local"`
@@ -117,7 +118,7 @@ func (d *Door) signIn(w http.ResponseWriter, r *http.Request) {
 		d.fail(w, r, err)
 		return
 	}
-	auth.SetSessionCookie(w, r, token, s.CreatedAt.Add(auth.SessionLifetime))
+	auth.SetSessionCookie(w, auth.OverHTTPS(r), token, s.CreatedAt.Add(auth.SessionLifetime))
 	if err := answer(w, d.state(s)); err != nil {
 		d.fail(w, r, err)
 	}
@@ -204,7 +205,7 @@ func (d *Door) signOut(w http.ResponseWriter, r *http.Request, s *auth.Session) 
 			return err
 		}
 	}
-	auth.EndSessionCookie(w, r)
+	auth.EndSessionCookie(w, auth.OverHTTPS(r))
 	w.WriteHeader(http.StatusNoContent)
 	return nil
 }

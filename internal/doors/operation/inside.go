@@ -135,7 +135,7 @@ var (
 		func(ctx context.Context, s sandbox.Service, in *seriesInput) (*sandbox.List[sandbox.StatsPoint], error) {
 			return s.StatsSeries(ctx, in.Sandbox, sandbox.StatsSeriesRequest{Since: given(in.Since), MaxPoints: in.MaxPoints})
 		})
-	ListDeliveries = op(about("GET "+inBox+"/deliveries", "list-deliveries", "observe", read, "List the webhooks of a sandbox's jobs, newest first"), pageOf(sandbox.Service.ListDeliveries))
+	ListDeliveries = op(about("GET "+inBox+"/deliveries", "list-deliveries", "observe", read, "List the webhooks of a sandbox's jobs and approvals, newest first"), pageOf(sandbox.Service.ListDeliveries))
 	FollowEvents   = streamed(about("GET /v1/events", "follow-events", "observe", read, "Stream what happens: changes of sandboxes, snapshots, jobs and builds, and samples of what sandboxes use").
 			says("The first event is `begun`: what is listed after it misses nothing that the stream does not tell. With `Accept: text/event-stream` the lines are server-sent events with ids, and a browser that connects again misses nothing either: the server remembers the last %d events. "+
 			"If it does not know those after the given id any more, as after its restart, `begun` has `missed`. Events of kind `network` are told of one sandbox only, and not remembered: they are in its network log.", sandbox.EventsKept),

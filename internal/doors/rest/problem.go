@@ -120,6 +120,9 @@ func (p *Problem) write(w http.ResponseWriter) {
 // stand beside this package.
 func WriteError(w http.ResponseWriter, err error) { problemOf(err).write(w) }
 
+// StatusOf returns the HTTP status of an error.
+func StatusOf(err error) int { return problemOf(err).Status }
+
 // fail describes an error to the caller, and to the log what the caller is not
 // told.
 func (h *handlers) fail(ctx context.Context, err error) *Problem {

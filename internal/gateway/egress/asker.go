@@ -29,7 +29,8 @@ const (
 )
 
 // Subject is what a question is about, and all that an answer to it allows: the port of a
-// name whose address the gateway looks up itself, or the port of one address.
+// name whose address the gateway looks up itself, or the port of one address; with a
+// secret, that requests to it carry the secret.
 type Subject struct {
 	// Protocol is "tcp" or "udp".
 	Protocol string
@@ -37,6 +38,8 @@ type Subject struct {
 	Host    string
 	Address netip.Addr
 	Port    uint16
+	// Secret is the name of a secret; empty is a connection.
+	Secret string
 }
 
 // String returns the subject as "tcp example.com:443".

@@ -44,6 +44,10 @@ type Intercepted struct {
 	// the policy refuses the host, any other error that the host could not be reached.
 	// The gateway closes the connection if the policy changes and refuses it.
 	Dial func(ctx context.Context, host string) (net.Conn, error)
+	// MayUse waits until a request to host, a name or an address, may carry a secret, which
+	// is called by its name: at once, unless the policy says to ask. A [*RefusedError] says
+	// that it may not, or that ctx has ended first. Waited says whether somebody was asked.
+	MayUse func(ctx context.Context, secret, host string) (waited bool, err error)
 	// Record records an event of kind request. The gateway fills in the sandbox, the
 	// time if it is zero, the connection, and the address and port if they are empty.
 	// Record never blocks.

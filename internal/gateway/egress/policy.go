@@ -49,7 +49,9 @@ type Attempt struct {
 
 // Policy is a parsed network policy. It is immutable and safe for concurrent use.
 type Policy struct {
-	rules    []*rule
+	rules []*rule
+	// secrets are the rules about the use of secrets, which ask.
+	secrets  []*rule
 	preset   sandbox.NetworkPreset
 	internal *InternalAddrs
 	// byName says that rules allow domains. Names without a rule are then not even
@@ -108,6 +110,10 @@ func compile(in sandbox.NetworkPolicy, w *InternalAddrs) (*Policy, error) {
 		if err != nil {
 			return nil, invalid("rules[%d] %w", i, err)
 		}
+		if r.kind == secretTarget {
+			p.secrets = append(p.secrets, r)
+			continue
+		}
 		p.rules = append(p.rules, r)
 	}
 	if p.preset == sandbox.NetworkPackages {
@@ -145,6 +151,9 @@ func parseAllowOut(to string, r *rule) error {
 	if err := parseTarget(to, r); err != nil {
 		return err
 	}
+	if r.kind == secretTarget {
+		return fmt.Errorf("%q is a secret; rules only ask about those", clip.Text(to, maxShown))
+	}
 	if r.kind == peerTarget {
 		return fmt.Errorf("%q is a sandbox; allow it in rules", clip.Text(to, maxShown))
 	}
@@ -172,6 +181,9 @@ func parseRule(in sandbox.NetworkRule) (*rule, error) {
 	}
 	if err := parseFilter(in, r); err != nil {
 		return r, err
+	}
+	if r.kind == secretTarget && (!r.ask || in.Protocol != "" || len(in.Ports) > 0) {
+		return r, fmt.Errorf("is about a secret, which is used unless somebody is to be asked; write the action ask, and no protocol and ports, or detach the secret")
 	}
 	if r.ask && r.kind == peerTarget {
 		return r, fmt.Errorf("asks about a sandbox; ask is for domains, addresses and ranges, so allow or deny %q", clip.Text(in.To, maxShown))
@@ -219,6 +231,15 @@ func (p *Policy) Judge(a Attempt) Decision {
 	}
 	d, _ := p.walk(a, true)
 	return d
+}
+
+// askFor returns the rule by which somebody is asked before a secret is used, or nil.
+func (p *Policy) askFor(secret string) *rule {
+	i := slices.IndexFunc(p.secrets, func(r *rule) bool { return r.name == "*" || r.name == secret })
+	if i < 0 {
+		return nil
+	}
+	return p.secrets[i]
 }
 
 // decided returns the decision about an attempt, and whether it is the same for all

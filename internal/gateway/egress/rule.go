@@ -22,6 +22,8 @@ const (
 	maxNameBytes = 253
 	maxRulePorts = 64
 	peerPrefix   = "sandbox:"
+	// secretPrefix begins the target of a rule that asks before a secret is used.
+	secretPrefix = "secret:"
 	// peerDomain is the domain of a sandbox's peers.
 	peerDomain = "sandbox"
 )
@@ -35,6 +37,8 @@ const (
 	belowTarget             // all names below a domain
 	rangeTarget
 	peerTarget
+	// secretTarget is the use of a secret, or of any; it is no connection.
+	secretTarget
 )
 
 type portRange struct{ low, high uint16 }
@@ -46,7 +50,7 @@ type rule struct {
 	// ask says that somebody is asked; such a rule does not allow.
 	ask   bool
 	kind  targetKind
-	name  string // of a domain, or of a peer
+	name  string // of a domain, of a peer or of a secret; "*" is any secret
 	addrs netip.Prefix
 	// all says that a denied range covers everything, IPv6 included.
 	all   bool
@@ -107,6 +111,12 @@ func parseTarget(to string, r *rule) error {
 		r.kind, r.name = peerTarget, strings.TrimPrefix(to, peerPrefix)
 		if len(r.name) > sandbox.MaxNameLength || !peerNames.MatchString(r.name) {
 			return fmt.Errorf("%q names no sandbox; write sandbox: and the name of one", to)
+		}
+		return nil
+	case strings.HasPrefix(to, secretPrefix):
+		r.kind, r.name = secretTarget, strings.TrimPrefix(to, secretPrefix)
+		if r.name != "*" && !peerNames.MatchString(r.name) {
+			return fmt.Errorf("%q names no secret; write secret: and the name of one, or secret:* for all", to)
 		}
 		return nil
 	case strings.Contains(to, "://"):
@@ -274,6 +284,8 @@ func (r *rule) match() sandbox.NetworkMatch {
 		return sandbox.MatchDomain
 	case peerTarget:
 		return sandbox.MatchSandbox
+	case secretTarget:
+		return sandbox.MatchSecret
 	case rangeTarget:
 		return sandbox.MatchCIDR
 	}

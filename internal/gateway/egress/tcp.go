@@ -360,6 +360,7 @@ func (f *flow) intercept(guest *guestConn, i Interceptor, tls bool, name string)
 		}
 		return &outboundConn{Conn: remote, f: f, w: w}, nil
 	}
+	c.MayUse = f.mayUse
 	c.Record = func(e sandbox.NetworkEvent) {
 		e.Connection = f.id
 		if e.Address == "" {

@@ -28,6 +28,8 @@ var (
 		"CONNECT is not for hosts behind Cove's gateway: connect to the host directly"}
 	answerTarget = answer{http.StatusBadRequest, "bad_target",
 		"the request's target is neither a path nor a URL of http or https"}
+	answerChanged = answer{http.StatusServiceUnavailable, "credential_changed",
+		"the sandbox's secrets were changed while the request waited to be allowed: send it again"}
 	answerTooLong = answer{http.StatusRequestEntityTooLarge, "body_too_large",
 		"the request is too long for a secret to be put into it: send the placeholder in a header, or a shorter request"}
 )

@@ -79,7 +79,11 @@ func (x *Interceptor) serveHTTP(w http.ResponseWriter, r *http.Request) {
 	e.loadBindings(x)
 	defer e.releaseValues()
 	defer func() { x.bodies.Release(e.reserved) }()
-	if a := e.check(r); a != nil {
+	a := e.check(r)
+	if a == nil {
+		a = e.mayUse(x, r)
+	}
+	if a != nil {
 		a.write(w)
 		return
 	}
@@ -159,6 +163,51 @@ func (e *exchange) check(r *http.Request) *answer {
 		e.recordRefused(*a)
 	}
 	return a
+}
+
+// mayUse waits until the request may carry the secrets that would be put into it, where
+// the policy says to ask, and returns an answer if it may not.
+func (e *exchange) mayUse(x *Interceptor, r *http.Request) *answer {
+	var a *answer
+	asked := false
+	for i := 0; a == nil && i < len(e.found); i++ {
+		f := e.found[i]
+		if !slices.Contains(e.forHost, f.binding) {
+			continue
+		}
+		waited, err := e.s.c.MayUse(r.Context(), f.Secret, e.host)
+		asked = asked || waited
+		if err != nil {
+			refused := credentialAnswer(http.StatusForbidden, "credential_not_allowed", f.Secret, "the policy asks before it is sent to "+strconv.Quote(e.host)+": "+clip.Valid(err.Error(), maxReason))
+			a = &refused
+		}
+	}
+	// That may have taken long, and the secrets may be others now.
+	if a == nil && asked && !e.stillBound(x.bindings.Load()) {
+		a = &answerChanged
+	}
+	if a != nil {
+		e.recordRefused(*a)
+	}
+	return a
+}
+
+// stillBound reports whether the secrets that would be put into the request are still the
+// sandbox's, and for its host, with the same values.
+func (e *exchange) stillBound(now *bindings) bool {
+	if now == e.bs {
+		return true
+	}
+	for _, f := range e.found {
+		if !slices.Contains(e.forHost, f.binding) {
+			continue
+		}
+		i := slices.IndexFunc(now.list, func(b *binding) bool { return b.Placeholder == f.Placeholder })
+		if i < 0 || now.list[i].Revoked || !now.list[i].isFor(e.host) || !now.list[i].sameValue(f.value) {
+			return false
+		}
+	}
+	return true
 }
 
 func (e *exchange) checkFinding(f finding) *answer {

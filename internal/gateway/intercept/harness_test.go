@@ -57,7 +57,9 @@ type harness struct {
 	hosts  map[string]string
 	events []sandbox.NetworkEvent // guarded by mu
 	errs   []error                // guarded by mu
-	wg     sync.WaitGroup
+	// ask is asked whether a secret may be used; nil allows it. Guarded by mu.
+	ask func(ctx context.Context, secret, host string) error
+	wg  sync.WaitGroup
 }
 
 // secret is the binding that most tests use.
@@ -214,6 +216,7 @@ func (w *harness) intercept(conn net.Conn, name string, isTLS bool) {
 	c := &egress.Intercepted{
 		Conn: conn, TLS: isTLS, Name: name, Destination: netip.AddrPortFrom(netip.MustParseAddr("198.51.100.7"), w.port),
 		Dial:   w.dial,
+		MayUse: w.mayUse,
 		Record: func(e sandbox.NetworkEvent) { w.mu.Lock(); w.events = append(w.events, e); w.mu.Unlock() },
 	}
 	if ip := net.ParseIP(name); ip != nil {
@@ -226,6 +229,16 @@ func (w *harness) intercept(conn net.Conn, name string, isTLS bool) {
 		w.errs = append(w.errs, err)
 		w.mu.Unlock()
 	}
+}
+
+func (w *harness) mayUse(ctx context.Context, secret, host string) (bool, error) {
+	w.mu.Lock()
+	ask := w.ask
+	w.mu.Unlock()
+	if ask == nil {
+		return false, nil
+	}
+	return true, ask(ctx, secret, host)
 }
 
 func (w *harness) dial(ctx context.Context, host string) (net.Conn, error) {

@@ -1,6 +1,7 @@
 package intercept
 
 import (
+	"crypto/subtle"
 	"fmt"
 	"runtime"
 	"slices"
@@ -54,6 +55,16 @@ func wipe(b []byte) {
 type binding struct {
 	engine.Binding
 	value *secretValue // nil if there is none
+}
+
+// sameValue reports whether the binding has a value that is the same as one to which the
+// caller has a reference.
+func (b *binding) sameValue(v *secretValue) bool {
+	if b.value == nil || v == nil || !b.value.acquire() {
+		return false
+	}
+	defer b.value.release()
+	return subtle.ConstantTimeCompare(b.value.bytes, v.bytes) == 1
 }
 
 // bindings are the secrets of a sandbox at one time. They are never changed.

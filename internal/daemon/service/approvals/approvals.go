@@ -65,13 +65,14 @@ func New(tell func(Owner, sandbox.Approval)) *Book {
 }
 
 var (
-	validID   = regexp.MustCompile(`^apr-[a-z0-9]{26}$`)
-	validHost = regexp.MustCompile(`^[a-z0-9_.-]{1,253}$`)
+	validID     = regexp.MustCompile(`^apr-[a-z0-9]{26}$`)
+	validSecret = regexp.MustCompile(`^[a-z0-9]([a-z0-9_.-]{0,61}[a-z0-9])?$`)
+	validHost   = regexp.MustCompile(`^[a-z0-9_.-]{1,253}$`)
 )
 
 // valid reports whether a question is one that a cell of Cove's may ask.
 func valid(q *engine.Question) bool {
-	if !validID.MatchString(q.ID) || q.Protocol != "tcp" && q.Protocol != "udp" || q.Port < 1 || q.Port > 65535 {
+	if !validID.MatchString(q.ID) || q.Protocol != "tcp" && q.Protocol != "udp" || q.Port < 1 || q.Port > 65535 || q.Secret != "" && !validSecret.MatchString(q.Secret) {
 		return false
 	}
 	if q.Host != "" {
@@ -160,7 +161,7 @@ func (b *Book) another(instance string) bool {
 func (b *Book) add(o Owner, q *engine.Question) *entry {
 	e := &entry{Owner: o, Approval: sandbox.Approval{
 		ID: q.ID, SandboxID: o.SandboxID, SandboxName: o.Name,
-		ApprovalSubject: sandbox.ApprovalSubject{Protocol: q.Protocol, Host: q.Host, Address: q.Address, Port: q.Port},
+		ApprovalSubject: sandbox.ApprovalSubject{Protocol: q.Protocol, Host: q.Host, Address: q.Address, Port: q.Port, Secret: q.Secret},
 		State:           sandbox.ApprovalOpen, AskedAt: q.Since, ExpiresAt: q.Expires, Waiting: q.Waiting,
 	}}
 	b.open[q.ID] = e

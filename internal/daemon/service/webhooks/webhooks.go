@@ -1,6 +1,7 @@
 // Package webhooks tells others when a job in the background has ended: it records a
 // webhook before its job begins, waits for the end, whatever happens to the sandbox
-// and the daemon meanwhile, and sends what there is to tell until it has arrived.
+// and the daemon meanwhile, and sends what there is to tell until it has arrived. It also
+// tells what network policies ask, until that is over.
 package webhooks
 
 import (
@@ -86,6 +87,8 @@ type Config struct {
 	Log   *slog.Logger
 	// Sender says how webhooks are sent.
 	Sender webhook.Config
+	// Receivers are told what network policies ask.
+	Receivers []Receiver
 	// Vault seals what of a webhook is secret; nil refuses that. Sealing is held
 	// from then until it is stored.
 	Vault   *vault.Vault
@@ -146,17 +149,23 @@ func (q *Queue) Record(c *call.Call, job string, hook *sandbox.Webhook) (*store.
 	d := store.Delivery{Team: c.Caller.Team, Delivery: sandbox.Delivery{
 		ID: ids.New(ids.Delivery), SandboxID: c.SandboxID, JobID: job, URL: hook.URL, State: store.DeliveryWaiting, CreatedAt: time.Now().UTC(),
 	}}
+	return &d, q.record(c.Ctx, &d, hook, sandbox.MaxSandboxWebhooks, sandbox.MaxTeamWebhooks)
+}
+
+// record keeps a delivery with what is secret of its webhook, if there are not too many
+// of the sandbox and of the team.
+func (q *Queue) record(ctx context.Context, d *store.Delivery, hook *sandbox.Webhook, ofSandbox, ofTeam int) error {
 	q.cfg.Sealing.Lock()
 	defer q.cfg.Sealing.Unlock()
-	if err := q.seal(&d, hook); err != nil {
-		return nil, err
+	if err := q.seal(d, hook); err != nil {
+		return err
 	}
 	q.mu.Lock()
 	if q.recorded != nil {
 		q.recorded[d.ID] = true
 	}
 	q.mu.Unlock()
-	return &d, q.store.CreateDelivery(c.Ctx, d, sandbox.MaxSandboxWebhooks, sandbox.MaxTeamWebhooks)
+	return q.store.CreateDelivery(ctx, *d, ofSandbox, ofTeam)
 }
 
 func (q *Queue) seal(d *store.Delivery, hook *sandbox.Webhook) error {
@@ -290,6 +299,9 @@ func (q *Queue) deliver(ctx context.Context, d *store.Delivery) error {
 		if err := sleepUntil(ctx, d.NextAt); err != nil {
 			return err
 		}
+		if d.Until != nil && !time.Now().Before(*d.Until) {
+			return q.end(ctx, d, errors.New("what it tells of was over before it was told"))
+		}
 		over, err := q.attempt(ctx, d, m)
 		if over || err != nil {
 			return err
@@ -316,9 +328,11 @@ func (q *Queue) attempt(ctx context.Context, d *store.Delivery, m *webhook.Messa
 	case r.Final || d.Attempts >= sandbox.WebhookAttempts:
 		return true, q.end(ctx, d, r.Err)
 	}
-	d.Error = r.Err.Error()
 	next := time.Now().Add(max(q.sender.Wait(d.Attempts), r.RetryAfter)).UTC()
-	d.NextAt = &next
+	if d.Until != nil && !next.Before(*d.Until) {
+		return true, q.end(ctx, d, r.Err) // it would be over by then
+	}
+	d.Error, d.NextAt = r.Err.Error(), &next
 	return false, q.store.UpdateDelivery(ctx, *d)
 }
 

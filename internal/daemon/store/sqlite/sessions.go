@@ -10,23 +10,27 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-const sessionColumns = "id, key_id, team, client, created_at, last_used_at, expires_at"
+const sessionColumns = "id, key_id, team, client, created_at, last_used_at, expires_at, person"
 
 func scanSession(scan func(...any) error) (sandbox.ConsoleSession, error) {
 	var s sandbox.ConsoleSession
-	err := scan(&s.ID, &s.KeyID, &s.Team, &s.Client, instant{&s.CreatedAt}, instant{&s.LastUsedAt}, instant{&s.ExpiresAt})
+	err := scan(&s.ID, &s.KeyID, &s.Team, &s.Client, instant{&s.CreatedAt}, instant{&s.LastUsedAt}, instant{&s.ExpiresAt}, jsonText(&s.Person))
 	return s, err
 }
 
 // CreateSession implements [store.Sessions].
 func (s *Store) CreateSession(ctx context.Context, r sandbox.ConsoleSession, hash []byte, most int) error {
-	err := s.tx(ctx, func(tx *sql.Tx) error {
+	person, err := encode(r.Person)
+	if err != nil {
+		return fmt.Errorf("encode session %s: %w", r.ID, err)
+	}
+	err = s.tx(ctx, func(tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, "DELETE FROM sessions WHERE id IN (SELECT id FROM sessions WHERE key_id = ? ORDER BY last_used_at DESC, id LIMIT -1 OFFSET ?)", r.KeyID, most-1)
 		if err != nil {
 			return fmt.Errorf("remove old sessions: %w", err)
 		}
-		_, err = tx.ExecContext(ctx, "INSERT INTO sessions (hash, "+sessionColumns+") VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-			hash, r.ID, r.KeyID, r.Team, r.Client, r.CreatedAt.UnixNano(), r.LastUsedAt.UnixNano(), r.ExpiresAt.UnixNano())
+		_, err = tx.ExecContext(ctx, "INSERT INTO sessions (hash, "+sessionColumns+") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+			hash, r.ID, r.KeyID, r.Team, r.Client, r.CreatedAt.UnixNano(), r.LastUsedAt.UnixNano(), r.ExpiresAt.UnixNano(), person)
 		return err
 	})
 	switch {

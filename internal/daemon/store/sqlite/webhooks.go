@@ -10,12 +10,12 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-const deliveryColumns = "id, team, sandbox_id, job_id, url, state, attempts, status, error, created_at, next_at, ended_at, sealed, body"
+const deliveryColumns = "id, team, sandbox_id, job_id, url, state, attempts, status, error, created_at, next_at, ended_at, sealed, body, approval_id, until"
 
 func scanDelivery(scan func(...any) error) (store.Delivery, error) {
 	var d store.Delivery
 	err := scan(&d.ID, &d.Team, &d.SandboxID, &d.JobID, &d.URL, &d.State, &d.Attempts, &d.Status, &d.Error,
-		instant{&d.CreatedAt}, maybe{&d.NextAt}, maybe{&d.EndedAt}, &d.Sealed, &d.Body)
+		instant{&d.CreatedAt}, maybe{&d.NextAt}, maybe{&d.EndedAt}, &d.Sealed, &d.Body, &d.ApprovalID, maybe{&d.Until})
 	return d, err
 }
 
@@ -34,12 +34,12 @@ func (s *Store) CreateDelivery(ctx context.Context, d store.Delivery, ofSandbox,
 				return fmt.Errorf("count deliveries: %w", err)
 			}
 			if n >= bound.max {
-				return sandbox.Errorf(sandbox.CodeQuotaExceeded, "the %s has %d webhooks that wait for jobs or are being delivered, and may have %d; wait for some to end", bound.who, n, bound.max)
+				return sandbox.Errorf(sandbox.CodeQuotaExceeded, "the %s has %d webhooks that wait or are being delivered, and may have %d; wait for some to end", bound.who, n, bound.max)
 			}
 		}
 		values := []any{
 			d.ID, d.Team, d.SandboxID, d.JobID, d.URL, d.State, d.Attempts, d.Status, d.Error,
-			d.CreatedAt.UnixNano(), nanos(d.NextAt), nanos(d.EndedAt), d.Sealed, d.Body,
+			d.CreatedAt.UnixNano(), nanos(d.NextAt), nanos(d.EndedAt), d.Sealed, d.Body, d.ApprovalID, nanos(d.Until),
 		}
 		if _, err := tx.ExecContext(ctx, "INSERT INTO deliveries ("+deliveryColumns+") VALUES ("+marks(len(values))+")", values...); err != nil {
 			if taken(err) {

@@ -17,6 +17,7 @@ func session(id, key, team string, created time.Duration) sandbox.ConsoleSession
 func testSessions(t *testing.T, open Opener) {
 	s, ctx := open(t), t.Context()
 	a, b, c, d := session("a", "key-1", "red", 1), session("b", "key-1", "red", 2), session("c", "key-2", "red", 3), session("d", "key-3", "blue", 4)
+	c.Person = &sandbox.Person{Issuer: "https://login.example", Subject: "1", Email: "c@example.com", Claims: []sandbox.Claim{{Name: "groups", Value: "red"}}}
 	for i, r := range []sandbox.ConsoleSession{a, b, c, d} {
 		must(t, s.CreateSession(ctx, r, []byte{byte(i)}, 10))
 	}

@@ -21,7 +21,7 @@ func delivery(id, sandboxID string) store.Delivery {
 func testDeliveries(t *testing.T, open Opener) {
 	s, ctx := open(t), t.Context()
 	d := delivery("whd-1", "sbx-1")
-	d.Sealed = []byte{1, 0, 255}
+	d.Sealed, d.ApprovalID, d.Until = []byte{1, 0, 255}, "apr-1", at(time.Hour)
 	if err := s.CreateDelivery(ctx, d, 0, 0); err != nil {
 		t.Fatal(err)
 	}

@@ -132,8 +132,12 @@ func askUser(ctx context.Context, c *dialect.Call, a *sandbox.Approval) error {
 	if host == "" {
 		host = a.Address
 	}
-	answer, err := c.Elicit(ctx, a.ID, fmt.Sprintf("Code in sandbox %s wants to connect to %s (%s). Allow this connection?",
-		a.SandboxID, net.JoinHostPort(host, strconv.Itoa(a.Port)), a.Protocol))
+	to := net.JoinHostPort(host, strconv.Itoa(a.Port))
+	question := fmt.Sprintf("Code in sandbox %s wants to connect to %s (%s). Allow this connection?", a.SandboxID, to, a.Protocol)
+	if a.Secret != "" {
+		question = fmt.Sprintf("Code in sandbox %s wants to use the secret %s in a request to %s. Allow this request?", a.SandboxID, a.Secret, to)
+	}
+	answer, err := c.Elicit(ctx, a.ID, question)
 	if err != nil || answer == dialect.NoAnswer {
 		return err
 	}

@@ -1,0 +1,149 @@
+package sso
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/cove-sh/cove/internal/clip"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// Rule gives those of whom the provider says something a team and scopes.
+type Rule struct {
+	// Claim is the name of what the provider says, and Value what it must be, or hold if
+	// it is a list. The claim email counts only if the provider has verified the address,
+	// in any case of letters; its value may be all addresses of a domain: *@example.com.
+	Claim, Value string
+	Team         string
+	Scopes       []sandbox.Scope
+}
+
+const (
+	emailClaim         = "email"
+	emailVerifiedClaim = "email_verified"
+	// anyAt begins a value of email that is all addresses of a domain.
+	anyAt = "*@"
+)
+
+// said is what a provider says of a person, by claim.
+type said map[string]any
+
+// fulfils reports whether a person has what a rule asks for.
+func (s said) fulfils(r *Rule) bool {
+	if r.Claim != emailClaim {
+		return slices.Contains(s.values(r.Claim), r.Value)
+	}
+	email := strings.ToLower(s.email())
+	if domain, ok := strings.CutPrefix(r.Value, anyAt); ok {
+		_, of, found := strings.Cut(email, "@")
+		return found && of == strings.ToLower(domain)
+	}
+	return email != "" && email == strings.ToLower(r.Value)
+}
+
+// values returns the texts that a claim has.
+func (s said) values(claim string) []string {
+	switch v := s[claim].(type) {
+	case string:
+		return []string{v}
+	case bool:
+		return []string{fmt.Sprint(v)}
+	case []any:
+		var all []string
+		for _, one := range v {
+			if text, ok := one.(string); ok {
+				all = append(all, text)
+			}
+		}
+		return all
+	}
+	return nil
+}
+
+const (
+	maxEmail   = 254
+	maxSubject = 255
+)
+
+// email returns the address that the provider has verified, or "". Some providers say
+// that it is by a text.
+func (s said) email() string {
+	address, _ := s[emailClaim].(string)
+	verified := s[emailVerifiedClaim] == true || s[emailVerifiedClaim] == "true"
+	if !verified || len(address) > maxEmail || strings.Count(address, "@") != 1 || !plain(address) || strings.ContainsAny(address, `:"<>`) {
+		return ""
+	}
+	return address
+}
+
+// plain reports whether a name is of ASCII that is seen, so that it is read as what it is.
+func plain(s string) bool {
+	return s != "" && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' })
+}
+
+// person returns who somebody is, with those of the rules' claims that they fulfil.
+func (s said) person(issuer, subject string, rules []Rule) *sandbox.Person {
+	p := &sandbox.Person{Issuer: issuer, Subject: subject, Email: s.email(), Claims: []sandbox.Claim{}}
+	for i := range rules {
+		r := &rules[i]
+		if c := (sandbox.Claim{Name: r.Claim, Value: r.Value}); s.fulfils(r) && !slices.Contains(p.Claims, c) {
+			p.Claims = append(p.Claims, c)
+		}
+	}
+	return p
+}
+
+// ruleFor returns the first rule that a person fulfils, or nil.
+func ruleFor(rules []Rule, p *sandbox.Person) *Rule {
+	for i := range rules {
+		if slices.Contains(p.Claims, sandbox.Claim{Name: rules[i].Claim, Value: rules[i].Value}) {
+			return &rules[i]
+		}
+	}
+	return nil
+}
+
+const (
+	// maxShown bounds the values of a claim that somebody is shown, and maxShownBytes
+	// each of them.
+	maxShown      = 10
+	maxShownBytes = 100
+)
+
+// lookedAt says what the claims that the rules look at are for somebody: their own
+// values, and not those that would let them in.
+func (s said) lookedAt(rules []Rule) string {
+	var parts []string
+	seen := map[string]bool{}
+	for i := range rules {
+		if claim := rules[i].Claim; !seen[claim] {
+			seen[claim] = true
+			parts = append(parts, claim+" "+s.describe(claim))
+		}
+	}
+	return strings.Join(parts, "; ")
+}
+
+func (s said) describe(claim string) string {
+	if _, there := s[claim]; !there {
+		return "(which is missing)"
+	}
+	if claim == emailClaim && s.email() == "" {
+		return "(which is not verified)"
+	}
+	values := s.values(claim)
+	if len(values) == 0 {
+		return "(which is empty, or no text)"
+	}
+	more := ""
+	if len(values) > maxShown {
+		more = fmt.Sprintf(" and %d more", len(values)-maxShown)
+		values = values[:maxShown]
+	}
+	shown := make([]string, len(values))
+	for i, v := range values {
+		shown[i] = fmt.Sprintf("%q", clip.Text(strings.ToValidUTF8(v, "�"), maxShownBytes))
+	}
+	return "(which is " + strings.Join(shown, ", ") + more + ")"
+}

@@ -1,0 +1,144 @@
+package intercept
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/cove-sh/cove/internal/gateway/egress"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// askingHarness is a harness in which each use of a secret waits for an answer.
+func askingHarness(t *testing.T) (w *harness, uses chan string, answers chan error) {
+	t.Helper()
+	w, uses, answers = newHarness(t), make(chan string), make(chan error)
+	w.mu.Lock()
+	w.ask = func(ctx context.Context, secret, host string) error {
+		uses <- secret + " " + host
+		select {
+		case err := <-answers:
+			return err
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	w.mu.Unlock()
+	return w, uses, answers
+}
+
+type response struct {
+	status int
+	reason string
+	body   string
+}
+
+// send sends a request while the test does something else.
+func send(t *testing.T, c *http.Client, url string, header ...string) chan response {
+	t.Helper()
+	done := make(chan response, 1)
+	go func() {
+		defer close(done)
+		res, body := do(t, c, "POST", url, "the body", header...)
+		done <- response{res.StatusCode, res.Header.Get(HeaderReason), body}
+	}()
+	return done
+}
+
+// Nothing of a request leaves before it is allowed that it carries the secret, and if it
+// is not, nothing ever does.
+func TestAskBeforeUse(t *testing.T) {
+	w, uses, answers := askingHarness(t)
+	var g got
+	w.host(&g, apiHost)
+	for _, version := range []int{1, 2} {
+		c := w.client(version)
+		_, _, before := g.request()
+		done := send(t, c, "https://"+apiHost+"/x", "X-Api-Key: "+placeholder)
+		if use := <-uses; use != "anthropic "+apiHost {
+			t.Errorf("asked about %q", use)
+		}
+		if _, _, n := g.request(); n != before {
+			t.Error("the request was sent before the answer")
+		}
+		answers <- nil
+		if r := <-done; r.status != 200 || r.body != "fine" {
+			t.Errorf("HTTP/%d: after a yes: %+v", version, r)
+		}
+		if r, body, n := g.request(); n != before+1 || r.Header.Get("X-Api-Key") != value || body != "the body" {
+			t.Errorf("HTTP/%d: the host got %v, %q", version, r.Header, body)
+		}
+		// The next one on the same connection asks again.
+		done = send(t, c, "https://"+apiHost+"/x", "X-Api-Key: "+placeholder)
+		<-uses
+		answers <- &egress.RefusedError{Decision: egress.Decision{Reason: "somebody said no"}}
+		r := <-done
+		if r.status != 403 || r.reason != "credential_not_allowed" || !strings.Contains(r.body, "somebody said no") || strings.Contains(r.body, value) {
+			t.Errorf("HTTP/%d: after a no: %+v", version, r)
+		}
+		if _, _, n := g.request(); n != before+1 {
+			t.Error("a request that was refused was sent")
+		}
+	}
+	log := w.requests(4)
+	if log[1].Verdict != sandbox.NetworkBlocked || log[1].Secret != "anthropic" || log[1].Status != 403 {
+		t.Errorf("the log has %+v", log[1])
+	}
+	// What carries no secret is not asked about: without the placeholder, for another host,
+	// or where it stays as it is.
+	w.host(&g, otherHost)
+	for _, c := range []struct{ host, header string }{{apiHost, "X-Api-Key: none"}, {otherHost, "X-Api-Key: " + placeholder}} {
+		if r := <-send(t, w.client(1), "https://"+c.host+"/", c.header); r.status != 200 {
+			t.Errorf("%+v: %+v", c, r)
+		}
+	}
+}
+
+// A secret that is taken away, or becomes another, while a request waits is not sent,
+// whatever the answer.
+func TestSecretChangesWhileAsked(t *testing.T) {
+	w, uses, answers := askingHarness(t)
+	var g got
+	w.host(&g, apiHost)
+	c := w.client(1)
+	for name, change := range map[string]func(){
+		"another value": func() { w.set(secret(), "another-value-0123456789") },
+		"another host": func() {
+			b := secret()
+			b.Hosts = []string{otherHost}
+			w.set(b, value)
+		},
+		"deleted": func() {
+			b := secret()
+			b.Revoked = true
+			w.set(b, value)
+		},
+		"detached": func() {
+			if err := w.x.Set(nil, nil, sandbox.PlaceholderForward); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		w.set(secret(), value)
+		done := send(t, c, "https://"+apiHost+"/", "X-Api-Key: "+placeholder)
+		<-uses
+		change()
+		answers <- nil
+		if r := <-done; r.status != 503 || r.reason != "credential_changed" {
+			t.Errorf("%s: %+v", name, r)
+		}
+		if _, _, n := g.request(); n != 0 {
+			t.Fatalf("%s: the request was sent", name)
+		}
+	}
+	// The same once more, as every change of the policy brings it, is no change.
+	w.set(secret(), value)
+	done := send(t, c, "https://"+apiHost+"/", "X-Api-Key: "+placeholder)
+	<-uses
+	w.set(secret(), value)
+	answers <- nil
+	if r := <-done; r.status != 200 {
+		t.Errorf("set again: %+v", r)
+	}
+}
