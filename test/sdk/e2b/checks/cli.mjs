@@ -24,7 +24,7 @@ export default async function cli(check) {
     return res.stdout;
   };
   let id;
-  await check('a sandbox from its beginning to its end', ['smoke', ...['create', 'list', 'info', 'pause', 'resume', 'kill'].map((c) => `e2b sandbox ${c}`)], async () => {
+  await check('a sandbox from its beginning to its end', [...['create', 'list', 'info', 'pause', 'resume', 'kill'].map((c) => `e2b sandbox ${c}`)], async () => {
     id = (await ok('sandbox', 'create', 'base', '--detach')).trim();
     assert.match(id, /^sbx[a-z0-9]+$/);
     assert.match(await ok('sandbox', 'list'), new RegExp(id));
@@ -36,7 +36,7 @@ export default async function cli(check) {
     await ok('sandbox', 'kill', other);
     assert.doesNotMatch(await ok('sandbox', 'list'), new RegExp(other));
   });
-  await check('a command with both streams, input and its code', ['smoke', 'e2b sandbox exec'], async () => {
+  await check('a command with both streams, input and its code', ['e2b sandbox exec'], async () => {
     const res = await e2b(['sandbox', 'exec', id, '--', 'sh', '-c', 'echo out; echo err >&2; exit 3']);
     assert.deepEqual([res.code, res.stdout], [3, 'out\n'], JSON.stringify(res));
     assert.match(res.stderr, /err/);
@@ -52,7 +52,7 @@ export default async function cli(check) {
     assert.match(await ok('sandbox', 'snapshot', 'list'), new RegExp(snapshot));
     await ok('sandbox', 'kill', id);
   });
-  await check('a template of a Dockerfile', ['smoke', ...['create', 'list', 'publish', 'unpublish', 'delete'].map((c) => `e2b template ${c}`)], async () => {
+  await check('a template of a Dockerfile', [...['create', 'list', 'publish', 'unpublish', 'delete'].map((c) => `e2b template ${c}`)], async () => {
     const name = `cli-${run}`;
     writeFileSync(path.join(dir, 'e2b.Dockerfile'), 'FROM e2bdev/base\nRUN echo made > /home/user/made\nCOPY e2b.Dockerfile /home/user/copied\n');
     await ok('template', 'create', name, '-d', 'e2b.Dockerfile');
