@@ -185,7 +185,8 @@ type followedKey struct{}
 
 // WithFollowed says that whoever starts a background command with ctx follows it
 // to its end, as a terminal does: to the history of the sandbox it counts as one
-// in the foreground.
+// in the foreground. With a sink, [Jobs.Exec] of the server's own service follows
+// it too, and returns at its end; the command runs on if the sink fails or ctx ends.
 func WithFollowed(ctx context.Context) context.Context {
 	return context.WithValue(ctx, followedKey{}, true)
 }

@@ -155,8 +155,8 @@ type TemplateStep struct {
 	Env     map[string]string `json:"env,omitempty"`
 }
 
-// TemplateCopy puts files of an upload into a template, as root's. Directories
-// that are there stay as they are.
+// TemplateCopy puts files of an upload into a template. Directories that are
+// there stay as they are.
 type TemplateCopy struct {
 	// Archive is an upload, as [ArchiveUpload] names it: tar, perhaps with gzip
 	// or zstd.
@@ -167,6 +167,11 @@ type TemplateCopy struct {
 	// To is an absolute path: a directory, or of a single file its new name
 	// unless it ends in a slash or is a directory.
 	To string `json:"to"`
+	// Owner is whose the files become: a user of the template, a uid or uid:gid;
+	// root's if empty.
+	Owner string `json:"owner,omitempty"`
+	// Mode is octal, of all files and directories; those of the archive if empty.
+	Mode string `json:"mode,omitempty"`
 }
 
 // UploadLinkRequest asks for an address to which an archive can be sent.

@@ -38,6 +38,9 @@ func (b *bench) e2b(ctx context.Context) error {
 	if err := b.time(ctx, what+"Go client, bash -l", "", b.n, first(shell)); err != nil {
 		return err
 	}
+	if err := b.door(ctx, shell); err != nil {
+		return err
+	}
 	firstE2B, rounds, err := b.sdk(ctx)
 	if err != nil || firstE2B == nil {
 		return err

@@ -9,8 +9,8 @@ import (
 )
 
 // newE2B makes the door for E2B's clients.
-func (s *Server) newE2B(p *parts, keys *auth.Keys, bound *perKey, previews http.Handler) *e2b.Door {
-	return e2b.New(e2b.Config{
+func (s *Server) newE2B(p *parts, keys *auth.Keys, bound *perKey, previews http.Handler) sdkDoor {
+	d := e2b.New(e2b.Config{
 		Service:  p.service,
 		Gate:     access.NewGate(s.gateOf(p, keys, "e2b")),
 		Trusted:  s.trusted,
@@ -22,4 +22,12 @@ func (s *Server) newE2B(p *parts, keys *auth.Keys, bound *perKey, previews http.
 		Address:  func() (domain, base string) { return s.sdkAddress(e2b.Prefix) },
 		Log:      s.log,
 	})
+	uploads := s.uploads(p.service, d)
+	return withUploads{d, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if d.ForControl(r) {
+			uploads.ServeHTTP(w, r)
+			return
+		}
+		d.ServeHTTP(w, r) // a program in a sandbox has paths of its own
+	})}
 }

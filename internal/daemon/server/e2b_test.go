@@ -14,11 +14,15 @@ import (
 )
 
 // e2bClient asks the door of E2B of a daemon.
-type e2bClient struct{ sdkClient }
+type e2bClient struct {
+	sdkClient
+	plain string // the key as Cove writes it
+}
 
 func asE2B(c sdkClient) *e2bClient {
+	plain := c.key
 	c.key = access.FormatKey(c.key)
-	return &e2bClient{c}
+	return &e2bClient{c, plain}
 }
 
 // api calls the control plane with the client's key.
@@ -55,7 +59,7 @@ const hostTemplate = `{"templateID":"host","timeout":600`
 func TestE2BLife(t *testing.T) {
 	_, clients := e2bServer(t, "red")
 	c := clients[0]
-	s := c.create(hostTemplate + `,"metadata":{"a b":"c/d"},"unknownField":1}`)
+	s := c.create(hostTemplate + `,"metadata":{"a b":"c/d"},"fieldToCome":null}`)
 	at := "/sandboxes/" + s.SandboxID
 	filter := "?metadata=" + url.QueryEscape(url.QueryEscape("a%20b")+"="+url.QueryEscape("c%2Fd"))
 	for _, step := range []struct {
@@ -82,7 +86,16 @@ func TestE2BLife(t *testing.T) {
 		{"GET", at + "/metrics", "", 200, "["},
 		{"POST", at + "/fork", `{"count":0}`, 400, "count"},
 		{"GET", "/templates/aliases/no-such", "", 404, "no-such"},
-		{"POST", "/v3/templates", "{}", 404, "POST /v3/templates"},
+		{"POST", "/secrets", "{}", 404, "POST /secrets"},
+		{"POST", "/v3/templates", "{}", 400, "Name is required"},
+		{"POST", "/v3/templates", `{"name":"other/x"}`, 404, "other/x"},
+		{"POST", "/v3/templates", `{"name":"x","color":"red"}`, 400, "color"},
+		{"POST", "/v2/templates/x/builds/unknown", `{"fromImage":"a"}`, 404, "unknown"},
+		{"GET", "/templates/x/builds/unknown/status", "", 404, "unknown"},
+		{"POST", "/templates/tags", `{"target":"host","tags":["default"]}`, 400, "default"},
+		{"POST", "/templates/tags", `{"target":"none","tags":["a"]}`, 404, "none"},
+		{"DELETE", "/templates/tags", `{"name":"host:a","tags":["a"]}`, 400, "host:a"},
+		{"GET", "/templates/none/tags", "", 404, "none"},
 		{"PUT", at, "{}", 405, "GET, DELETE"},
 		{"GET", "/sandboxes/..%2F..%2Fv1%2Fkeys", "", 400, "Invalid sandbox ID"},
 		{"GET", "/sandboxes/%2e%2e/v2", "", 404, "does not serve"},
@@ -116,6 +129,7 @@ func TestE2BRefusesFields(t *testing.T) {
 		"network.rules": `"network":{"rules":{"a":[]}}`, "network.egressProxy": `"network":{"egressProxy":{"address":"a:1"}}`,
 		"network.maskRequestHost": `"network":{"maskRequestHost":"a"}`, "network.httpsPorts": `"network":{"httpsPorts":[1]}`,
 		"metadata": `"metadata":{"cove.e2b.ports":"local"}`, "templateID": `"templateID":""`,
+		"fieldToCome": `"fieldToCome":1`, "domains": `"network":{"domains":["x"]}`, "strict": `"autoResume":{"enabled":true,"strict":true}`, "subpath": `"volumeMounts":[{"name":"v","path":"/v","subpath":"a"}]`,
 	} {
 		a := clients[0].api("POST", "/v2/sandboxes", hostTemplate[:len(hostTemplate)-len(`,"timeout":600`)]+","+body+"}")
 		if field == "templateID" {
@@ -246,7 +260,7 @@ func TestE2BOtherSandboxes(t *testing.T) {
 		"POST /fork", "POST /snapshots", "GET /metrics", "GET /logs",
 	} {
 		method, path, _ := strings.Cut(route, " ")
-		body := map[string]string{"POST": `{"timeout":60}`, "PUT": "{}"}[method]
+		body := map[string]string{"POST /connect": `{"timeout":60}`, "POST /resume": `{"timeout":60}`, "POST /timeout": `{"timeout":60}`, "POST /fork": `{"timeout":60}`, "POST /refreshes": `{"duration":60}`, "PUT /network": "{}"}[route]
 		foreign := red.api(method, "/sandboxes/"+theirs.SandboxID+path, body)
 		absent := red.api(method, "/sandboxes/"+unknown+path, body)
 		if foreign.status != 404 || absent.status != 404 || strings.ReplaceAll(foreign.text, theirs.SandboxID, unknown) != absent.text {
@@ -263,9 +277,9 @@ func TestE2BScopes(t *testing.T) {
 	r, clients := e2bServer(t, "red")
 	ours := clients[0].create(hostTemplate + "}")
 	reader := asE2B(sdkKey(t, r, "red", sandbox.ScopeSandboxesRead))
-	for _, route := range []string{"DELETE /sandboxes/ID", "POST /sandboxes/ID/pause", "POST /sandboxes/ID/fork", "POST /sandboxes/ID/snapshots", "PUT /sandboxes/ID/network", "POST /v2/sandboxes", "POST /volumes", "DELETE /templates/host"} {
+	for _, route := range []string{"DELETE /sandboxes/ID", "POST /sandboxes/ID/pause", "POST /sandboxes/ID/fork", "POST /sandboxes/ID/snapshots", "PUT /sandboxes/ID/network", "POST /v2/sandboxes", "POST /volumes", "DELETE /templates/host", "POST /v3/templates", "POST /templates/tags", "GET /templates/x/files/hash"} {
 		method, path, _ := strings.Cut(route, " ")
-		body := map[string]string{"POST": `{"templateID":"host","name":"v"}`, "PUT": "{}"}[method]
+		body := map[string]string{"/v2/sandboxes": `{"templateID":"host"}`, "/volumes": `{"name":"v"}`, "/sandboxes/ID/network": "{}", "/v3/templates": `{"name":"x"}`, "/templates/tags": `{"target":"host","tags":["a"]}`}[path]
 		if a := reader.api(method, strings.ReplaceAll(path, "ID", ours.SandboxID), body); a.status != 403 {
 			t.Errorf("%s: %d %s", route, a.status, a.text)
 		}
@@ -286,4 +300,95 @@ func TestE2BPorts(t *testing.T) {
 	}, func(id, port string) sdkAnswer {
 		return c.send("GET", "/", "", "E2b-Sandbox-Id", access.ToE2B(id), "E2b-Sandbox-Port", port)
 	})
+}
+
+// Attack: the content of a volume with no token, with that of another volume, of another
+// team, for another purpose, of a sandbox, or of a key that was revoked; and with the API
+// key. A token of a volume opens nothing else.
+func TestE2BVolumeTokens(t *testing.T) {
+	r, clients := e2bServer(t, "red", "blue")
+	red, blue := clients[0], clients[1]
+	type volume struct{ VolumeID, Token string }
+	create := func(c *e2bClient, name string) (v volume) {
+		t.Helper()
+		c.api("POST", "/volumes", `{"name":"`+name+`"}`).decode(t, &v)
+		return v
+	}
+	ours, second, theirs := create(red, "one"), create(red, "two"), create(blue, "three")
+	box := red.create(hostTemplate + "}")
+	ask := func(id, token string) sdkAnswer {
+		return red.send("GET", "/e2b/volumecontent/"+id+"/path?path=/", "", "Authorization", "Bearer "+token)
+	}
+	if a := ask(ours.VolumeID, ours.Token); a.status == http.StatusUnauthorized {
+		t.Errorf("the volume's own token: %d %s", a.status, a.text)
+	}
+	flipped := []byte(ours.Token)
+	flipped[len(flipped)-1] ^= 1
+	for name, token := range map[string]string{
+		"of another volume": second.Token, "of another team": theirs.Token, "of a sandbox": box.EnvdAccessToken, "forged": string(flipped), "the API key": red.plain,
+		"none": "none", "of the user who runs the daemon": "cst_local_" + strings.Repeat("0", 64),
+	} {
+		if a := ask(ours.VolumeID, token); a.status != http.StatusUnauthorized {
+			t.Errorf("a token %s: %d %s", name, a.status, a.text)
+		}
+	}
+	if a := ask(theirs.VolumeID, ours.Token); a.status != http.StatusUnauthorized {
+		t.Errorf("another team's volume: %d %s", a.status, a.text)
+	}
+	if a := red.send("GET", "/e2b/sandboxes", "", "Authorization", "Bearer "+ours.Token); a.status != http.StatusUnauthorized {
+		t.Errorf("the API with it: %d %s", a.status, a.text)
+	}
+	for _, path := range []string{
+		"/e2b/volumecontent/" + ours.VolumeID + "/../" + theirs.VolumeID + "/path?path=/", "/e2b/volumecontent/" + ours.VolumeID + "%2F..%2F" + theirs.VolumeID + "/path?path=/",
+		"/e2b/volumecontent/" + ours.VolumeID + "/path?path=/&path=/a", "/e2b/volumecontent/" + ours.VolumeID + "/path?path=a%00b", "/e2b/volumecontent/" + ours.VolumeID + "/path", "/e2b/volumecontent/" + ours.VolumeID,
+		"/e2b/volumecontent/" + ours.VolumeID + "/dir?path=/&color=red", "/e2b/volumecontent/", "/e2b/volumecontent//path?path=/",
+	} {
+		if a := red.send("GET", path, "", "Authorization", "Bearer "+ours.Token); a.status < 400 || a.status >= 500 {
+			t.Errorf("%s: %d %s", path, a.status, a.text)
+		}
+	}
+	revokeKeys(t, r, "red")
+	if a := ask(ours.VolumeID, ours.Token); a.status != http.StatusUnauthorized {
+		t.Errorf("the token of a revoked key: %d %s", a.status, a.text)
+	}
+}
+
+// A build is announced, and told of to its own team only.
+func TestE2BBuilds(t *testing.T) {
+	_, clients := e2bServer(t, "red", "blue")
+	red, blue := clients[0], clients[1]
+	var made struct{ TemplateID, BuildID string }
+	red.api("POST", "/v3/templates", `{"name":"Mine:v1","tags":["v2"],"cpuCount":1,"memoryMB":512}`).decode(t, &made)
+	if made.TemplateID != "mine" || made.BuildID == "" {
+		t.Fatalf("announced: %+v", made)
+	}
+	at := "/templates/mine/builds/" + made.BuildID
+	for _, step := range []struct {
+		c                  *e2bClient
+		method, path, body string
+		status             int
+		says               string
+	}{
+		{red, "GET", at + "/status", "", 200, `"status":"waiting"`},
+		{blue, "GET", at + "/status", "", 404, "not found"},
+		{blue, "POST", "/v2" + at, `{"fromImage":"registry.invalid/x:1"}`, 404, "not found"},
+		{red, "POST", "/v2/templates/other/builds/" + made.BuildID, `{"fromImage":"registry.invalid/x:1"}`, 404, "not found"},
+		{red, "POST", "/v2" + at, `{"fromImage":"registry.invalid/x:1","steps":[{"type":"RUN","args":["x"],"when":"now"}]}`, 400, "when"},
+		{red, "POST", "/v2" + at, `{"fromImage":"registry.invalid/x:1","steps":[{"type":"CMD","args":["x"]}]}`, 400, "step 1"},
+		{red, "POST", "/v2" + at, `{"fromImage":"registry.invalid/x:1","steps":[{"type":"RUN","args":["x"],"force":false}],"startCmd":null}`, 501, "no steps"}, // by the engine of these tests
+		{red, "GET", at + "/status?logsOffset=x", "", 400, "logsOffset"},
+		{red, "GET", at + "/status?level=error", "", 400, "level"},
+		{red, "GET", at + "/status?logsOffset=0&limit=100", "", 200, `"status":"waiting"`},
+		{red, "GET", "/templates/..%2F..%2Fx/files/hash", "", 400, "Invalid name"},
+	} {
+		if a := step.c.api(step.method, step.path, step.body); a.status != step.status || !strings.Contains(a.text, step.says) {
+			t.Errorf("%s %s %s: %d %s, want %d that says %q", step.method, step.path, step.body, a.status, a.text, step.status, step.says)
+		}
+	}
+	for range 200 { // the oldest is forgotten, not the server's memory used up
+		red.api("POST", "/v3/templates", `{"name":"many"}`)
+	}
+	if a := red.api("GET", at+"/status", ""); a.status != 404 {
+		t.Errorf("after many others: %d %s", a.status, a.text)
+	}
 }

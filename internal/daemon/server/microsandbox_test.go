@@ -3,6 +3,8 @@ package server_test
 import (
 	"context"
 	"encoding/json"
+	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -137,7 +139,7 @@ func TestMicrosandboxRefuses(t *testing.T) {
 		"a field":           {c.api("POST", "/v1/sandboxes", `{"name":"x","image":{"type":"oci","reference":"a"},"new":1}`), 400, "invalid_sandbox_config"},
 		"a wait":            {c.api("POST", "/v1/sandboxes?wait_for=ready", `{}`), 400, "wait_for"},
 		"a cursor":          {c.api("GET", "/v1/sandboxes?cursor=%00", ""), 400, "cursor"},
-		"files of volumes":  {c.api("GET", "/v1/volumes/vol-x/files", ""), 404, "files"},
+		"files of nothing":  {c.api("GET", "/v1/volumes/vol-x/files", ""), 404, "volume_not_found"},
 		"a page's request":  {c.send("POST", "/microsandbox/v1/sandboxes", "{}", "Origin", "http://evil.example", "Authorization", "Bearer "+c.key), 403, ""},
 		"no upgrade":        {c.api("GET", "/v1/sandboxes/"+ours.ID+"/agent", ""), 426, ""},
 	} {
@@ -349,5 +351,74 @@ func TestMicrosandboxConnectionBounds(t *testing.T) {
 	}
 	if _, failed := do(opens); failed != "" {
 		t.Errorf("after the end of one: %q", failed)
+	}
+}
+
+// A connection to a port of the sandbox carries data both ways, and each end may say that
+// nothing more comes.
+func TestMicrosandboxTCP(t *testing.T) {
+	_, clients := sdkServer(t, nil, asMicrosandbox, "red")
+	c, ctx := clients[0], t.Context()
+	l, err := net.Listen("tcp", "127.0.0.1:0") // the engine of these tests has the machine's own ports
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	heard := make(chan string, 1)
+	go func() {
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer conn.Close()
+		data, _ := io.ReadAll(conn)
+		heard <- string(data)
+		_, _ = io.WriteString(conn, "heard "+string(data))
+	}()
+	ws, err := c.dial(c.create("box").ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ws.CloseNow()
+	if _, _, err := ws.Read(ctx); err != nil {
+		t.Fatal(err)
+	}
+	port := l.Addr().(*net.TCPAddr).Port
+	if f := ask(ctx, t, ws, 1, wire.FlagStart, wire.TypeTCPConnect, wire.TCPConnect{Host: "localhost", Port: uint16(port)}); f.Type != wire.TypeTCPOpen || f.ID != 1 {
+		t.Fatalf("connect: %+v %q", f, f.Payload)
+	}
+	for _, m := range []struct {
+		kind string
+		p    any
+	}{{wire.TypeTCPData, wire.Data{Data: []byte("one ")}}, {wire.TypeTCPData, wire.Data{Data: []byte("two")}}, {wire.TypeTCPEOF, nil}} {
+		data, err := wire.Append(nil, 1, 0, m.kind, m.p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := ws.Write(ctx, websocket.MessageBinary, data); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := <-heard; got != "one two" {
+		t.Errorf("the program heard %q", got)
+	}
+	said := ""
+	for {
+		f := next(ctx, t, ws)
+		switch f.Type {
+		case wire.TypeTCPData:
+			var d wire.Data
+			if err := f.Decode(&d); err != nil {
+				t.Fatal(err)
+			}
+			said += string(d.Data)
+			continue
+		case wire.TypeTCPEOF:
+			continue
+		}
+		if f.Type != wire.TypeTCPClosed || said != "heard one two" {
+			t.Errorf("said %q, then %+v %q", said, f, f.Payload)
+		}
+		return
 	}
 }

@@ -92,6 +92,10 @@ func (s *Service) Exec(ctx context.Context, ref string, req sandbox.ExecRequest,
 		// The agent knows the caller's deadline too, and may be the first to say so.
 		code := sandbox.CodeOf(err)
 		if events.failed || c.Ctx.Err() != nil || code == sandbox.CodeTimeout || code == sandbox.CodeCancelled {
+			if req.Background && sandbox.Followed(ctx) && job != nil { // only who followed it has gone
+				s.announceLater(h.realm, h.id, job.ID)
+				return job, err
+			}
 			if last := h.kill(c.Ctx, id); last != nil {
 				job = last
 				s.announceJob(h.realm, job)

@@ -91,6 +91,43 @@ func TestBackgroundSinkFails(t *testing.T) {
 
 // TestExecSurvivesClose closes the daemon during a command: the command goes
 // on, as it does when the daemon is killed.
+// A command in the background whose caller follows it returns its output and its end with
+// one call, and runs on when the caller goes away.
+func TestFollowedBackground(t *testing.T) {
+	w := newHarness(t)
+	sbx := w.create(sandbox.CreateRequest{})
+	out := ""
+	job, err := w.Exec(sandbox.WithFollowed(asRed(t)), sbx.ID, sandbox.ExecRequest{Shell: "echo one; exit 3", Background: true}, func(e sandbox.JobEvent) error {
+		out += string(e.Data)
+		return nil
+	})
+	if err != nil || out != "one\n" || job.State != sandbox.JobExited || job.ExitCode != 3 {
+		t.Fatalf("%q, %+v, %v", out, job, err)
+	}
+	boom := errors.New("gone")
+	for name, leave := range map[string]func(cancel func()) error{"the sink fails": func(func()) error { return boom }, "the caller goes": func(cancel func()) error { cancel(); return nil }} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(asRed(t))
+			defer cancel()
+			job, err := w.Exec(sandbox.WithFollowed(ctx), sbx.ID, sandbox.ExecRequest{Shell: "echo begun; until [ -e go ]; do sleep 0.01; done; rm go; exit 4", Background: true}, func(e sandbox.JobEvent) error {
+				if e.Data == nil {
+					return nil
+				}
+				return leave(cancel)
+			})
+			if err == nil || job == nil || job.State != sandbox.JobRunning {
+				t.Fatalf("%+v, %v", job, err)
+			}
+			_, err = w.Exec(asRed(t), sbx.ID, sandbox.ExecRequest{Shell: "touch go"}, nil)
+			must(t, err)
+			ended, err := w.Attach(asRed(t), sbx.ID, job.ID, sandbox.AttachRequest{}, func(sandbox.JobEvent) error { return nil })
+			if err != nil || ended.ExitCode != 4 {
+				t.Errorf("then it is %+v, %v", ended, err)
+			}
+		})
+	}
+}
+
 func TestExecSurvivesClose(t *testing.T) {
 	w := newHarness(t)
 	sbx := w.create(sandbox.CreateRequest{})

@@ -38,8 +38,8 @@ func (c *Client) Exec(ctx context.Context, jobID string, req *sandbox.ExecReques
 	if t := req.Terminal; t != nil {
 		msg.Terminal = &agentv1.TerminalSize{Cols: uint32(t.Cols), Rows: uint32(t.Rows)}
 	}
-	limit := shortest(msg.GetTimeoutMs(), req.DetachAfterMS)
-	if req.Background {
+	limit, followed := shortest(msg.GetTimeoutMs(), req.DetachAfterMS), sink != nil && sandbox.Followed(ctx)
+	if req.Background && !followed {
 		limit = callTimeout
 	}
 	ctx, cancel := withLimit(ctx, limit)
@@ -48,7 +48,7 @@ func (c *Client) Exec(ctx context.Context, jobID string, req *sandbox.ExecReques
 	if err != nil {
 		return nil, mapError(ctx, err)
 	}
-	return c.follow(ctx, cancel, stream, &follower{jobID: jobID, sink: sink, untilStarted: req.Background})
+	return c.follow(ctx, cancel, stream, &follower{jobID: jobID, sink: sink, untilStarted: req.Background && !followed})
 }
 
 // Attach passes a job's output from the given offsets on to sink, as [Client.Exec] does.

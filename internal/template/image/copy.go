@@ -11,7 +11,9 @@ import (
 	"os"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/template/layer"
@@ -39,7 +41,15 @@ func (p *Provider) Copy(ctx context.Context, b *Foundation, c *sandbox.TemplateC
 	if _, err := io.Copy(h, &cancelledReader{ctx, f}); err != nil {
 		return nil, false, fmt.Errorf("read the upload: %w", err)
 	}
-	key := ChainKey(b.Root, []any{"copy 1", sum(h), c.Sources, c.To})
+	k, err := newUploadCopier(b, c)
+	if err != nil {
+		return nil, false, err
+	}
+	parts := []any{"copy 1", sum(h), c.Sources, c.To}
+	if c.Owner != "" || c.Mode != "" {
+		parts = append(parts, k.uid, k.gid, k.mode)
+	}
+	key := ChainKey(b.Root, parts)
 	if !anew {
 		if next := p.Extended(b, key); next != nil {
 			return next, true, nil
@@ -57,7 +67,7 @@ func (p *Provider) Copy(ctx context.Context, b *Foundation, c *sandbox.TemplateC
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			err := newUploadCopier(b, c).run(tar.NewReader(plain), tar.NewWriter(w))
+			err := k.run(tar.NewReader(plain), tar.NewWriter(w))
 			_ = plain.Close()
 			_ = w.CloseWithError(err)
 		}()
@@ -92,10 +102,22 @@ type uploadCopier struct {
 	found   []bool
 	dirs    map[string]bool   // whether the base has such a directory
 	placed  map[string]string // destinations of entries of the archive
+
+	uid, gid int
+	mode     int64 // 0: those of the archive
 }
 
-func newUploadCopier(b *Foundation, c *sandbox.TemplateCopy) *uploadCopier {
+func newUploadCopier(b *Foundation, c *sandbox.TemplateCopy) (*uploadCopier, error) {
 	k := &uploadCopier{base: b, to: cmp.Or(strings.Trim(path.Clean(c.To), "/"), "."), dirs: map[string]bool{}, placed: map[string]string{}}
+	var err error
+	if k.uid, k.gid, err = ownerIDs(b.Root.Dir, c.Owner); err != nil {
+		return nil, err
+	}
+	if c.Mode != "" {
+		if k.mode, err = strconv.ParseInt(strings.TrimPrefix(c.Mode, "0o"), 8, 64); err != nil {
+			return nil, fmt.Errorf("the mode of a copy: %w", err)
+		}
+	}
 	for _, s := range c.Sources {
 		s = strings.Trim(path.Clean("/"+s), "/")
 		if s == "" {
@@ -110,7 +132,64 @@ func newUploadCopier(b *Foundation, c *sandbox.TemplateCopy) *uploadCopier {
 	k.found = make([]bool, len(k.sources))
 	many := len(k.sources) > 1 || slices.ContainsFunc(k.sources, func(s []string) bool { return strings.ContainsAny(strings.Join(s, "/"), "*?[") })
 	k.into = many || strings.HasSuffix(c.To, "/") || k.isDir(k.to)
-	return k
+	return k, nil
+}
+
+// maxAccounts bounds the file of accounts that is read of a base.
+const maxAccounts = 1 << 20
+
+// ownerIDs returns the numbers of an owner: a user of the root in dir, a uid or uid:gid.
+// Empty is root.
+func ownerIDs(dir, owner string) (uid, gid int, err error) {
+	if owner == "" {
+		return 0, 0, nil
+	}
+	user, group, both := strings.Cut(owner, ":")
+	if both {
+		uid, err = strconv.Atoi(user)
+		if err == nil {
+			gid, err = strconv.Atoi(group)
+		}
+		return uid, gid, err
+	}
+	accounts := readAccounts(dir)
+	for line := range strings.Lines(accounts) {
+		f := strings.Split(strings.TrimSpace(line), ":")
+		if len(f) < 4 || f[0] != user && f[2] != user {
+			continue
+		}
+		uid, err = strconv.Atoi(f[2])
+		if err == nil {
+			gid, err = strconv.Atoi(f[3])
+		}
+		if err == nil && uid >= 0 && gid >= 0 {
+			return uid, gid, nil
+		}
+	}
+	if uid, err = strconv.Atoi(user); err == nil {
+		return uid, uid, nil
+	}
+	return 0, 0, sandbox.Errorf(sandbox.CodeInvalid, "the template has no user %.80s at this step; make one in a step before, or give a uid", owner)
+}
+
+// readAccounts returns the accounts of a root, which no link leads out of; none if there
+// is no such file.
+func readAccounts(dir string) string {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return ""
+	}
+	defer root.Close()
+	f, err := root.OpenFile("etc/passwd", os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxAccounts))
+	if err != nil {
+		return ""
+	}
+	return string(data)
 }
 
 func (k *uploadCopier) run(tr *tar.Reader, tw *tar.Writer) error {
@@ -157,7 +236,10 @@ func (k *uploadCopier) entry(h *tar.Header, r io.Reader, tw *tar.Writer) error {
 	}); i >= 0 {
 		return copyError("%s is this machine's own in this template; choose another directory", k.base.Root.Binds[i].Target)
 	}
-	out := &tar.Header{Typeflag: h.Typeflag, Name: to, Mode: h.Mode & 0o7777, ModTime: h.ModTime, Format: tar.FormatPAX}
+	out := &tar.Header{Typeflag: h.Typeflag, Name: to, Mode: h.Mode & 0o7777, ModTime: h.ModTime, Format: tar.FormatPAX, Uid: k.uid, Gid: k.gid}
+	if k.mode != 0 && (h.Typeflag == tar.TypeReg || h.Typeflag == tar.TypeDir) {
+		out.Mode = k.mode
+	}
 	switch h.Typeflag {
 	case tar.TypeDir:
 		if to == "." || k.isDir(to) {

@@ -232,3 +232,52 @@ func (zeros) Read(p []byte) (int, error) {
 	clear(p)
 	return len(p), nil
 }
+
+// What is copied is whose and has the modes that the request says.
+func TestCopyOwner(t *testing.T) {
+	archive := sent(t, tar.Header{Typeflag: tar.TypeDir, Name: "d/", Mode: 0o700}, tar.Header{Name: "d/f"}, tar.Header{Typeflag: tar.TypeSymlink, Name: "d/l", Linkname: "f"})
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, "etc"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	accounts := "root:x:0:0::/root:/bin/sh\nbroken\nbad:x:-1:x::/:\ndev:x:1001:1002::/home/dev:/bin/sh\n"
+	if err := os.WriteFile(filepath.Join(dir, "etc/passwd"), []byte(accounts), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	base := &Foundation{Root: engine.Root{Dir: dir}}
+	for _, tt := range []struct {
+		owner, mode string
+		uid, gid    int
+		file, dir   int64
+	}{
+		{"", "", 0, 0, 0o640, 0o700}, {"dev", "", 1001, 1002, 0o640, 0o700}, {"1001", "", 1001, 1002, 0o640, 0o700}, {"5", "0711", 5, 5, 0o711, 0o711}, {"5:6", "0o444", 5, 6, 0o444, 0o444},
+	} {
+		k, err := newUploadCopier(base, &sandbox.TemplateCopy{To: "/x/", Owner: tt.owner, Mode: tt.mode})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out bytes.Buffer
+		if err := k.run(tar.NewReader(bytes.NewReader(archive)), tar.NewWriter(&out)); err != nil {
+			t.Fatal(err)
+		}
+		r := tar.NewReader(&out)
+		for {
+			h, err := r.Next()
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			mode := map[byte]int64{tar.TypeDir: tt.dir, tar.TypeReg: tt.file, tar.TypeSymlink: 0o640}[h.Typeflag]
+			if h.Uid != tt.uid || h.Gid != tt.gid || h.Mode != mode {
+				t.Errorf("%+v: %s is %d:%d %o", tt, h.Name, h.Uid, h.Gid, h.Mode)
+			}
+		}
+	}
+	for _, owner := range []string{"nobody-here", "bad"} {
+		if _, err := newUploadCopier(base, &sandbox.TemplateCopy{To: "/x", Owner: owner}); sandbox.CodeOf(err) != sandbox.CodeInvalid {
+			t.Errorf("%s: %v", owner, err)
+		}
+	}
+}

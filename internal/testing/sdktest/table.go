@@ -38,6 +38,8 @@ type Class struct {
 type Section struct {
 	Title   string
 	Classes []Class
+	// Names are rows that no declaration has, such as the commands of a program.
+	Names []string
 }
 
 // Table is what the run of a product's checks shows. It stands in docs/compat.md
@@ -78,6 +80,16 @@ func (c *Class) methods(t *testing.T) []string {
 	}
 	slices.Sort(list)
 	return slices.Compact(list)
+}
+
+// rows are the names of a section's rows.
+func (s *Section) rows(t *testing.T) []string {
+	t.Helper()
+	var list []string
+	for _, class := range s.Classes {
+		list = append(list, class.methods(t)...)
+	}
+	return append(list, s.Names...)
 }
 
 // notes reads what differs: METHOD: differs|refused|not shown|not served: text.
@@ -123,15 +135,13 @@ func (tab *Table) Compare(t *testing.T, rows []Row) {
 	listed := map[string]bool{}
 	for _, s := range tab.Sections {
 		fmt.Fprintf(&text, "\n### %s\n\n| Method | | Shown by |\n|---|---|---|\n", s.Title)
-		for _, class := range s.Classes {
-			for _, m := range class.methods(t) {
-				if listed[m] {
-					continue
-				}
-				for _, name := range append([]string{m}, options(m, by, said)...) {
-					listed[name] = true
-					fmt.Fprintf(&text, "| `%s` | %s | %s |\n", name, state(t, name, by[name], failed[name], said[name]), strings.Join(slices.Sorted(maps.Keys(by[name])), ", "))
-				}
+		for _, m := range s.rows(t) {
+			if listed[m] {
+				continue
+			}
+			for _, name := range append([]string{m}, options(m, by, said)...) {
+				listed[name] = true
+				fmt.Fprintf(&text, "| `%s` | %s | %s |\n", name, state(t, name, by[name], failed[name], said[name]), strings.Join(slices.Sorted(maps.Keys(by[name])), ", "))
 			}
 		}
 	}

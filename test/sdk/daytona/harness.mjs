@@ -1,11 +1,11 @@
 // What the checks of Daytona's SDK share.
 import assert from 'node:assert/strict';
-import * as sdk from '@daytonaio/sdk';
 import { errorOf, run, until } from '../checks.mjs';
+
+export const sdk = await import(process.env.COVE_SDK || '@daytonaio/sdk');
 
 export { run, until };
 
-export { sdk };
 export const daytona = new sdk.Daytona();
 const made = [];
 

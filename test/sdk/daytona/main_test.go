@@ -35,8 +35,14 @@ func TestSDK(t *testing.T) {
 	}
 }
 
-// suite runs all checks against a daemon of a user, and reports those that fail.
-func suite(t *testing.T, uid uint32) []sdktest.Row {
+// TestVersions runs the checks that stand for all with the oldest version that is tested,
+// and with the SDK under its newer name.
+func TestVersions(t *testing.T) {
+	sdktest.Versions(t, []string{"daytona-0.205", "@daytona/sdk"}, func(t *testing.T, uid uint32, env ...string) { suite(t, uid, env...) })
+}
+
+// suite runs checks against a daemon of a user, and reports those that fail.
+func suite(t *testing.T, uid uint32, env ...string) []sdktest.Row {
 	t.Helper()
 	needs.GVisor(t)
 	registry, image := dialecttest.PushShell(t, "")
@@ -50,5 +56,5 @@ func suite(t *testing.T, uid uint32) []sdktest.Row {
 	client := sdktest.Client{Node: 20, Without: []string{"DAYTONA_"}, Env: []string{
 		"DAYTONA_API_URL=" + d.URL + "/daytona/api", "DAYTONA_API_KEY=" + key.Secret, "COVE_IMAGE=" + image,
 	}}
-	return client.Suite(t)
+	return client.Suite(t, env...)
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/cove-sh/cove/internal/testing/covetest"
 	"github.com/cove-sh/cove/internal/testing/covetest/internet"
+	"github.com/cove-sh/cove/internal/testing/dialecttest"
 	"github.com/cove-sh/cove/internal/testing/needs"
 	"github.com/cove-sh/cove/internal/testing/sdktest"
 	"github.com/cove-sh/cove/sandbox"
@@ -50,8 +51,16 @@ func install() (remove func()) {
 // "make soak" has all of them do all.
 var versions = []string{"e2b-2.45", "e2b-2.49", "e2b"}
 
+// olderCode is the oldest package for code that is tried, with the group of checks that
+// is about code.
+const olderCode = "code-interpreter-2.6"
+
 // pinned is the package that the SDK for code uses too.
 const pinned = "e2b"
+
+// imagePassword is that of the registry with the image that templates are built of: as
+// Google's are, it is a JSON object.
+const imagePassword = `{"type":"service_account"}`
 
 // domain is the one below which sandboxes have host names.
 const domain = "cove.test"
@@ -69,7 +78,8 @@ const (
 
 // server is a daemon as a client sees it.
 type server struct {
-	d *covetest.Daemon
+	d   *covetest.Daemon
+	key string // of Cove's
 	sdktest.Client
 }
 
@@ -78,18 +88,26 @@ func serve(t *testing.T, uid uint32, w way) *server {
 	t.Helper()
 	needs.GVisor(t)
 	n := internet.Here(t)
-	args := n.Args()
+	registry, image := dialecttest.PushShell(t, imagePassword)
+	args := append(n.Args(), "--insecure-registries", registry)
 	if w == byName {
 		args = append(args, "--preview-domain", domain, "--config", certificate(t, uid))
 	}
 	s := &server{d: covetest.Borrow(t, covetest.Options{UID: uid, Args: args})}
+	small := sandbox.TemplateSpec{From: sandbox.TemplateSource{Host: true}, Resources: sandbox.Resources{DiskMiB: 32}}
+	if _, err := s.d.Client.BuildTemplate(t.Context(), sandbox.BuildTemplateRequest{Name: "small", Spec: &small}, nil); err != nil {
+		t.Fatal(err)
+	}
 	key, err := s.d.Client.CreateKey(t.Context(), sandbox.CreateKeyRequest{Name: "sdk " + t.Name(), Team: sandbox.LocalCaller().Team, Scopes: []sandbox.Scope{
 		sandbox.ScopeSandboxesRead, sandbox.ScopeSandboxesWrite, sandbox.ScopeFilesWrite, sandbox.ScopeSecretsWrite, sandbox.ScopeTemplatesWrite,
 	}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.Client = sdktest.Client{Node: 22, Without: []string{"E2B_"}, Env: []string{"E2B_API_KEY=e2b_" + hex.EncodeToString([]byte(key.Secret))}}
+	s.key = key.Secret
+	s.Client = sdktest.Client{Node: 22, Without: []string{"E2B_"}, Env: []string{
+		"E2B_API_KEY=e2b_" + hex.EncodeToString([]byte(key.Secret)), "COVE_IMAGE=" + image, "COVE_IMAGE_PASSWORD=" + imagePassword,
+	}}
 	if w == byURL {
 		s.Env = append(s.Env, "E2B_API_URL="+s.d.URL+"/e2b", "E2B_VOLUME_API_URL="+s.d.URL+"/e2b", "E2B_SANDBOX_URL="+s.d.URL)
 		return s

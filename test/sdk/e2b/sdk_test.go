@@ -20,7 +20,7 @@ func certificate(t *testing.T, uid uint32) (config string) {
 	t.Helper()
 	made.Lock()
 	defer made.Unlock()
-	if made.of[uid] != "" {
+	if _, err := os.Stat(made.of[uid]); err == nil { // the test that made it has not ended
 		return made.of[uid]
 	}
 	made.of[uid] = sdktest.Certificate(t, uid, "*."+domain)
@@ -89,4 +89,12 @@ func TestVersions(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestOlderCode runs the checks of the SDK for code that stand for all with its oldest
+// version, which finds sandboxes by their names only.
+func TestOlderCode(t *testing.T) {
+	covetest.ForUsers(t, false, func(t *testing.T, uid uint32) {
+		serve(t, uid, byName).Suite(t, "COVE_E2B="+pinned, "COVE_E2B_CODE="+olderCode, "COVE_GROUPS=code", "COVE_SMOKE=1")
+	})
 }

@@ -12,6 +12,11 @@ var table = sdktest.Table{Product: "e2b", Sections: []sdktest.Section{
 	{Title: "Volumes", Classes: classes("Volume")},
 	{Title: "Secrets", Classes: classes("Secret", "SecretPaginator")},
 	{Title: "Git", Classes: classes("Git")},
+	{Title: "Command line", Names: []string{
+		"e2b sandbox create", "e2b sandbox connect", "e2b sandbox list", "e2b sandbox info", "e2b sandbox exec", "e2b sandbox logs", "e2b sandbox metrics", "e2b sandbox pause",
+		"e2b sandbox resume", "e2b sandbox snapshot create", "e2b sandbox snapshot list", "e2b sandbox kill", "e2b template create", "e2b template list", "e2b template publish",
+		"e2b template unpublish", "e2b template delete", "e2b auth login",
+	}},
 }}
 
 // aliases are the names of classes in the table that differ from their declarations.

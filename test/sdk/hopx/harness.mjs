@@ -3,12 +3,11 @@ import assert from 'node:assert/strict';
 import { mkdtempSync, rmSync } from 'node:fs';
 import os from 'node:os';
 import path from 'node:path';
-import * as sdk from '@hopx-ai/sdk';
 import { errorOf, run, until } from '../checks.mjs';
 
 export { run, until };
 
-export { sdk };
+export const sdk = await import(process.env.COVE_SDK || '@hopx-ai/sdk');
 // The SDK reads no variable for the server. Where its names lead to Cove, nothing is
 // given and the program is as it was.
 export const baseURL = process.env.HOPX_BASE_URL;

@@ -4,7 +4,7 @@ import { errorOf, run, until } from '../checks.mjs';
 
 export { run, until };
 
-export const sdk = await import('@superserve/sdk');
+export const sdk = await import(process.env.COVE_SDK || '@superserve/sdk');
 export const base = (process.env.SUPERSERVE_BASE_URL ?? 'https://api.superserve.ai').trim();
 export const key = process.env.SUPERSERVE_API_KEY;
 

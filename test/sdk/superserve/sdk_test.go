@@ -59,3 +59,8 @@ func TestSDK(t *testing.T) {
 		table.Compare(t, rows)
 	}
 }
+
+// TestVersions runs the checks that stand for all with the oldest version that is tested.
+func TestVersions(t *testing.T) {
+	sdktest.Versions(t, []string{"superserve-0.7"}, func(t *testing.T, uid uint32, env ...string) { serve(t, uid, byURL).Suite(t, env...) })
+}

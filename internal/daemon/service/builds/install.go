@@ -367,8 +367,9 @@ func mirrorRules(address string) []sandbox.NetworkRule {
 
 // canBuild refuses at once what no step could do.
 func (x *Builder) canBuild(spec *sandbox.TemplateSpec) error {
-	if steps := len(spec.Apt) + len(spec.Pip) + len(spec.NPM) + len(spec.Files) + len(spec.Run); steps > 0 && x.cfg.Keeper == nil {
-		return sandbox.Errorf(sandbox.CodeUnsupported, "this server's sandboxes keep no state, so that a build can have no steps; leave out apt, pip, npm, files and run")
+	steps := len(spec.Apt)+len(spec.Pip)+len(spec.NPM)+len(spec.Files)+len(spec.Run) > 0 || spec.WorkDir != "" || spec.User != ""
+	if steps && x.cfg.Keeper == nil {
+		return sandbox.Errorf(sandbox.CodeUnsupported, "this server's sandboxes keep no state, so that a build can have no steps; leave out apt, pip, npm, files, run, workdir and user")
 	}
 	if spec.From.Host && len(spec.Apt) > 0 {
 		return sandbox.Errorf(sandbox.CodeUnsupported, "the template host is this machine's own programs, to which apt can add nothing; begin from debian, or use pip, npm, files and run")

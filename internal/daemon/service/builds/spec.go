@@ -258,6 +258,14 @@ func checkCopy(field string, step *sandbox.TemplateStep) error {
 			return err
 		}
 	}
+	if c.Owner != "" {
+		if err := validate.User(field+".copy.owner", c.Owner); err != nil {
+			return err
+		}
+	}
+	if _, err := validate.Mode(c.Mode); err != nil {
+		return validate.Errorf("%s.copy.%s", field, sandbox.MessageOf(err))
+	}
 	if err := validate.Path(field+".copy.to", c.To); err != nil {
 		return err
 	}

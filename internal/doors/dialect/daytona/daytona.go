@@ -39,7 +39,7 @@ const (
 )
 
 // Tested says with which versions of the SDK the door is tested.
-const Tested = "@daytonaio/sdk 0.218.0 (JavaScript)"
+const Tested = "@daytonaio/sdk 0.205.1 to 0.218.0, @daytona/sdk 0.216.0 (JavaScript)"
 
 // Config is what a [Door] needs. All fields are required.
 type Config struct {

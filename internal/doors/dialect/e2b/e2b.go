@@ -5,7 +5,7 @@
 //
 // E2B's clients speak to four planes, each of which is a package:
 //
-//   - control: REST with an API key (sandboxes, templates, volumes, secrets);
+//   - control: REST with an API key (sandboxes, templates, volumes);
 //   - envd: the data plane of one sandbox, port 49983: Connect RPC and files;
 //   - interpreter: the code interpreter of one sandbox, port 49999;
 //   - the contents of volumes, part of control.
@@ -20,6 +20,7 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/cove-sh/cove/internal/daemon/auth"
 	"github.com/cove-sh/cove/internal/doors/dialect/e2b/access"
 	"github.com/cove-sh/cove/internal/doors/dialect/e2b/answer"
 	"github.com/cove-sh/cove/internal/doors/dialect/e2b/control"
@@ -38,7 +39,7 @@ const Prefix = "/e2b"
 const AddressPath = control.AddressPath
 
 // Tested says with which versions of the SDKs the door is tested.
-const Tested = "e2b 2.45.0 to 2.51.0, @e2b/code-interpreter 2.8.0 (JavaScript)"
+const Tested = "e2b 2.45.0 to 2.51.0, @e2b/code-interpreter 2.6.0 to 2.8.0 (JavaScript), @e2b/cli 2.19.0"
 
 // Config is what a [Door] needs. All fields but Others are required.
 type Config struct {
@@ -113,14 +114,27 @@ func (d *Door) serveControl(w http.ResponseWriter, r *http.Request) {
 		d.control.ServeHTTP(w, r)
 		return
 	}
-	caller, err := sandbox.LocalCaller(), error(nil)
-	if !d.cfg.Trusted(r) {
-		caller, err = d.cfg.Gate.Caller(r)
-	}
+	caller, err := d.controlCaller(r)
 	if err != nil {
 		d.cfg.Refuse(w, r)
 		answer.Error(w, err)
 		return
 	}
 	d.cfg.Bound(d.control).ServeHTTP(w, r.WithContext(sandbox.WithCaller(r.Context(), caller)))
+}
+
+// controlCaller authenticates the caller of the control plane: by the API key, or by the token of
+// the volume whose content a request is for.
+func (d *Door) controlCaller(r *http.Request) (sandbox.Caller, error) {
+	if id, ok := control.VolumeOf(r); ok {
+		token, err := auth.BearerToken(r.Header)
+		if err != nil {
+			return sandbox.Caller{}, err
+		}
+		return d.cfg.Gate.Open(r.Context(), access.Volume, id, token)
+	}
+	if d.cfg.Trusted(r) {
+		return sandbox.LocalCaller(), nil
+	}
+	return d.cfg.Gate.Caller(r)
 }

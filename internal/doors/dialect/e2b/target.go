@@ -58,6 +58,12 @@ func (d *Door) Claims(r *http.Request) bool {
 	return hasPrefix(r) || named(r.Header) || isLink(r)
 }
 
+// ForControl reports whether a request is for the control plane.
+func (d *Door) ForControl(r *http.Request) bool {
+	at, err := d.find(r)
+	return err == nil && at.sandbox == "" && !at.bySignature
+}
+
 // label returns the host name without the domain, in lower case.
 func (d *Door) label(host string) (string, bool) {
 	name := sdkdoor.HostName(host)

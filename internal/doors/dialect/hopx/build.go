@@ -242,15 +242,15 @@ func (r *readiness) command() (string, error) {
 		return fmt.Sprintf("bash -c '</dev/tcp/127.0.0.1/%d'", r.Port), nil
 	case "url":
 		if r.URL != "" {
-			return "curl -fsS -o /dev/null -- " + quote(r.URL), nil
+			return "curl -fsS -o /dev/null -- " + dialect.Quote(r.URL), nil
 		}
 	case "file":
 		if r.Path != "" {
-			return "test -e " + quote(r.Path), nil
+			return "test -e " + dialect.Quote(r.Path), nil
 		}
 	case "process":
 		if name := r.ProcessName + r.Name; name != "" && (r.ProcessName == "" || r.Name == "") {
-			return "pgrep -f -- " + quote(name), nil
+			return "pgrep -f -- " + dialect.Quote(name), nil
 		}
 	case "command":
 		if r.Command != "" {
@@ -261,6 +261,3 @@ func (r *readiness) command() (string, error) {
 	}
 	return "", dialect.Invalid("readyCmd of type %s does not say what to wait for", r.Type)
 }
-
-// quote makes one word of a text for the shell.
-func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }

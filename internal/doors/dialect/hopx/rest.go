@@ -83,6 +83,18 @@ func Agent(ctx context.Context, c *dialect.Call, at *Place, id string, r *Reques
 	return r.serve(context.WithValue(ctx, placeKey{}, at), c, agentRoutes, &apiCall{sandbox: id})
 }
 
+// Routes lists what is served of the control plane, and of the agent of a sandbox, as METHOD
+// /pattern.
+func Routes() (control, agent []string) {
+	list := func(routes []route) (out []string) {
+		for _, r := range routes {
+			out = append(out, r.method+" "+r.path)
+		}
+		return out
+	}
+	return list(routes), list(agentRoutes)
+}
+
 // serve finds the route of a request, and runs it. Routes are matched as they were
 // sent, so that an escaped slash is part of a name.
 func (r *Request) serve(ctx context.Context, c *dialect.Call, table []route, a *apiCall) (*Answer, error) {

@@ -27,6 +27,15 @@ func On[H any](method, pattern string, serve H) Route[H] {
 	return Route[H]{serve, method, strings.Split(strings.Trim(pattern, "/"), "/")}
 }
 
+// List returns routes as METHOD /pattern. Tests go through all that a door serves.
+func List[H any](routes []Route[H]) []string {
+	out := make([]string, len(routes))
+	for i, t := range routes {
+		out[i] = t.method + " /" + strings.Join(t.pattern, "/")
+	}
+	return out
+}
+
 // Find returns the first route that a request matches, nil if there is none, and the parts
 // of the path that match wildcards. Allowed are the methods of the path if it has others
 // only. It uses the path as it was sent, so that an encoded slash is part of a name; "."

@@ -9,6 +9,7 @@ import (
 	"math"
 	"mime"
 	"net/http"
+	"net/url"
 	"path"
 	"strconv"
 	"strings"
@@ -28,6 +29,20 @@ func HostName(host string) string {
 		host = host[:i]
 	}
 	return strings.TrimRight(strings.ToLower(host), ".")
+}
+
+// Origin is the scheme and the host by which the client of a request has reached the server,
+// whose certificate it trusts. Base is a URL of the server's own: something in front of it
+// may have another scheme.
+func Origin(r *http.Request, base string) string {
+	scheme := "http"
+	if r.TLS != nil {
+		scheme = "https"
+	}
+	if own, err := url.Parse(base); err == nil && strings.EqualFold(own.Host, r.Host) {
+		scheme = own.Scheme
+	}
+	return scheme + "://" + r.Host
 }
 
 // Port parses a port, 1 to 65535, that is written in one way only: without a sign and

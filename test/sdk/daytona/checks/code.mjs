@@ -4,7 +4,7 @@ import { fails, shared } from '../harness.mjs';
 export default async function code(check) {
   const sbx = await shared();
   const py = sbx.codeInterpreter;
-  await check('code that keeps its state', ['CodeInterpreter.runCode'], async () => {
+  await check('code that keeps its state', ['smoke', 'CodeInterpreter.runCode'], async () => {
     const streamed = [];
     const one = await py.runCode('x = 41\nprint("out")\nimport sys; print("err", file=sys.stderr)', { onStdout: (m) => streamed.push(m.output) });
     assert.deepEqual([one.stdout, one.stderr, one.error], ['out\n', 'err\n', undefined]);

@@ -3,7 +3,7 @@ import { daytona, fails, run, sdk, shared } from '../harness.mjs';
 
 export default async function errors(check) {
   const sbx = await shared();
-  await check('a wrong key, and none', ['Daytona.list'], async () => {
+  await check('a wrong key, and none', ['smoke', 'Daytona.list'], async () => {
     const wrong = new sdk.Daytona({ apiKey: 'cove_wrong', apiUrl: process.env.DAYTONA_API_URL });
     await fails(wrong.list().next(), 'DaytonaAuthenticationError');
     await fails(wrong.get(sbx.id), 'DaytonaAuthenticationError');

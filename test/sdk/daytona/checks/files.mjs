@@ -9,7 +9,7 @@ export default async function files(check) {
   const { fs } = sbx;
   const dir = `/tmp/files-${run}`;
   const local = mkdtempSync(path.join(tmpdir(), 'cove-daytona-'));
-  await check('make, describe and list directories', ['FileSystem.createFolder', 'FileSystem.getFileDetails', 'FileSystem.listFiles'], async () => {
+  await check('make, describe and list directories', ['smoke', 'FileSystem.createFolder', 'FileSystem.getFileDetails', 'FileSystem.listFiles'], async () => {
     await fs.createFolder(`${dir}/a/b`, '750');
     const info = await fs.getFileDetails(`${dir}/a/b`);
     assert.deepEqual([info.name, info.isDir, info.mode, info.permissions], ['b', true, 'drwxr-x---', '0750']);
@@ -19,7 +19,7 @@ export default async function files(check) {
     await fails(fs.getFileDetails(`${dir}/none`), 'DaytonaFileNotFoundError');
     await fails(fs.listFiles(`${dir}/none`), 'DaytonaFileNotFoundError');
   });
-  await check('files to and fro, with odd names and any bytes', ['FileSystem.uploadFile', 'FileSystem.downloadFile', 'FileSystem.uploadFiles', 'FileSystem.downloadFiles'], async () => {
+  await check('files to and fro, with odd names and any bytes', ['smoke', 'FileSystem.uploadFile', 'FileSystem.downloadFile', 'FileSystem.uploadFiles', 'FileSystem.downloadFiles'], async () => {
     const bytes = Buffer.from(Array.from({ length: 300_000 }, (_, i) => (i * 7) % 256));
     for (const name of ['plain', 'with space', 'é "quoted"', 'back\\slash', 'empty']) {
       const data = name === 'empty' ? Buffer.alloc(0) : bytes;

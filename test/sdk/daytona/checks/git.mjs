@@ -5,7 +5,7 @@ export default async function git(check) {
   const sbx = await shared();
   const g = sbx.git;
   const [bare, work, clone] = ['bare', 'work', 'clone'].map((n) => `/tmp/git-${run}/${n}`);
-  await check('a repository, a commit and its history', ['Git.init', 'Git.configureUser', 'Git.setConfig', 'Git.getConfig', 'Git.add', 'Git.status', 'Git.commit'], async () => {
+  await check('a repository, a commit and its history', ['smoke', 'Git.init', 'Git.configureUser', 'Git.setConfig', 'Git.getConfig', 'Git.add', 'Git.status', 'Git.commit'], async () => {
     await g.init(bare, true, 'main');
     await g.init(work, false, 'main');
     await g.configureUser('Ann', 'ann@example.com');

@@ -9,7 +9,7 @@ async function all(query) {
 
 export default async function life(check) {
   let sbx;
-  await check('create with labels, variables and times', ['Daytona.create'], async () => {
+  await check('create with labels, variables and times', ['smoke', 'Daytona.create'], async () => {
     sbx = await create({
       name: `life-${run}`, labels: { run, odd: 'a=b&c/d é' }, envVars: { FROM: 'create' }, language: 'javascript',
       autoStopInterval: 30, autoArchiveInterval: 600, autoDeleteInterval: 120, networkBlockAll: true,
@@ -24,14 +24,14 @@ export default async function life(check) {
     assert.equal(sbx.networkBlockAll, true);
     assert.ok(sbx.cpu >= 1 && sbx.memory > 0 && sbx.disk > 0 && sbx.snapshot && sbx.user);
   });
-  await check('get by id and by name', ['Daytona.get', 'Sandbox.refreshData', 'Sandbox.refreshActivity'], async () => {
+  await check('get by id and by name', ['smoke', 'Daytona.get', 'Sandbox.refreshData', 'Sandbox.refreshActivity'], async () => {
     assert.equal((await daytona.get(sbx.id)).id, sbx.id);
     assert.equal((await daytona.get(sbx.name)).id, sbx.id);
     await sbx.refreshActivity();
     await sbx.refreshData();
     assert.equal(sbx.state, 'started');
   });
-  await check('a list by labels, state and name, page by page', ['Daytona.list', 'Daytona.delete'], async () => {
+  await check('a list by labels, state and name, page by page', ['smoke', 'Daytona.list', 'Daytona.delete'], async () => {
     const other = await create({ labels: { run, page: 'two' }, autoStopInterval: 0 });
     const both = await all({ labels: { run, 'code-toolbox-language': 'javascript' } });
     assert.deepEqual(both, [sbx.id]);
@@ -43,7 +43,7 @@ export default async function life(check) {
     await daytona.delete(other);
     await fails(daytona.get(other.id), 'DaytonaNotFoundError');
   });
-  await check('code in the language of the sandbox', ['Process.codeRun'], async () => {
+  await check('code in the language of the sandbox', ['smoke', 'Process.codeRun'], async () => {
     assert.equal((await sbx.process.codeRun('console.log([1, 2].length, process.env.FROM)')).result, '2 create\n');
     assert.equal((await sbx.process.codeRun('console.log(process.argv.slice(2).join())', { argv: ['a b', '--c'] })).result, 'a b,--c\n');
   });
@@ -69,7 +69,7 @@ export default async function life(check) {
     await sbx.refreshData();
     assert.deepEqual([sbx.autoStopInterval, sbx.autoPauseInterval, sbx.autoDestroyAt], [0, 20, undefined]);
   });
-  await check('stop, archive and start, with files and variables', ['Sandbox.stop', 'Sandbox.archive', 'Sandbox.start', 'Sandbox.waitUntilStarted', 'Sandbox.waitUntilStopped'], async () => {
+  await check('stop, archive and start, with files and variables', ['smoke', 'Sandbox.stop', 'Sandbox.archive', 'Sandbox.start', 'Sandbox.waitUntilStarted', 'Sandbox.waitUntilStopped'], async () => {
     await sbx.fs.uploadFile(Buffer.from('kept'), '/tmp/kept');
     await sbx.process.createSession('life');
     await sbx.process.executeSessionCommand('life', { command: 'KEPT="in memory"' });
@@ -92,7 +92,7 @@ export default async function life(check) {
     assert.equal(sbx.state, 'stopped');
     await daytona.start(sbx);
   });
-  await check('a fork with the files and sessions, of its own', ['Sandbox.fork', 'Daytona.fork'], async () => {
+  await check('a fork with the files and sessions, of its own', ['smoke', 'Sandbox.fork', 'Daytona.fork'], async () => {
     const [a, b] = [keep(await sbx.fork({ name: `fork-${run}` })), keep(await daytona.fork(sbx))];
     assert.equal(a.name, `fork-${run}`);
     await a.fs.uploadFile(Buffer.from('a'), '/tmp/own');

@@ -3,7 +3,7 @@ import { fails, run, shared, until } from '../harness.mjs';
 
 export default async function process(check) {
   const sbx = await shared();
-  await check('a command with its output, directory and variables', ['Process.executeCommand'], async () => {
+  await check('a command with its output, directory and variables', ['smoke', 'Process.executeCommand'], async () => {
     const r = await sbx.process.executeCommand('echo out; echo err >&2; echo "$FROM $X"; pwd; exit 3', '/tmp', { X: 'y z' });
     assert.equal(r.exitCode, 3);
     for (const line of ['out', 'err', 'create y z', '/tmp']) assert.ok(r.result.split('\n').includes(line), r.result);
@@ -13,7 +13,7 @@ export default async function process(check) {
   await check('a command that takes too long', ['Process.executeCommand'], async () => {
     await fails(sbx.process.executeCommand('sleep 60', undefined, undefined, 1), 'DaytonaProcessExecutionTimeoutError');
   });
-  await check('code in Python', ['Process.codeRun'], async () => {
+  await check('code in Python', ['smoke', 'Process.codeRun'], async () => {
     const r = await sbx.process.codeRun('import os\nprint(1 + 1, os.environ["A"])', { env: { A: 'b' } });
     assert.equal(r.exitCode, 0);
     assert.equal(r.result, '2 b\n');
@@ -46,7 +46,7 @@ export default async function process(check) {
   });
 
   const id = `session ${run}`;
-  await check('a session keeps directory and variables', ['Process.createSession', 'Process.executeSessionCommand', 'Process.getSession', 'Process.listSessions'], async () => {
+  await check('a session keeps directory and variables', ['smoke', 'Process.createSession', 'Process.executeSessionCommand', 'Process.getSession', 'Process.listSessions'], async () => {
     await sbx.process.createSession(id);
     await fails(sbx.process.createSession(id), 'DaytonaConflictError');
     const one = await sbx.process.executeSessionCommand(id, { command: 'cd /usr && export V=7 && echo here && echo there >&2' });

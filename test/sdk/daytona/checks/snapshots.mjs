@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { create, daytona, fails, keep, run, sdk } from '../harness.mjs';
 
 export default async function snapshots(check) {
-  await check('a volume outlives its sandbox', ['VolumeService.create', 'VolumeService.get', 'VolumeService.list', 'VolumeService.delete'], async () => {
+  await check('a volume outlives its sandbox', ['smoke', 'VolumeService.create', 'VolumeService.get', 'VolumeService.list', 'VolumeService.delete'], async () => {
     const name = `data-${run}`;
     await fails(daytona.volume.get(name), 'DaytonaNotFoundError');
     const v = await daytona.volume.get(name, true);

@@ -6,7 +6,7 @@ export default async function terminal(check) {
   const id = `pty-${run}`;
   let text = '';
   let pty;
-  await check('a terminal with input, output and size', ['Process.createPty', 'PtyHandle.waitForConnection', 'PtyHandle.isConnected', 'PtyHandle.sendInput', 'PtyHandle.resize'], async () => {
+  await check('a terminal with input, output and size', ['smoke', 'Process.createPty', 'PtyHandle.waitForConnection', 'PtyHandle.isConnected', 'PtyHandle.sendInput', 'PtyHandle.resize'], async () => {
     pty = await sbx.process.createPty({ id, cols: 91, rows: 27, envs: { TERMVAR: 'set' }, cwd: '/tmp', onData: (d) => { text += new TextDecoder().decode(d); } });
     await pty.waitForConnection();
     assert.ok(pty.isConnected());

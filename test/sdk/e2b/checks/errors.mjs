@@ -43,6 +43,14 @@ export default async function errors(check) {
     await fails(none.commands.run('true'), 'AuthenticationError');
     await Promise.all([a.kill(), b.kill()]);
   });
+  await check('a disk that is full', ['smoke', 'Filesystem.write'], async () => {
+    const sbx = await create('small'); // with a disk of 32 MiB
+    const fill = async () => { for (let i = 0; i < 16; i++) await sbx.files.write(`/home/user/big${i}`, new Uint8Array(4 << 20).buffer); };
+    await fails(fill(), 'NotEnoughSpaceError');
+    await sbx.files.remove('/home/user/big0');
+    await sbx.files.write('/home/user/little', 'fits');
+    await sbx.kill();
+  });
   await check('a request that takes too long', ['Sandbox.create'], async () => {
     await fails(Sandbox.create({ requestTimeoutMs: 1 }), 'TimeoutError').catch((err) => assert.match(String(err), /TimeoutError|abort|timed out/i));
   });

@@ -66,14 +66,36 @@ export default async function templates(check) {
     assert.equal((await sbx.commands.run('cat /tmp/up; pgrep -f "sleep 10000[0]" > /dev/null && echo runs')).stdout, 'up\nruns\n');
     await sbx.kill();
   });
-  await check('a user of its own', ['Template.build', 'TemplateBuilder.setUser', 'TemplateBuilder.gitClone'], async () => {
-    const t = Template().fromTemplate('base').setUser('worker').runCmd('id -un > /tmp/who; git init -q --bare /tmp/r').gitClone('/tmp/r', '/home/worker/r');
+  await check('a user of its own', ['Template.build', 'TemplateBuilder.setUser', 'TemplateBuilder.gitClone', 'TemplateBuilder.copy', 'TemplateBuilder.runCmd'], async () => {
+    const t = Template({ fileContextPath: dir }).fromTemplate('base').setUser('worker').setWorkdir('/home/worker')
+      .runCmd('id -un > who; git init -q --bare bare; git config --global safe.directory "*"').gitClone('/home/worker/bare', '/home/worker/r')
+      .copy('one.sh', 'mine.sh').copy('one.sh', '/srv/theirs.sh', { user: 'root', mode: 0o711 });
     await Template.build(t, `user-${run}`);
     const sbx = await create(`user-${run}`);
-    assert.equal((await sbx.commands.run('id -un; cat /tmp/who; ls -d ~/r')).stdout, 'worker\nworker\n/home/worker/r\n');
+    assert.equal((await sbx.commands.run('id -un; cat who; ls -d ~/r; stat -c %a /srv/theirs.sh; [ -w mine.sh ] && sh mine.sh')).stdout, 'worker\nworker\n/home/worker/r\n711\none\n');
     await sbx.kill();
   });
-  await check('a Dockerfile', ['TemplateBuilder.fromDockerfile', 'TemplateBuilder.fromImage', 'TemplateBuilder.fromDebianImage', 'TemplateBuilder.fromBaseImage', 'Template.toJSON', 'Template.toDockerfile'], async () => {
+  await check('an image of a registry with a login', ['TemplateBuilder.fromImage', 'TemplateBuilder.fromGCPRegistry', 'TemplateBuilder.skipCache', 'Template.build'], async () => {
+    const password = process.env.COVE_IMAGE_PASSWORD;
+    const steps = (from) => from.setUser('app').setWorkdir('/srv/made').setEnvs({ FROM: 'image' });
+    await Template.build(steps(Template().fromImage(process.env.COVE_IMAGE, { username: 'me', password })).runCmd('echo "$FROM $PWD" > made'), `image-${run}`);
+    const sbx = await create(`image-${run}`);
+    assert.equal(await sbx.files.read('/srv/made/made', { user: 'app' }), 'image /srv/made\n');
+    await sbx.kill();
+    const google = Template().fromGCPRegistry(process.env.COVE_IMAGE, { serviceAccountJSON: JSON.parse(password) }).skipCache();
+    await Template.build(steps(google).runCmd('echo again > made'), `image-${run}`);
+    await fails(Template.build(Template().fromImage(process.env.COVE_IMAGE, { username: 'me', password: 'wrong' }).runCmd('true'), `other-${run}`), 'BuildError');
+  });
+  await check('keys of AWS are refused by name', ['TemplateBuilder.fromAWSRegistry'], async () => {
+    const t = Template().fromAWSRegistry(process.env.COVE_IMAGE, { accessKeyId: 'a', secretAccessKey: 'b', region: 'c' });
+    await fails(Template.build(t, `aws-${run}`), 'BuildError', /AWS/);
+  });
+  await check('more builds at once than a team may have', ['Template.buildInBackground'], async () => {
+    const builds = await Promise.allSettled(Array.from({ length: 4 }, (_, i) => Template.buildInBackground(Template().fromTemplate('base').runCmd(`sleep 2 # ${i}`), `many${i}-${run}`, { retries: 0 })));
+    const refused = builds.filter((b) => b.status === 'rejected');
+    assert.ok(refused.length > 0 && refused.every((b) => b.reason instanceof sdk.RateLimitError), JSON.stringify(builds.map((b) => String(b.reason))));
+  });
+  await check('a Dockerfile', ['TemplateBuilder.fromDockerfile', 'TemplateBuilder.fromDebianImage', 'TemplateBuilder.fromBaseImage', 'Template.toJSON', 'Template.toDockerfile'], async () => {
     const made = JSON.parse(await Template.toJSON(Template().fromDockerfile('FROM debian:stable\nRUN echo hi\nWORKDIR /srv\n'), false));
     assert.equal(made.fromImage, 'debian:stable');
     assert.match(Template.toDockerfile(Template().fromDebianImage().runCmd('x')), /RUN x/);

@@ -5,11 +5,13 @@ import { create, directory, fails } from '../harness.mjs';
 
 export default async function files(check) {
   const sbx = await create();
-  await check('text, and its mode', ['smoke', 'Files.write', 'Files.read', 'Files.exists'], async () => {
+  await check('text', ['smoke', 'Files.write', 'Files.read', 'Files.exists'], async () => {
     await sbx.files.write('/workspace/a/b.txt', 'ä\n');
     assert.equal(await sbx.files.read('/workspace/a/b.txt'), 'ä\n');
     assert.equal(await sbx.files.exists('/workspace/a/b.txt'), true);
     assert.equal(await sbx.files.exists('/workspace/a/none'), false);
+  });
+  await check('the mode of a file, and one that is not replaced', ['Files.write'], async () => {
     await sbx.files.write('/workspace/run.sh', '#!/bin/sh\necho ran', { mode: '0755' });
     assert.equal((await sbx.commands.run('./run.sh')).stdout, 'ran\n');
     const err = await fails(sbx.files.write('/workspace/run.sh', 'x', { overwrite: false }), 'APIError', /exist/);

@@ -3,13 +3,13 @@ import { fails, idOf, shared, until } from '../harness.mjs';
 
 export default async function commands(check) {
   const box = await shared();
-  await check('output, exit code and environment', ['Sandbox.exec', 'Sandbox.execWith', 'Sandbox.shell'], async () => {
+  await check('output, exit code and environment', ['smoke', 'Sandbox.exec', 'Sandbox.execWith', 'Sandbox.shell'], async () => {
     const out = await box.execWith('sh', (b) => b.args(['-c', 'echo $FROM $MORE; pwd; echo err >&2; exit 3']).env('MORE', 'x y').cwd('/tmp'));
     assert.deepEqual([out.code, out.success, out.stdout(), out.stderr()], [3, false, 'create x y\n/tmp\n', 'err\n']);
     assert.equal((await box.shell('echo "$FROM" | tr a-z A-Z')).stdout(), 'CREATE\n');
     assert.equal((await box.execWith('sh', (b) => b.args(['-c', 'id -u']).user('nobody'))).stdout().trim() === '0', false);
   });
-  await check('input of all kinds', ['Sandbox.execWith', 'Sandbox.execStreamWith', 'ExecHandle.takeStdin', 'ExecSink.write', 'ExecSink.close', 'ExecHandle.wait', 'ExecHandle.collect', 'ExecHandle.recv'], async () => {
+  await check('input of all kinds', ['smoke', 'Sandbox.execWith', 'Sandbox.execStreamWith', 'ExecHandle.takeStdin', 'ExecSink.write', 'ExecSink.close', 'ExecHandle.wait', 'ExecHandle.collect', 'ExecHandle.recv'], async () => {
     assert.equal((await box.execWith('cat', (b) => b.stdinBytes(Buffer.from('given\n')))).stdout(), 'given\n');
     const h = await box.execStreamWith('sh', (b) => b.args(['-c', 'read line; echo got $line; cat >/dev/null; echo end']).stdinPipe());
     const stdin = await h.takeStdin();
@@ -48,7 +48,7 @@ export default async function commands(check) {
     await fails(box.execWith('sleep', (b) => b.arg('1000').timeout(300)), /time/i);
     assert.equal((await box.exec('sh', ['-c', 'pgrep -x sleep >/dev/null && echo there || echo none'])).stdout().trim(), 'none');
   });
-  await check('a terminal', ['Sandbox.execStreamWith', 'ExecHandle.resize'], async () => {
+  await check('a terminal', ['smoke', 'Sandbox.execStreamWith', 'ExecHandle.resize'], async () => {
     const h = await box.execStreamWith('sh', (b) => b.args(['-c', 'stty size; read x; stty size; test -t 1 && echo tty']).tty(true).stdinPipe());
     const stdin = await h.takeStdin();
     let text = '';

@@ -4,7 +4,7 @@ import { fails, shared } from '../harness.mjs';
 export default async function files(check) {
   const box = await shared();
   const fs = box.fs();
-  await check('written and read', ['Sandbox.fs', 'SandboxFsOps.write', 'SandboxFsOps.read', 'SandboxFsOps.readToString', 'SandboxFsOps.exists'], async () => {
+  await check('written and read', ['smoke', 'Sandbox.fs', 'SandboxFsOps.write', 'SandboxFsOps.read', 'SandboxFsOps.readToString', 'SandboxFsOps.exists'], async () => {
     await fs.write('/srv/ü.txt', 'first, and long');
     await fs.write('/srv/ü.txt', 'hé\n');
     assert.equal(await fs.readToString('/srv/ü.txt'), 'hé\n');
@@ -26,7 +26,7 @@ export default async function files(check) {
     assert.equal(text, Array.from({ length: 10 }, (_, i) => `part ${i}\n`).join(''));
     assert.equal(Buffer.from(await (await fs.readStream('/srv/stream')).collect()).length, 70);
   });
-  await check('directories, copies and names', ['SandboxFsOps.mkdir', 'SandboxFsOps.list', 'SandboxFsOps.stat', 'SandboxFsOps.copy', 'SandboxFsOps.rename', 'SandboxFsOps.remove', 'SandboxFsOps.removeDir'], async () => {
+  await check('directories, copies and names', ['smoke', 'SandboxFsOps.mkdir', 'SandboxFsOps.list', 'SandboxFsOps.stat', 'SandboxFsOps.copy', 'SandboxFsOps.rename', 'SandboxFsOps.remove', 'SandboxFsOps.removeDir'], async () => {
     await fs.mkdir('/srv/dir/sub');
     await fs.write('/srv/dir/a', 'one');
     await fs.copy('/srv/dir/a', '/srv/dir/b');

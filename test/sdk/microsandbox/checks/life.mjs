@@ -5,7 +5,7 @@ const { Sandbox } = sdk;
 
 export default async function life(check) {
   const box = await create((b) => b.label('job', run).label('what', 'a b+c').env('GREETING', 'hello').workdir('/srv').cpus(1).memory(512));
-  await check('made, found and described', ['Sandbox.builder', 'Sandbox.get', 'Sandbox.list', 'Sandbox.listWith', 'SandboxListBuilder.label', 'SandboxListBuilder.labels', 'SandboxListBuilder.limit', 'SandboxListBuilder.toNapi', 'SandboxHandle.refresh', 'SandboxHandle.connect', 'Sandbox.exec', 'SandboxHandle.config'], async () => {
+  await check('made, found and described', ['smoke', 'Sandbox.builder', 'Sandbox.get', 'Sandbox.list', 'Sandbox.listWith', 'SandboxListBuilder.label', 'SandboxListBuilder.labels', 'SandboxListBuilder.limit', 'SandboxListBuilder.toNapi', 'SandboxHandle.refresh', 'SandboxHandle.connect', 'Sandbox.exec', 'SandboxHandle.config'], async () => {
     const handle = await Sandbox.get(box.name);
     assert.equal(handle.status, 'running');
     assert.equal(handle.id, box.id);
@@ -38,7 +38,7 @@ export default async function life(check) {
     await Sandbox.remove(name);
     await fails(Sandbox.get(name), /not found/i, 'SandboxNotFoundError');
   });
-  await check('stopped and started, with its files', ['Sandbox.stop', 'Sandbox.start', 'SandboxHandle.start', 'SandboxHandle.stop', 'SandboxHandle.connectOrStart'], async () => {
+  await check('stopped and started, with its files', ['smoke', 'Sandbox.stop', 'Sandbox.start', 'SandboxHandle.start', 'SandboxHandle.stop', 'SandboxHandle.connectOrStart'], async () => {
     await box.exec('sh', ['-c', 'echo kept > /srv/kept']);
     await box.stop();
     assert.equal((await Sandbox.get(box.name)).status, 'stopped');

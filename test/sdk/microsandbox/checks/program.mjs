@@ -1,14 +1,15 @@
 import assert from 'node:assert/strict';
+import { spawn } from 'node:child_process';
 import { mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
 import os from 'node:os';
 import path from 'node:path';
-import { keep, msb, nameOf, ok } from '../harness.mjs';
+import { keep, msb, nameOf, ok, until } from '../harness.mjs';
 
 const from = 'microsandbox/python';
 
 export default async function program(check) {
   const name = keep(nameOf('msb'));
-  await check('msb create, ls, inspect, exec, stop, start, rm', ['Sandbox.exec'], async () => {
+  await check('msb create, ls, inspect, exec, stop, start, rm', ['smoke', 'Sandbox.exec'], async () => {
     await ok(['create', from, '--name', name, '-e', 'COLOR=blue', '--workdir', '/srv']);
     assert.match((await ok(['ls'])).stdout, new RegExp(name));
     assert.match((await ok(['inspect', name])).stdout, /running/);
@@ -21,7 +22,7 @@ export default async function program(check) {
     await ok(['start', name]);
     assert.equal((await ok(['exec', name, '--', 'echo', 'again'])).stdout, 'again\n');
   });
-  await check('msb cp both ways', ['SandboxFsOps.copyFromHost', 'SandboxFsOps.copyToHost'], async () => {
+  await check('msb cp both ways', ['smoke', 'SandboxFsOps.copyFromHost', 'SandboxFsOps.copyToHost'], async () => {
     const dir = mkdtempSync(path.join(os.tmpdir(), 'cove-msb-'));
     const data = Buffer.alloc(3_000_000, 'copied ');
     writeFileSync(path.join(dir, 'in'), data, { mode: 0o750 });
@@ -39,6 +40,16 @@ export default async function program(check) {
     const res = await ok(['ssh', name, '--', 'echo by ssh; id -u']);
     assert.equal(res.stdout, 'by ssh\n0\n');
   });
+  await check('msb logs, which follow', ['Sandbox.logStream'], async () => {
+    const child = spawn(process.env.COVE_MSB, ['logs', '-f', name]);
+    let seen = '';
+    child.stdout.on('data', (data) => { seen += data; });
+    await until('what a command writes', async () => {
+      await ok(['exec', name, '--', 'echo', 'written for the log']);
+      return seen.includes('written for the log');
+    });
+    child.kill();
+  });
   await check('msb volume', ['Volume.list'], async () => {
     const volume = nameOf('data');
     await ok(['volume', 'create', volume]);
@@ -54,7 +65,7 @@ export default async function program(check) {
     assert.match(res.stdout, /closed/);
     await ok(['stop', box]);
   });
-  await check('msb rm', ['Sandbox.remove'], async () => {
+  await check('msb rm', ['smoke', 'Sandbox.remove'], async () => {
     await ok(['stop', name]);
     await ok(['rm', name]);
     assert.notEqual((await msb(['inspect', name])).code, 0);

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/http"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -179,27 +180,37 @@ type Router struct {
 	mux    *http.ServeMux
 	source string
 	log    *slog.Logger
+	routes []string
 }
 
 // NewRouter returns a router of a part of the product without routes.
 func NewRouter(source string, log *slog.Logger) *Router {
-	rt := &Router{http.NewServeMux(), source, log}
-	rt.On("/", func(_ http.ResponseWriter, r *http.Request) error { return Unserved(r.Method + " " + r.URL.Path) })
+	rt := &Router{mux: http.NewServeMux(), source: source, log: log}
+	rt.mux.HandleFunc("/", rt.serve(func(_ http.ResponseWriter, r *http.Request) error { return Unserved(r.Method + " " + r.URL.Path) }))
 	return rt
 }
 
+// Routes lists the patterns that are served.
+func (rt *Router) Routes() []string { return slices.Clone(rt.routes) }
+
 // On serves a pattern of [http.ServeMux].
 func (rt *Router) On(pattern string, h Handler) {
-	rt.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+	rt.routes = append(rt.routes, pattern)
+	rt.mux.HandleFunc(pattern, rt.serve(h))
+}
+
+func (rt *Router) serve(h Handler) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
 		if err := h(w, r); err != nil {
 			rt.fail(w, r, err)
 		}
-	})
+	}
 }
 
 // OnUpload serves a pattern whose requests have content of any size as their body, which
 // take reads. Its value is the answer.
 func (rt *Router) OnUpload(pattern string, take func(r *http.Request) (status int, v any, err error)) {
+	rt.routes = append(rt.routes, pattern)
 	rt.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 		var status int
 		limits.Receive(w, r, func() (v any, err error) {

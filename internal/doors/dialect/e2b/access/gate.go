@@ -31,6 +31,8 @@ const (
 	Envd gate.Purpose = "envd"
 	// Traffic gives access to the ports of a sandbox.
 	Traffic gate.Purpose = "traffic"
+	// Volume gives access to the content of a volume.
+	Volume gate.Purpose = "volume"
 )
 
 // ErrToken is the error for a missing or wrong token, in the product's words.

@@ -4,6 +4,7 @@ package answer
 import (
 	"encoding/json"
 	"net/http"
+	"strings"
 
 	"github.com/cove-sh/cove/internal/doors/dialect/sdkdoor"
 	"github.com/cove-sh/cove/internal/limits"
@@ -63,6 +64,12 @@ func Error(w http.ResponseWriter, err error) {
 // Fail writes an error that does not come from the service.
 func Fail(w http.ResponseWriter, status int, message string) {
 	JSON(w, status, Failure{Code: status, Message: message})
+}
+
+// Volume writes an error of a volume's content, whose code is a word.
+func Volume(w http.ResponseWriter, status int, message string) {
+	code := strings.ToLower(strings.ReplaceAll(http.StatusText(status), " ", "_"))
+	JSON(w, status, map[string]string{"code": code, "message": message})
 }
 
 // Plain writes a text, as the product's gateway does before it knows the sandbox.

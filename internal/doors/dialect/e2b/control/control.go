@@ -5,11 +5,11 @@ package control
 import (
 	"log/slog"
 	"net/http"
-	"strings"
 
 	"github.com/cove-sh/cove/internal/doors/dialect/e2b/access"
 	"github.com/cove-sh/cove/internal/doors/dialect/e2b/answer"
 	"github.com/cove-sh/cove/internal/doors/dialect/sdkdoor"
+	"github.com/cove-sh/cove/internal/doors/dialect/volumefiles"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -24,26 +24,33 @@ type Config struct {
 }
 
 type plane struct {
-	cfg    Config
-	routes []sdkdoor.Route[handler]
+	cfg       Config
+	routes    []sdkdoor.Route[handler]
+	content   []sdkdoor.Route[contentHandler]
+	announced announced
+	volumes   *volumefiles.Opener
 }
 
 // New returns the handler of the plane.
 func New(cfg Config) http.Handler {
-	p := &plane{cfg: cfg}
-	p.routes = p.table()
+	p := &plane{cfg: cfg, volumes: volumefiles.New(cfg.Service)}
+	p.routes, p.content = p.table(), p.contentRoutes()
 	return p
 }
 
-// Open reports whether a request needs no key: it asks whether the server is
-// there, or for contents of volumes, which are not served and have tokens of their own.
-func Open(r *http.Request) bool {
-	return r.URL.Path == "/health" || strings.HasPrefix(r.URL.Path, "/volumecontent/")
-}
+// Routes lists what is served, as METHOD /pattern.
+func (p *plane) Routes() []string { return append(sdkdoor.List(p.routes), sdkdoor.List(p.content)...) }
+
+// Open reports whether a request needs no key: it asks whether the server is there.
+func Open(r *http.Request) bool { return r.URL.Path == "/health" }
 
 func (p *plane) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path == "/health" {
 		w.WriteHeader(http.StatusNoContent)
+		return
+	}
+	if _, ok := VolumeOf(r); ok {
+		p.serveContent(w, r)
 		return
 	}
 	found, args, allowed := sdkdoor.Find(p.routes, r)

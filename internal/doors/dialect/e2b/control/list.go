@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cove-sh/cove/internal/doors/dialect/e2b/access"
+	"github.com/cove-sh/cove/internal/doors/dialect/volumefiles"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -118,6 +119,9 @@ func (p *plane) find(ctx context.Context, q *query) (found []sandbox.Sandbox, ru
 }
 
 func (q *query) matches(box *sandbox.Sandbox, template string) bool {
+	if box.Metadata[volumefiles.Tag] != "" {
+		return false // it works for clients, and is none of theirs
+	}
 	for key, value := range q.metadata {
 		if there, ok := box.Metadata[key]; !ok || there != value {
 			return false

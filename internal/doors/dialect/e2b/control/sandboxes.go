@@ -30,6 +30,8 @@ type createBody struct {
 	EnvVars         map[string]string `json:"envVars"`
 	Network         *egress           `json:"network"`
 	VolumeMounts    []volumeMount     `json:"volumeMounts"`
+	// Secure is of older clients: sandboxes always are.
+	Secure bool `json:"secure"`
 	// These are refused.
 	MCP json.RawMessage `json:"mcp"`
 	IAM *struct {

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"strings"
@@ -34,7 +35,8 @@ type template struct {
 func viewTemplate(t *sandbox.Template) template {
 	v := template{
 		TemplateID: t.Name, BuildID: t.Digest, Public: true, Aliases: append([]string{t.Name}, t.Aliases...), BuildCount: t.Version,
-		CPUCount: t.Resources.VCPUs, MemoryMB: t.Resources.MemoryMiB, DiskSizeMB: t.Resources.DiskMiB, EnvdVersion: envdVersion,
+		CPUCount: cmp.Or(t.Resources.VCPUs, sandbox.DefaultVCPUs), MemoryMB: cmp.Or(t.Resources.MemoryMiB, sandbox.DefaultMemoryMiB), DiskSizeMB: cmp.Or(t.Resources.DiskMiB, sandbox.DefaultDiskMiB),
+		EnvdVersion: envdVersion,
 		BuildStatus: map[sandbox.TemplateState]string{
 			sandbox.TemplateReady: "ready", sandbox.TemplateBuilding: "building", sandbox.TemplateFailed: "error", sandbox.TemplateAvailable: "waiting",
 		}[t.State],
@@ -61,6 +63,9 @@ func (p *plane) listTemplates(_ http.ResponseWriter, r *http.Request, _ []string
 // alias serves the template that has a name.
 func (p *plane) alias(_ http.ResponseWriter, r *http.Request, args []string) (*response, error) {
 	t, err := p.template(r.Context(), args[0])
+	if err == nil && t.State == sandbox.TemplateFailed && t.Version == 0 {
+		err = noTemplate(args[0])
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -79,6 +84,26 @@ func (p *plane) template(ctx context.Context, ref string) (*sandbox.Template, er
 		return nil, aboutTemplate(ref, err)
 	}
 	return t, nil
+}
+
+type publishBody struct {
+	Public *bool `json:"public"`
+}
+
+// publish answers that a template is for all teams, as they all are.
+func (p *plane) publish(r *http.Request, args []string, body *publishBody) (*response, error) {
+	caller, _ := sandbox.CallerOf(r.Context())
+	if err := caller.Need(sandbox.ScopeTemplatesWrite); err != nil {
+		return nil, err
+	}
+	if body.Public == nil || !*body.Public {
+		return nil, invalid("public: all teams of a server share its templates; none can be hidden")
+	}
+	t, err := p.template(r.Context(), args[0])
+	if err != nil {
+		return nil, err
+	}
+	return &response{http.StatusOK, map[string][]string{"names": {t.Name}}}, nil
 }
 
 // deleteTemplate removes a template or a snapshot: E2B's snapshots are templates.

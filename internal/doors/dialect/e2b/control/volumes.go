@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 
+	"github.com/cove-sh/cove/internal/doors/dialect/e2b/access"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -24,8 +25,7 @@ func (p *plane) listVolumes(_ http.ResponseWriter, r *http.Request, _ []string) 
 	return &response{http.StatusOK, out}, nil
 }
 
-// openVolume is a volume with the token for its contents, which are not served:
-// the token opens nothing.
+// openVolume is a volume with the token for its contents.
 type openVolume struct {
 	volume
 	Token string `json:"token"`
@@ -43,22 +43,27 @@ func (p *plane) createVolume(r *http.Request, _ []string, body *volumeBody) (*re
 	if err != nil {
 		return nil, err
 	}
-	return &response{http.StatusCreated, openVolume{volume{v.ID, v.Name}, noToken}}, nil
+	return &response{http.StatusCreated, p.openVolume(r.Context(), v)}, nil
 }
 
-// noToken stands for the token of a volume.
-const noToken = "none"
+func (p *plane) openVolume(ctx context.Context, v *sandbox.Volume) openVolume {
+	caller, _ := sandbox.CallerOf(ctx)
+	return openVolume{volume{v.ID, v.Name}, p.cfg.Gate.Token(access.Volume, caller, v.ID)}
+}
 
 func (p *plane) getVolume(_ http.ResponseWriter, r *http.Request, args []string) (*response, error) {
 	v, err := p.cfg.Service.GetVolume(r.Context(), args[0])
 	if err != nil {
 		return nil, err
 	}
-	return &response{http.StatusOK, openVolume{volume{v.ID, v.Name}, noToken}}, nil
+	return &response{http.StatusOK, p.openVolume(r.Context(), v)}, nil
 }
 
 func (p *plane) deleteVolume(_ http.ResponseWriter, r *http.Request, args []string) (*response, error) {
 	v, err := p.cfg.Service.GetVolume(r.Context(), args[0])
+	if err == nil {
+		err = p.volumes.Close(r.Context(), v.ID)
+	}
 	if err == nil {
 		err = p.cfg.Service.DeleteVolume(r.Context(), v.ID)
 	}

@@ -30,12 +30,22 @@ func (s processes) Start(ctx context.Context, req *connect.Request[pb.StartReque
 	if err != nil {
 		return err
 	}
-	job, err := s.cfg.Service.Exec(sandbox.WithFollowed(ctx), at.box.ID, *exec, nil)
-	if err != nil {
+	// One call to the sandbox starts the command and follows it, so that a short one costs
+	// no more than it must. Nothing is sent before its beginning.
+	var f *follower
+	job, err := s.cfg.Service.Exec(sandbox.WithFollowed(ctx), at.box.ID, *exec, func(e sandbox.JobEvent) error {
+		if f != nil {
+			return f.event(e)
+		}
+		f = newFollower(req.Header(), func(e *pb.ProcessEvent) error { return out.Send(&pb.StartResponse{Event: e}) })
+		f.err = f.start(e.Job, sandbox.AttachRequest{})
+		return f.err
+	})
+	if f == nil {
 		return s.explainStart(ctx, at, exec, err)
 	}
-	f := newFollower(req.Header(), func(e *pb.ProcessEvent) error { return out.Send(&pb.StartResponse{Event: e}) })
-	return s.follow(ctx, at.box.ID, job, sandbox.AttachRequest{}, f)
+	defer f.close()
+	return s.end(ctx, at.box.ID, job, err, f)
 }
 
 // command returns the request for a job. The job ends at the call's deadline, not when
@@ -121,6 +131,11 @@ func (s processes) follow(ctx context.Context, id string, job *sandbox.Job, from
 	if job.State == sandbox.JobRunning || from == (sandbox.AttachRequest{}) {
 		job, err = s.cfg.Service.Attach(ctx, id, job.ID, from, f.event)
 	}
+	return s.end(ctx, id, job, err, f)
+}
+
+// end tells the end of a job, or why it is not followed any more.
+func (s processes) end(ctx context.Context, id string, job *sandbox.Job, err error, f *follower) error {
 	switch {
 	case f.err != nil:
 		return f.err // the reader is gone, or was too slow

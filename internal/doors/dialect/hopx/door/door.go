@@ -23,7 +23,7 @@ import (
 const Prefix = "/hopx"
 
 // Tested says with which versions of the SDK the door is tested.
-const Tested = "@hopx-ai/sdk 0.5.1 (JavaScript)"
+const Tested = "@hopx-ai/sdk 0.3.8 to 0.5.1 (JavaScript)"
 
 // The names at which clients look for the product. They lead here where an operator
 // has the server answer to them.

@@ -6,9 +6,11 @@ import (
 	"crypto/rand"
 	"errors"
 	"io"
+	"maps"
 	"mime"
 	"mime/multipart"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/cove-sh/cove/internal/clip"
@@ -37,6 +39,9 @@ var streams = map[string]func(*exchange){
 	"GET /terminal":        socket((*connection).terminal),
 	"GET /files/watch":     socket((*connection).watch),
 }
+
+// Streams lists the routes of an agent that are not JSON both ways, as METHOD /path.
+func Streams() []string { return slices.Sorted(maps.Keys(streams)) }
 
 // download sends a file as it is.
 func (x *exchange) download() {

@@ -3,7 +3,6 @@ package door
 import (
 	"cmp"
 	"net/http"
-	"net/url"
 	"strings"
 
 	"github.com/cove-sh/cove/internal/doors/dialect/sdkdoor"
@@ -94,15 +93,8 @@ func (x *exchange) origin() string {
 	if x.d.cfg.Trusted(x.r) {
 		return ""
 	}
-	scheme := "http"
-	if x.r.TLS != nil {
-		scheme = "https"
-	}
 	_, base := x.d.cfg.Address()
-	if own, err := url.Parse(base); err == nil && strings.EqualFold(own.Host, x.r.Host) {
-		scheme = own.Scheme
-	}
-	return scheme + "://" + x.r.Host
+	return sdkdoor.Origin(x.r, base)
 }
 
 // agentURL is where the client of a request reaches the agent of a sandbox: by the

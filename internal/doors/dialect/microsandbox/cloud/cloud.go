@@ -21,6 +21,7 @@ import (
 
 	"github.com/cove-sh/cove/internal/doors/dialect/gate"
 	"github.com/cove-sh/cove/internal/doors/dialect/sdkdoor"
+	"github.com/cove-sh/cove/internal/doors/dialect/volumefiles"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -63,6 +64,8 @@ type Door struct {
 	cfg    Config
 	routes []sdkdoor.Route[handler]
 	served http.Handler
+	// volumes opens the files of volumes.
+	volumes *volumefiles.Opener
 
 	mu sync.Mutex
 	// conns are the WebSockets of each sandbox, by its id; guarded by mu.
@@ -71,7 +74,7 @@ type Door struct {
 
 // New returns a door.
 func New(cfg Config) *Door {
-	d := &Door{cfg: cfg, conns: map[string]map[*conn]struct{}{}}
+	d := &Door{cfg: cfg, volumes: volumefiles.New(cfg.Service), conns: map[string]map[*conn]struct{}{}}
 	d.routes = d.allRoutes()
 	d.served = cfg.Bound(http.HandlerFunc(d.route))
 	return d

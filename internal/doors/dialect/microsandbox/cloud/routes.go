@@ -21,7 +21,7 @@ type handler func(w http.ResponseWriter, r *http.Request, args []string) error
 // allRoutes are all that is served. Routes by id come after those by name.
 func (d *Door) allRoutes() []sdkdoor.Route[handler] {
 	on := sdkdoor.On[handler]
-	return []sdkdoor.Route[handler]{
+	return append([]sdkdoor.Route[handler]{
 		on(http.MethodPost, "/v1/sandboxes", d.create),
 		on(http.MethodGet, "/v1/sandboxes", d.list),
 		on(http.MethodGet, "/v1/sandboxes/by-name/*", d.byName(d.get)),
@@ -37,8 +37,11 @@ func (d *Door) allRoutes() []sdkdoor.Route[handler] {
 		on(http.MethodGet, "/v1/volumes", d.listVolumes),
 		on(http.MethodPost, "/v1/volumes", d.createVolume),
 		on(http.MethodDelete, "/v1/volumes/*", d.deleteVolume),
-	}
+	}, d.volumeFileRoutes()...)
 }
+
+// Routes lists what is served, as METHOD /pattern.
+func (d *Door) Routes() []string { return sdkdoor.List(d.routes) }
 
 // route serves a request of a caller who is authenticated.
 func (d *Door) route(w http.ResponseWriter, r *http.Request) {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/cove-sh/cove/internal/doors/dialect"
 	"github.com/cove-sh/cove/internal/doors/dialect/sdkdoor"
+	"github.com/cove-sh/cove/internal/doors/dialect/volumefiles"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -214,7 +215,9 @@ func (d *Door) list(w http.ResponseWriter, r *http.Request, _ []string) error {
 	}
 	rows := []box{}
 	for i := range page.Items {
-		rows = append(rows, view(&page.Items[i]))
+		if page.Items[i].Metadata[volumefiles.Tag] == "" { // which works for clients, and is none of theirs
+			rows = append(rows, view(&page.Items[i]))
+		}
 	}
 	var next *string
 	if page.NextCursor != "" {

@@ -75,12 +75,12 @@ func (d *Door) deleteVolume(w http.ResponseWriter, r *http.Request, args []strin
 	if !strings.HasPrefix(args[0], volumePrefix) { // a name of another's kind
 		return errNoVolume(args[0])
 	}
-	err := d.cfg.Service.DeleteVolume(r.Context(), args[0])
-	if code := sandbox.CodeOf(err); code == sandbox.CodeNotFound || code == sandbox.CodeInvalid {
-		return errNoVolume(args[0])
+	err := d.volumes.Close(r.Context(), args[0])
+	if err == nil {
+		err = d.cfg.Service.DeleteVolume(r.Context(), args[0])
 	}
 	if err != nil {
-		return err
+		return aboutVolume(args[0], err)
 	}
 	writeJSON(w, map[string]string{"message": "volume removed"})
 	return nil

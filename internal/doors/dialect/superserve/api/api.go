@@ -27,7 +27,7 @@ import (
 const Prefix = "/superserve"
 
 // Tested says with which version of the SDK the door is tested.
-const Tested = "@superserve/sdk 0.8.1 (JavaScript)"
+const Tested = "@superserve/sdk 0.7.8 to 0.8.1 (JavaScript)"
 
 // tokenPurpose is what tokens give access to: the data plane of a sandbox.
 const tokenPurpose gate.Purpose = "data plane"

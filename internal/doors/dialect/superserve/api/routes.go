@@ -68,6 +68,12 @@ func (d *Door) dataRoutes() []sdkdoor.Route[handler] {
 	}
 }
 
+// Routes lists what is served of the control plane, and of a sandbox's data plane, as METHOD
+// /pattern.
+func (d *Door) Routes() (control, data []string) {
+	return sdkdoor.List(d.control), sdkdoor.List(d.data)
+}
+
 // plane serves a table of routes to callers who are authenticated.
 func (d *Door) plane(routes []sdkdoor.Route[handler]) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

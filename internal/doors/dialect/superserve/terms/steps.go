@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/cove-sh/cove/internal/doors/dialect"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -72,14 +73,14 @@ func addSteps(s *sandbox.TemplateSpec, steps []Step) error {
 				return invalid("build_spec.steps[%d].workdir has a line break or NUL", i)
 			}
 			now.dir = absolute(now.dir, step.WorkDir)
-			s.Run = append(s.Run, sandbox.TemplateStep{Run: "mkdir -p " + quote(now.dir) + " && chown " + now.user + " " + quote(now.dir), WorkDir: "/"})
+			s.Run = append(s.Run, sandbox.TemplateStep{Run: "mkdir -p " + dialect.Quote(now.dir) + " && chown " + now.user + " " + dialect.Quote(now.dir), WorkDir: "/"})
 		case step.User != nil:
 			if !userName.MatchString(step.User.Name) {
 				return invalid("build_spec.steps[%d].user.name %.80q must be 1 to 31 of a-z, 0-9, _ and -, and begin with a letter or _", i, step.User.Name)
 			}
 			now.user = step.User.Name
 			s.User = now.user
-			s.Run = append(s.Run, sandbox.TemplateStep{Run: step.User.command(), WorkDir: "/"})
+			s.Run = append(s.Run, sandbox.TemplateStep{Run: dialect.MakeUser(step.User.Name, step.User.Sudo), WorkDir: "/"})
 		default:
 			return invalid("build_spec.steps[%d] must have one of run, env, workdir and user", i)
 		}
@@ -113,26 +114,12 @@ func (t *setting) command(run string, all map[string]string) sandbox.TemplateSte
 	return step
 }
 
-// command makes the user, with what images have: some have no id or grep.
-func (u *StepUser) command() string {
-	run := "set -e\nfound=\nwhile IFS=: read -r name _; do if [ \"$name\" = " + u.Name + " ]; then found=1; fi; done < /etc/passwd\n" +
-		"if [ \"$found\" ]; then :; elif command -v useradd >/dev/null; then useradd -m -s /bin/sh " + u.Name + "; else adduser -D -s /bin/sh " + u.Name + "; fi"
-	if u.Sudo {
-		run += "\ncommand -v sudo >/dev/null || { apt-get update -q && apt-get install -qy --no-install-recommends sudo; }\n" +
-			"mkdir -p /etc/sudoers.d\necho '" + u.Name + " ALL=(ALL) NOPASSWD: ALL' > /etc/sudoers.d/" + u.Name + "\nchmod 0440 /etc/sudoers.d/" + u.Name
-	}
-	return run
-}
-
 func absolute(base, dir string) string {
 	if path.IsAbs(dir) {
 		return path.Clean(dir)
 	}
 	return path.Join("/", base, dir)
 }
-
-// quote quotes a word for a shell.
-func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
 func invalid(format string, args ...any) error {
 	return sandbox.Errorf(sandbox.CodeInvalid, format, args...)

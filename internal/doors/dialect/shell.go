@@ -1,0 +1,19 @@
+package dialect
+
+import "strings"
+
+// Quote returns a text as one word of a shell.
+func Quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
+
+// MakeUser returns the command of a template's step that makes a user, if missing, with
+// what images have: some have no id or grep. With sudo, the user becomes root without a
+// password. The name must be one that no shell takes for anything else.
+func MakeUser(name string, sudo bool) string {
+	run := "set -e\nfound=\nwhile IFS=: read -r name _; do if [ \"$name\" = " + name + " ]; then found=1; fi; done < /etc/passwd\n" +
+		"if [ \"$found\" ]; then :; elif command -v useradd >/dev/null; then useradd -m -s /bin/sh " + name + "; else adduser -D -s /bin/sh " + name + "; fi"
+	if sudo {
+		run += "\ncommand -v sudo >/dev/null || { apt-get update -q && apt-get install -qy --no-install-recommends sudo; }\n" +
+			"mkdir -p /etc/sudoers.d\necho '" + name + " ALL=(ALL) NOPASSWD: ALL' > /etc/sudoers.d/" + name + "\nchmod 0440 /etc/sudoers.d/" + name
+	}
+	return run
+}
