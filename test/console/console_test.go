@@ -38,7 +38,7 @@ func TestConsole(t *testing.T) {
 		t.Run("terminal", func(t *testing.T) { p.t = t; terminal(p, parent.ID) })
 		t.Run("files", func(t *testing.T) { p.t = t; files(p, d, parent.ID) })
 		t.Run("code", func(t *testing.T) { p.t = t; code(p, d, parent.ID) })
-		t.Run("network", func(t *testing.T) { p.t = t; network(p, d, parent.ID) })
+		t.Run("network", func(t *testing.T) { p.t = t; networkLog(p, d, parent.ID) })
 		t.Run("compare and merge", func(t *testing.T) {
 			p.t = t
 			d.Sh(t, fork.ID, "echo more >> answer.py; echo theirs > both.txt")
@@ -178,7 +178,7 @@ type("Page", (), {"_repr_html_": lambda self: page})()`, false)
 	p.waitFor(`!document.querySelector(".cell.running")`)
 }
 
-func network(p *tab, d *covetest.Daemon, id string) {
+func networkLog(p *tab, d *covetest.Daemon, id string) {
 	if _, err := d.Client.SetNetwork(p.t.Context(), id, sandbox.NetworkPolicy{Preset: sandbox.NetworkNone}); err != nil {
 		p.t.Fatal(err)
 	}

@@ -11,7 +11,6 @@ export type Build = Schemas["Build"];
 export type Approval = Schemas["Approval"];
 export type NetworkEvent = Schemas["NetworkEvent"];
 export type NetworkPolicy = Schemas["NetworkPolicy"];
-export type StatsPoint = Schemas["StatsPoint"];
 export type FileInfo = Schemas["FileInfo"];
 export type Template = Schemas["Template"];
 export type Diff = Schemas["Diff"];
