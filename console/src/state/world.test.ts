@@ -5,6 +5,13 @@ import { apply, EMPTY, KEEP, listed, together, unheard } from "./world";
 
 const box = (id: string, state = "running") => ({ id, state }) as Sandbox;
 
+const click = (id: string, sandbox_id: string) => ({
+  id,
+  kind: "computer",
+  sandbox_id,
+  computer: { action: "input" as const, detail: "click" },
+});
+
 describe("apply", () => {
   it("adds and changes, and leaves the world before as it was", () => {
     const one = apply(EMPTY, [{ kind: "sandbox", sandbox: box("a") }]);
@@ -36,6 +43,9 @@ describe("apply", () => {
   it("bounds what a flood brings", () => {
     const jobs = Array.from({ length: KEEP.jobs + 5 }, (_, i) => ({ kind: "job", job: { id: `j${i}`, sandbox_id: "a" } as Job }));
     expect(apply(EMPTY, jobs).jobs.get("a")!.size).toBe(KEEP.jobs);
+    const clicks = Array.from({ length: KEEP.actions + 5 }, (_, i) => click(`e${i}`, "a"));
+    const kept = apply(EMPTY, clicks).actions.get("a")!;
+    expect([kept.length, kept.at(-1)!.id]).toEqual([KEEP.actions, `e${KEEP.actions + 4}`]);
   });
   it.each([
     { kind: "sandbox", sandbox: box("a", "killed") },
@@ -44,18 +54,20 @@ describe("apply", () => {
     const of = (id: string) => [
       { kind: "sandbox", sandbox: box(id) },
       { kind: "job", job: { id: "j", sandbox_id: id } as Job },
+      click("e", id),
     ];
     const before = apply(EMPTY, [...of("a"), ...of("b")]);
     const after = apply(before, [end]);
-    expect([...after.jobs.keys()]).toEqual(["b"]);
+    expect([[...after.jobs.keys()], [...after.actions.keys()]]).toEqual([["b"], ["b"]]);
     expect(before.jobs.size).toBe(2);
   });
   it("does not take up again what comes late of a sandbox that ended", () => {
     const world = apply(EMPTY, [
       { kind: "sandbox", sandbox: box("a", "failed") },
       { kind: "job", job: { id: "j", sandbox_id: "a" } as Job },
+      click("e", "a"),
     ]);
-    expect(world.jobs.size).toBe(0);
+    expect([world.jobs.size, world.actions.size]).toEqual([0, 0]);
   });
   it("keeps the sandboxes that ended last, and all that live", () => {
     const end = (i: number) => ({ ...box(`s${i}`, "killed"), ended_at: new Date(1e12 + i * 1000).toISOString() });

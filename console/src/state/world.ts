@@ -1,6 +1,6 @@
 // What the console knows, and how an event of the server changes it: pure, so
 // that it is tested without a browser.
-import type { Approval, Build, Job, Sandbox, Snapshot } from "../api/client";
+import type { Approval, Build, Job, Sandbox, Schemas, Snapshot } from "../api/client";
 
 /** The kinds of events that are followed: all but samples, of which those of one sandbox are asked for where they are shown. */
 export const KINDS = [
@@ -10,6 +10,7 @@ export const KINDS = [
   "snapshot_deleted",
   "job",
   "build",
+  "computer",
   "approval.asked",
   "approval.answered",
   "approval.expired",
@@ -28,6 +29,7 @@ export interface CoveEvent {
   job?: Job;
   build?: Build;
   approval?: Approval;
+  computer?: Schemas["ComputerAction"];
 }
 
 export interface World {
@@ -36,6 +38,8 @@ export interface World {
   /** The newest jobs of each sandbox that said something. */
   jobs: ReadonlyMap<string, ReadonlyMap<string, Job>>;
   builds: ReadonlyMap<string, Build>;
+  /** What was done last with each computer, as events, the oldest first. */
+  actions: ReadonlyMap<string, readonly CoveEvent[]>;
   /** The open questions of network policies. */
   approvals: ReadonlyMap<string, Approval>;
 }
@@ -45,11 +49,12 @@ export const EMPTY: World = {
   snapshots: new Map(),
   jobs: new Map(),
   builds: new Map(),
+  actions: new Map(),
   approvals: new Map(),
 };
 
 /** Bounds of what is kept, of each sandbox, and of ended sandboxes at all. */
-export const KEEP = { jobs: 300, ended: 2000 };
+export const KEEP = { jobs: 300, actions: 50, ended: 2000 };
 
 export function isEnded(s: Pick<Sandbox, "state">): boolean {
   return s.state === "killed" || s.state === "failed";
@@ -70,6 +75,7 @@ export function apply(world: World, events: readonly CoveEvent[]): World {
   // What ran in a sandbox that has ended is not shown any more.
   const forget = (id: string) => {
     if (next.jobs.has(id)) own("jobs").delete(id);
+    if (next.actions.has(id)) own("actions").delete(id);
   };
   const over = (id: string) => {
     const s = next.sandboxes.get(id);
@@ -93,6 +99,9 @@ export function apply(world: World, events: readonly CoveEvent[]): World {
     } else if (ev.kind === "job" && ev.job && id && !over(id)) {
       const jobs = own<ReadonlyMap<string, Job>>("jobs");
       jobs.set(id, bounded(new Map(jobs.get(id)).set(ev.job.id, ev.job), KEEP.jobs));
+    } else if (ev.computer && id && !over(id)) {
+      const actions = own<readonly CoveEvent[]>("actions");
+      actions.set(id, [...(actions.get(id) ?? []), ev].slice(-KEEP.actions));
     }
   }
   if (fresh.has("sandboxes")) dropOldest(own<Sandbox>("sandboxes"));
