@@ -46,6 +46,8 @@ func TestConsole(t *testing.T) {
 		t.Run("hostile names", func(t *testing.T) { p.t = t; hostileNames(p, d) })
 		t.Run("read-only key", func(t *testing.T) { readOnly(signInWith(t, d, chrome, sandbox.ScopeSandboxesRead), d, parent.ID) })
 		t.Run("every page", func(t *testing.T) { p.t = t; everyPage(p, parent.ID) })
+		t.Run("webhooks", func(t *testing.T) { p.t = t; webhooks(p, d) })
+		t.Run("bad network", func(t *testing.T) { badNetwork(t, d, chrome) })
 		t.Run("server restarts", func(t *testing.T) {
 			p.t = t
 			p.visit("/approvals")
@@ -76,7 +78,7 @@ func TestConsole(t *testing.T) {
 				t.Errorf("the server answers %d after signing out", status)
 			}
 		})
-	}, "--listen", "127.0.0.1:0")
+	}, "--listen", "127.0.0.1:0", "--webhooks-allow-private")
 }
 
 func terminal(p *tab, id string) {
@@ -257,7 +259,7 @@ func readOnly(p *tab, d *covetest.Daemon, id string) {
 
 // everyPage looks at each page in light, in dark, and on a telephone.
 func everyPage(p *tab, id string) {
-	pages := []string{"/", "/approvals", "/compare", "/computers", "/templates", "/volumes", "/secrets", "/keys", "/audit", "/server", "/connect"}
+	pages := []string{"/", "/approvals", "/compare", "/computers", "/templates", "/volumes", "/webhooks", "/secrets", "/keys", "/audit", "/server", "/connect"}
 	for _, tab := range []string{"jobs", "network", "previews", "metrics", "history", "settings"} {
 		pages = append(pages, "/s/"+id+"/"+tab)
 	}
