@@ -139,6 +139,30 @@ type Window struct {
 	Hidden bool `json:"hidden,omitempty"`
 }
 
+// ActionKind says what a call has done with a computer.
+type ActionKind string
+
+// The kinds of actions.
+const (
+	ActionInput     ActionKind = "input"
+	ActionClipboard ActionKind = "clipboard"
+	ActionWindow    ActionKind = "window"
+	ActionOpen      ActionKind = "open"
+)
+
+// ComputerAction is what a call has done with a computer: never what was typed or
+// copied, nor more of an address than its host. What people do in a live view is not
+// told.
+type ComputerAction struct {
+	Action ActionKind `json:"action"`
+	// Detail says what: the types of inputs, what became of a window, the host of an
+	// address.
+	Detail string `json:"detail,omitempty"`
+	// CursorX and CursorY are where the pointer is after inputs.
+	CursorX *int `json:"cursor_x,omitempty"`
+	CursorY *int `json:"cursor_y,omitempty"`
+}
+
 // WindowAction is what is done to a window.
 type WindowAction string
 

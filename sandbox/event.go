@@ -33,6 +33,8 @@ const (
 	EventJob EventKind = "job"
 	// EventBuild tells of a template's build that was made or changed.
 	EventBuild EventKind = "build"
+	// EventComputer tells what a call has done with a computer: see [ComputerAction].
+	EventComputer EventKind = "computer"
 	// EventStats tells what a running sandbox uses, every [StatsInterval].
 	EventStats EventKind = "stats"
 	// EventNetwork tells what a sandbox tried to reach. Only streams of one sandbox
@@ -47,7 +49,7 @@ const (
 )
 
 // EventKinds are the kinds that can be asked for.
-var EventKinds = []EventKind{EventSandbox, EventSandboxDeleted, EventSnapshot, EventSnapshotDeleted, EventJob, EventBuild, EventStats, EventNetwork,
+var EventKinds = []EventKind{EventSandbox, EventSandboxDeleted, EventSnapshot, EventSnapshotDeleted, EventJob, EventBuild, EventComputer, EventStats, EventNetwork,
 	EventApprovalAsked, EventApprovalAnswered, EventApprovalExpired}
 
 // Event is something that has happened. Of the fields after SandboxID one is set, by
@@ -72,6 +74,8 @@ type Event struct {
 	Stats      *StatsPoint   `json:"stats,omitempty"`
 	Network    *NetworkEvent `json:"network,omitempty"`
 	Approval   *Approval     `json:"approval,omitempty"`
+	// Computer is what was done with the screen of a computer.
+	Computer *ComputerAction `json:"computer,omitempty"`
 }
 
 // EventsOldest, as [FollowEventsRequest].After, begins with the oldest event that is

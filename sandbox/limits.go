@@ -67,6 +67,8 @@ const (
 	MaxPatchFileBytes = 1 << 20
 	MaxPatchBytes     = 4 << 20
 	MaxDiffPaths      = 64
+	// MaxResolved bounds the paths of which a merge says who wins.
+	MaxResolved = 10_000
 	// MaxTryOutput is what is returned of each stream of an attempt.
 	MaxTryOutput = 64 << 10
 

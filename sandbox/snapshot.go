@@ -195,6 +195,9 @@ type MergeRequest struct {
 	Kind MergeKind `json:"kind,omitempty"`
 	// Policy is for "files" only.
 	Policy MergePolicy `json:"policy,omitempty"`
+	// Resolve says, for "files", who wins at or below each of these absolute paths:
+	// "ours" or "theirs", whatever Policy says. The deepest one counts.
+	Resolve map[string]MergePolicy `json:"resolve,omitempty"`
 	// Paths selects, for "files", changes at or below these absolute paths.
 	Paths []string `json:"paths,omitempty"`
 	// KillWinner ends the winner after a merge of files.
@@ -209,8 +212,8 @@ type Conflict struct {
 	Theirs ChangeKind `json:"theirs"`
 }
 
-// MergeResult tells what a merge did. Merged is false if conflicts stopped it;
-// nothing was changed then.
+// MergeResult tells what a merge did. Merged is false if conflicts stopped it: nothing
+// was changed then, and Conflicts are those that nobody wins.
 type MergeResult struct {
 	Merged    bool       `json:"merged"`
 	Kind      MergeKind  `json:"kind"`

@@ -2,6 +2,7 @@ import { useComputed, useSignal, useSignalEffect } from "@preact/signals";
 import type { ComponentType, JSX } from "preact";
 import { useEffect } from "preact/hooks";
 import { Link, Route, Router, Switch, useLocation } from "wouter-preact";
+import { late, timed } from "./api/client";
 import { session } from "./api/session";
 import { clock } from "./lib/format";
 import { label } from "./lib/text";
@@ -24,18 +25,21 @@ function lazy<P extends object>(load: () => Promise<ComponentType<P>>): (props: 
   return function Lazy(props: P) {
     const ready = useSignal(!!loadedPage);
     const error = useSignal("");
+    // A part that is asked for while there is no connection is asked for again when there is one.
+    const connected = connection.value === "events";
     useEffect(() => {
       if (loadedPage) return;
-      load().then(
+      timed(load()).then(
         (c) => {
           loadedPage = c;
           ready.value = true;
+          error.value = "";
         },
         () => {
           error.value = "This part of the console could not be loaded. If the server was updated, reload the page.";
         },
       );
-    }, []);
+    }, [connected]);
     if (error.value) return <Failure error={error.value} again={() => location.reload()} />;
     const Page = loadedPage;
     return ready.value && Page ? <Page {...props} /> : <Loading />;
@@ -48,6 +52,7 @@ const ComparePage = lazy(() => import("./pages/compare").then((m) => m.ComparePa
 const ComputersPage = lazy(() => import("./pages/computers").then((m) => m.ComputersPage));
 const TemplatesPage = lazy(() => import("./pages/templates").then((m) => m.TemplatesPage));
 const VolumesPage = lazy(() => import("./pages/volumes").then((m) => m.VolumesPage));
+const WebhooksPage = lazy(() => import("./pages/webhooks").then((m) => m.WebhooksPage));
 const SecretsPage = lazy(() => import("./pages/secrets").then((m) => m.SecretsPage));
 const KeysPage = lazy(() => import("./pages/keys").then((m) => m.KeysPage));
 const AuditPage = lazy(() => import("./pages/audit").then((m) => m.AuditPage));
@@ -122,6 +127,7 @@ function Shell() {
         />
       </div>
       <main id="main" tabIndex={-1}>
+        <Trouble />
         <Switch>
           <Route path="/" component={HomePage} />
           <Route path="/s/:id/:tab?">{(p) => <SandboxPage id={decodeURIComponent(p.id)} tab={p.tab} />}</Route>
@@ -130,6 +136,7 @@ function Shell() {
           <Route path="/computers">{() => <ComputersPage />}</Route>
           <Route path="/templates">{() => <TemplatesPage />}</Route>
           <Route path="/volumes">{() => <VolumesPage />}</Route>
+          <Route path="/webhooks">{() => <WebhooksPage />}</Route>
           <Route path="/secrets">{() => <SecretsPage />}</Route>
           <Route path="/keys">{() => <KeysPage />}</Route>
           <Route path="/audit">{() => <AuditPage />}</Route>
@@ -155,6 +162,20 @@ function Shell() {
           }}
         />
       )}
+    </div>
+  );
+}
+
+/** Trouble says that what is shown may be old, or is still to come. */
+function Trouble() {
+  const lost = connection.value === "lost";
+  return (
+    <div role="status" class={lost || late.value ? "trouble" : "vh"}>
+      {lost
+        ? "Reconnecting. The server does not answer: what you see may be old."
+        : late.value
+          ? "The connection is slow. What is missing is still on its way."
+          : ""}
     </div>
   );
 }
@@ -190,8 +211,8 @@ function Sidebar({ path }: { path: string }) {
         />
       </div>
       <ul>
-        {NAV.map((n, i) => (
-          <li key={n.to} class={i === 5 || i === 9 ? "gap" : ""}>
+        {NAV.map((n) => (
+          <li key={n.to} class={n.begins ? "gap" : ""}>
             <Link href={n.to} class={at(n.to) ? "on" : ""} aria-current={at(n.to) ? "page" : undefined}>
               <Icon name={n.icon} />
               <span class="grow">{n.text}</span>

@@ -7,5 +7,6 @@ declare module "@novnc/novnc" {
     background: string;
     disconnect(): void;
     focus(): void;
+    blur(): void;
   }
 }

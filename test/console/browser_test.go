@@ -211,13 +211,18 @@ func quote(s string) string {
 // signIn opens the console by a link, as "cove console" does.
 func signIn(t *testing.T, d *covetest.Daemon, browser context.Context) *tab {
 	t.Helper()
+	return signInAt(t, d, browser, d.URL)
+}
+
+// signInAt does so by another address that leads to the daemon.
+func signInAt(t *testing.T, d *covetest.Daemon, browser context.Context, at string) *tab {
+	t.Helper()
 	out, err := d.Command(t.Context(), "console", "--no-open").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	link := strings.TrimSpace(string(out))
-	p := openTab(t, browser, d.URL)
-	p.run(chromedp.Navigate(link))
+	p := openTab(t, browser, at)
+	p.run(chromedp.Navigate(strings.Replace(strings.TrimSpace(string(out)), d.URL, at, 1)))
 	p.waitFor(`!!document.querySelector("nav.side")`)
 	var address string
 	p.eval(`location.href`, &address)
@@ -292,6 +297,16 @@ func (p *tab) accessible(what string) {
 		if v.Impact == "serious" || v.Impact == "critical" {
 			p.t.Errorf("%s: %s (%s): %s", what, v.ID, v.Impact, strings.Join(v.Nodes, "\n  "))
 		}
+	}
+}
+
+// fits fails the test if the page is wider than its window.
+func (p *tab) fits(what string) {
+	p.t.Helper()
+	var wide int
+	p.eval(`document.documentElement.scrollWidth - innerWidth`, &wide)
+	if wide > 0 {
+		p.t.Errorf("%s: the page is %d pixels wider than its window", what, wide)
 	}
 }
 

@@ -1,6 +1,8 @@
 package console
 
 import (
+	"math"
+	"strings"
 	"testing"
 
 	"github.com/chromedp/chromedp"
@@ -60,6 +62,81 @@ func TestComputer(t *testing.T) {
 		if got := d.Sh(t, box.ID, "tr -d k < /tmp/typed"); got != "" {
 			t.Errorf("%q was typed by somebody who only watched", got)
 		}
-		p.picture("computer")
+		p.click("Only watch")
+		film(p, d, box.ID)
 	}, "--listen", "127.0.0.1:0")
+}
+
+// film does things with a computer by calls, and looks at the film of them: a picture
+// after each, of a bounded number, and nothing of what was typed.
+func film(p *tab, d *covetest.Daemon, id string) {
+	t := p.t
+	p.sees("What calls do here is shown as a film")
+	input := func(in ...sandbox.Input) {
+		t.Helper()
+		if _, err := d.Client.SendInput(t.Context(), id, in); err != nil {
+			t.Fatal(err)
+		}
+	}
+	x, y := 300, 200
+	const typed = "high tide at 04:12"
+	input(sandbox.Input{Type: sandbox.InputClick, X: &x, Y: &y}, sandbox.Input{Type: sandbox.InputText, Text: typed})
+	const pictures = `document.querySelectorAll(".film li img").length`
+	p.waitFor(pictures + ` === 1 && document.querySelector(".film img").naturalWidth === 480`)
+	p.sees("click, type")
+	var at struct{ X, Y, Width, Height float64 }
+	p.eval(`(() => { const f = document.querySelector(".film .frame").getBoundingClientRect(), m = document.querySelector(".film .pointed").getBoundingClientRect();
+		return {X: m.x + m.width / 2 - f.x, Y: m.y + m.height / 2 - f.y, Width: f.width, Height: f.height} })()`, &at)
+	if math.Abs(at.X/at.Width-300.0/1024) > 0.03 || math.Abs(at.Y/at.Height-200.0/768) > 0.03 {
+		t.Errorf("the place of the click is marked at %+v", at)
+	}
+	x, y = 700, 480
+	input(sandbox.Input{Type: sandbox.InputKey, Keys: []string{"Return"}}, sandbox.Input{Type: sandbox.InputMove, X: &x, Y: &y})
+	p.waitFor(pictures + ` === 2`)
+	input(sandbox.Input{Type: sandbox.InputText, Text: "low tide at 10:31"})
+	p.waitFor(pictures + ` === 3`)
+	if err := d.Client.SetClipboard(t.Context(), id, "10:31"); err != nil {
+		t.Fatal(err)
+	}
+	p.waitFor(pictures + ` === 4`)
+	p.accessible("film")
+	p.look("dark", 1280, 720)
+	p.accessible("film, dark")
+	p.look("light", 390, 844)
+	p.fits("film")
+	p.look("light", 1440, 860)
+	p.picture("computer")
+	p.run(chromedp.Click(".film .frame", chromedp.ByQuery))
+	p.sees("After click, type")
+	p.click("Close")
+
+	// Whoever comes later sees what was done before, without pictures. What was typed is
+	// nowhere.
+	p.visit("/s/" + id + "/screen")
+	p.sees("click, type")
+	p.waitFor(`document.querySelectorAll(".film li").length >= 1 && ` + pictures + ` === 0`)
+	var told []sandbox.Event
+	err := d.Client.FollowEvents(t.Context(), sandbox.FollowEventsRequest{Sandbox: id, Kinds: []sandbox.EventKind{sandbox.EventComputer}, After: sandbox.EventsOldest, Once: true}, func(e sandbox.Event) error {
+		if e.Kind == sandbox.EventComputer {
+			told = append(told, e)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(told) != 4 || told[0].Computer.Detail != "click, type" || *told[0].Computer.CursorX != 300 || *told[0].Computer.CursorY != 200 || told[3].Computer.Action != sandbox.ActionClipboard {
+		t.Errorf("%d actions are told, the first %+v", len(told), told)
+	}
+	for range 60 {
+		input(sandbox.Input{Type: sandbox.InputMove, X: &x, Y: &y})
+	}
+	p.waitFor(pictures + ` > 0`)
+	var frames int
+	var text string
+	p.eval(`document.querySelectorAll(".film li").length`, &frames)
+	p.eval(`document.body.innerHTML`, &text)
+	if frames > 24 || strings.Contains(text, typed) {
+		t.Errorf("the film has %d frames; what was typed is in it: %v", frames, strings.Contains(text, typed))
+	}
 }

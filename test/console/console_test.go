@@ -38,33 +38,16 @@ func TestConsole(t *testing.T) {
 		t.Run("terminal", func(t *testing.T) { p.t = t; terminal(p, parent.ID) })
 		t.Run("files", func(t *testing.T) { p.t = t; files(p, d, parent.ID) })
 		t.Run("code", func(t *testing.T) { p.t = t; code(p, d, parent.ID) })
-		t.Run("network", func(t *testing.T) { p.t = t; network(p, d, parent.ID) })
-		t.Run("compare and merge", func(t *testing.T) {
-			p.t = t
-			d.Sh(t, fork.ID, "echo more >> answer.py; echo theirs > both.txt")
-			d.Sh(t, parent.ID, "echo ours > both.txt")
-			p.visit("/compare?a=" + parent.ID + "&b=" + fork.ID)
-			p.waitFor(`document.querySelectorAll(".cm-mergeViewEditor").length === 2`)
-			p.sees("both.txt")
-			p.accessible("compare")
-			p.picture("compare")
-			p.click("Merge…")
-			p.waitFor(`(() => { const r = document.querySelectorAll("dialog input[type=radio]")[1]; r?.click(); return !!r })()`)
-			p.click("Merge")
-			p.sees("Nothing was merged")
-			p.fill("Where both changed the same path", "theirs")
-			p.click("Merge")
-			p.sees("is merged into")
-			if got := strings.TrimSpace(d.Sh(t, parent.ID, "cat both.txt")); got != "theirs" {
-				t.Errorf("both.txt is %q after the merge", got)
-			}
-		})
+		t.Run("network", func(t *testing.T) { p.t = t; networkLog(p, d, parent.ID) })
+		t.Run("compare and merge", func(t *testing.T) { p.t = t; merge(p, d, parent, fork) })
 		t.Run("two browsers", func(t *testing.T) { twoBrowsers(t, d, chrome, parent.ID) })
 		t.Run("approvals", func(t *testing.T) { p.t = t; approvals(p, d) })
 		t.Run("volumes", func(t *testing.T) { p.t = t; volumes(p) })
 		t.Run("hostile names", func(t *testing.T) { p.t = t; hostileNames(p, d) })
 		t.Run("read-only key", func(t *testing.T) { readOnly(signInWith(t, d, chrome, sandbox.ScopeSandboxesRead), d, parent.ID) })
 		t.Run("every page", func(t *testing.T) { p.t = t; everyPage(p, parent.ID) })
+		t.Run("webhooks", func(t *testing.T) { p.t = t; webhooks(p, d) })
+		t.Run("bad network", func(t *testing.T) { badNetwork(t, d, chrome) })
 		t.Run("server restarts", func(t *testing.T) {
 			p.t = t
 			p.visit("/approvals")
@@ -95,7 +78,7 @@ func TestConsole(t *testing.T) {
 				t.Errorf("the server answers %d after signing out", status)
 			}
 		})
-	}, "--listen", "127.0.0.1:0")
+	}, "--listen", "127.0.0.1:0", "--webhooks-allow-private")
 }
 
 func terminal(p *tab, id string) {
@@ -178,7 +161,7 @@ type("Page", (), {"_repr_html_": lambda self: page})()`, false)
 	p.waitFor(`!document.querySelector(".cell.running")`)
 }
 
-func network(p *tab, d *covetest.Daemon, id string) {
+func networkLog(p *tab, d *covetest.Daemon, id string) {
 	if _, err := d.Client.SetNetwork(p.t.Context(), id, sandbox.NetworkPolicy{Preset: sandbox.NetworkNone}); err != nil {
 		p.t.Fatal(err)
 	}
@@ -207,7 +190,7 @@ func volumes(p *tab) {
 	p.fill("Name", "data")
 	p.accessible("new volume")
 	p.click("Create")
-	p.waitFor(`!document.querySelector("dialog") && document.querySelector("main tbody tr").innerText.includes("data")`)
+	p.waitFor(`!document.querySelector("dialog") && document.querySelector("main tbody tr")?.innerText.includes("data")`)
 	p.click("Delete data")
 	p.sees("Its files are gone then")
 	p.click("Delete")
@@ -276,7 +259,7 @@ func readOnly(p *tab, d *covetest.Daemon, id string) {
 
 // everyPage looks at each page in light, in dark, and on a telephone.
 func everyPage(p *tab, id string) {
-	pages := []string{"/", "/approvals", "/compare", "/computers", "/templates", "/volumes", "/secrets", "/keys", "/audit", "/server", "/connect"}
+	pages := []string{"/", "/approvals", "/compare", "/computers", "/templates", "/volumes", "/webhooks", "/secrets", "/keys", "/audit", "/server", "/connect"}
 	for _, tab := range []string{"jobs", "network", "previews", "metrics", "history", "settings"} {
 		pages = append(pages, "/s/"+id+"/"+tab)
 	}
@@ -288,11 +271,7 @@ func everyPage(p *tab, id string) {
 		p.look("dark", 1440, 860)
 		p.accessible(path + ", dark")
 		p.look("light", 390, 844)
-		var wide int
-		p.eval(`document.documentElement.scrollWidth - innerWidth`, &wide)
-		if wide > 0 {
-			p.t.Errorf("%s is %d pixels wider than a telephone", path, wide)
-		}
+		p.fits(path)
 	}
 	p.look("dark", 1280, 720)
 	p.visit("/")

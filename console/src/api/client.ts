@@ -1,5 +1,6 @@
 // How the console speaks with its server: REST as in api/openapi.yaml, with the
 // cookie of the session. No other origin is ever asked.
+import { signal } from "@preact/signals";
 import createClient from "openapi-fetch";
 import type { components, paths } from "./schema";
 
@@ -11,7 +12,6 @@ export type Build = Schemas["Build"];
 export type Approval = Schemas["Approval"];
 export type NetworkEvent = Schemas["NetworkEvent"];
 export type NetworkPolicy = Schemas["NetworkPolicy"];
-export type StatsPoint = Schemas["StatsPoint"];
 export type FileInfo = Schemas["FileInfo"];
 export type Template = Schemas["Template"];
 export type Diff = Schemas["Diff"];
@@ -57,9 +57,28 @@ function problem(status: number, error: unknown): ApiError {
   return new ApiError(status, p?.code ?? "internal", p?.detail || `The server answered ${status}.`);
 }
 
+/** How many answers are late, that is, not there after LATE_MS. */
+export const late = signal(0);
+const LATE_MS = 3000;
+
+/** timed notes that an answer is late for as long as it is. */
+export async function timed<T>(answer: Promise<T>): Promise<T> {
+  let isLate = false;
+  const timer = setTimeout(() => {
+    isLate = true;
+    late.value++;
+  }, LATE_MS);
+  try {
+    return await answer;
+  } finally {
+    clearTimeout(timer);
+    if (isLate) late.value--;
+  }
+}
+
 /** want returns what a request of `api` was answered, or throws the server's refusal. */
 export async function want<T>(answer: Promise<{ data?: T; error?: unknown; response: Response }>): Promise<T> {
-  const { data, error, response } = await answer;
+  const { data, error, response } = await timed(answer);
   if (!response.ok) throw problem(response.status, error);
   return data as T;
 }

@@ -25,6 +25,24 @@ describe("connecting again", () => {
     expect(at).toEqual([0, 100, 300, 600, 900, 1000, 1200, 1200, 1500]);
   });
 
+  it("does not wait when the machine has a network again", async () => {
+    const machine = new EventTarget();
+    vi.stubGlobal("addEventListener", machine.addEventListener.bind(machine));
+    vi.stubGlobal("removeEventListener", machine.removeEventListener.bind(machine));
+    const stop = new AbortController();
+    let tries = 0;
+    const over = again(stop.signal, { first: 1e9, longest: 1e9 }, async () => {
+      if (++tries === 2) stop.abort();
+      return false;
+    });
+    await vi.advanceTimersByTimeAsync(1000);
+    expect(tries).toBe(1);
+    machine.dispatchEvent(new Event("online"));
+    await over;
+    expect(tries).toBe(2);
+    vi.unstubAllGlobals();
+  });
+
   it("is over when it is said to be, and when it is stopped in a pause", async () => {
     const failures: unknown[] = [];
     await again(

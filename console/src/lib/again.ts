@@ -36,12 +36,17 @@ export async function again(
   }
 }
 
+/** sleep ends early when the machine has a network again. */
 function sleep(ms: number, signal: AbortSignal): Promise<void> {
   return new Promise((done) => {
-    const timer = setTimeout(done, ms);
-    signal.addEventListener("abort", () => {
+    const end = () => {
       clearTimeout(timer);
+      signal.removeEventListener("abort", end);
+      globalThis.removeEventListener?.("online", end);
       done();
-    });
+    };
+    const timer = setTimeout(end, ms);
+    signal.addEventListener("abort", end);
+    globalThis.addEventListener?.("online", end);
   });
 }

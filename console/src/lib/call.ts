@@ -84,6 +84,7 @@ export function goLiteral(body: Record<string, unknown>, pointers: "none" | "tim
       if (pointed)
         text = `new(${k.endsWith("_seconds") ? `int64(${text})` : k === "on_timeout" ? `sandbox.TimeoutAction(${text})` : text})`;
       if (k === "resources") text = `sandbox.Resources${text}`;
+      if (k === "resolve") text = text.replace("map[string]string", "map[string]sandbox.MergePolicy");
       if (k === "network") text = `&sandbox.NetworkPolicy${text}`;
       if (k === "rules")
         text = `[]sandbox.NetworkRule{${(v as Record<string, unknown>[]).map((r) => `{${goLiteral(r)}}`).join(", ")}}`;

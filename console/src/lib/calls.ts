@@ -170,7 +170,9 @@ export const calls = {
         ["--files", b.kind === "files"],
         ["--policy", b.policy],
         ["--kill-winner", b.kill_winner],
-      ])}${(b.paths ?? []).map((p) => ` --path ${quote(p)}`).join("")}`,
+      ])}${Object.entries(b.resolve ?? {})
+        .map(([p, side]) => ` --${side} ${quote(p)}`)
+        .join("")}${(b.paths ?? []).map((p) => ` --path ${quote(p)}`).join("")}`,
       mcp: { tool: "sandbox_merge", arguments: { sandbox: id, ...b } },
       go: `merge, err := c.Merge(ctx, ${goString(id)}, sandbox.MergeRequest{${goLiteral(b)}})`,
     };

@@ -35,6 +35,9 @@ export function short(ms: number): string {
   return `${Math.floor(s / 86_400)}d`;
 }
 
+/** byName orders names as people do, numbers in them by their value. */
+export const byName = new Intl.Collator("en", { numeric: true }).compare;
+
 export function at(time: string | undefined | null): number {
   return time ? Date.parse(time) : Number.NaN;
 }

@@ -66,6 +66,7 @@ describe("calls", () => {
     expect(goLiteral({ memory_mib: 512, workdir: "/x", vcpus: 2, skip: undefined })).toBe(
       'MemoryMiB: 512, WorkDir: "/x", VCPUs: 2',
     );
+    expect(goLiteral({ resolve: { "/a": "ours" } })).toBe('Resolve: map[string]sandbox.MergePolicy{"/a": "ours"}');
     expect(goLiteral({ lifetime_seconds: 0 }, "times")).toBe("LifetimeSeconds: new(int64(0))");
   });
   const each: [string, Call, string][] = [
@@ -82,6 +83,11 @@ describe("calls", () => {
       "merge",
       calls.merge("w", { winner: "x", kind: "files", policy: "theirs", kill_winner: true }),
       "cove merge w x --files --policy theirs --kill-winner",
+    ],
+    [
+      "merge path by path",
+      calls.merge("w", { winner: "x", kind: "files", resolve: { "/a b": "ours", "/c": "theirs" } }),
+      "cove merge w x --files --ours '/a b' --theirs /c",
     ],
     ["exec", calls.exec("w", { shell: "ls | wc" }), "cove exec -s w 'ls | wc'"],
     ["update", calls.update("w", { lifetime_seconds: 3600, metadata: {} }), "cove update w --lifetime 3600s --clear-metadata"],

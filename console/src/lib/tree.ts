@@ -1,7 +1,7 @@
 // The family tree over time: which row each sandbox has, and where a moment is.
 // Pure, and tested.
 import type { Sandbox, Snapshot } from "../api/client";
-import { at } from "./format";
+import { at, byName } from "./format";
 
 export interface Row {
   sandbox: Sandbox;
@@ -60,7 +60,7 @@ export function layout(
     const d = at(b.created_at) - at(a.created_at);
     // Those of one fork are made within the same instant: they keep their order.
     if (Math.abs(d) > 5) return d;
-    return (a.name ?? a.id).localeCompare(b.name ?? b.id, "en", { numeric: true });
+    return byName(a.name ?? a.id, b.name ?? b.id);
   };
   roots.sort(later);
   for (const list of children.values()) list.sort(later);

@@ -1,6 +1,7 @@
 // Two or more forks beside each other: what each changed, commands in all of them, and merging the one that works.
 import { useComputed } from "@preact/signals";
 import { useSearchParams } from "wouter-preact";
+import { byName } from "../lib/format";
 import { label } from "../lib/text";
 import { kept, living, sandboxes, snapshots } from "../state/live";
 import { isEnded } from "../state/world";
@@ -69,9 +70,7 @@ export function ComparePage() {
 }
 
 function Pick({ name, value, set, none }: { name: string; value: string; set: (v: string) => void; none?: string }) {
-  const boxes = useComputed(() =>
-    [...living.value].sort((x, y) => (x.name || x.id).localeCompare(y.name || y.id, "en", { numeric: true })).slice(0, 1000),
-  );
+  const boxes = useComputed(() => [...living.value].sort((x, y) => byName(x.name || x.id, y.name || y.id)).slice(0, 1000));
   const choices = kept.value.slice(0, 500);
   const known = boxes.value.some((s) => s.id === value) || choices.some((s) => s.id === value);
   return (

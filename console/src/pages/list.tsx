@@ -62,7 +62,7 @@ export function ListPage<T>({
   empty,
   about,
   ...list
-}: Listed<T> & { title: string; action?: ComponentChildren; icon: IconName; empty: string; about: string }) {
+}: Listed<T> & { title: string; action?: ComponentChildren; icon: IconName; empty: string; about: ComponentChildren }) {
   const none = (
     <Empty icon={icon} title={empty} action={action}>
       {about}

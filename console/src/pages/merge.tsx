@@ -3,12 +3,13 @@ import { useSignal } from "@preact/signals";
 import { useLocation } from "wouter-preact";
 import type { MergeResult, Sandbox } from "../api/client";
 import { calls } from "../lib/calls";
-import { plural } from "../lib/format";
+import { byName, plural } from "../lib/format";
 import { label } from "../lib/text";
 import { CallDialog } from "../ui/dialog";
 import { toast } from "../ui/do";
 import { Check, Field, Select } from "../ui/fields";
 import { Button } from "../ui/kit";
+import { Conflicts, type Side } from "./conflicts";
 
 export function Merge({ parent, winner }: { parent: Sandbox; winner: Sandbox }) {
   const [, go] = useLocation();
@@ -16,23 +17,40 @@ export function Merge({ parent, winner }: { parent: Sandbox; winner: Sandbox }) 
   const kind = useSignal(winner.forked_from === parent.id ? "whole" : "files");
   const policy = useSignal("");
   const kill = useSignal(false);
+  const chosen = useSignal<Readonly<Record<string, Side>>>({});
   const result = useSignal<MergeResult | undefined>(undefined);
   const call = calls.merge(parent.id, {
     winner: winner.id,
     kind: kind.value,
-    ...(kind.value === "files" ? { policy: policy.value || undefined, kill_winner: kill.value || undefined } : {}),
+    ...(kind.value === "files"
+      ? {
+          policy: policy.value || undefined,
+          resolve: Object.keys(chosen.value).length ? chosen.value : undefined,
+          kill_winner: kill.value || undefined,
+        }
+      : {}),
   });
+  const anew = () => {
+    result.value = undefined;
+    chosen.value = {};
+  };
   const close = () => {
     open.value = false;
-    result.value = undefined;
+    anew();
   };
   const done = (got: MergeResult) => {
-    result.value = got;
-    if (!got.merged) return false;
+    if (!got.merged) {
+      // What was chosen stays among what there is to choose: it may be changed.
+      const known = (result.value?.conflicts ?? []).filter((c) => chosen.value[c.path]);
+      const more = (got.conflicts ?? []).filter((c) => !chosen.value[c.path]);
+      result.value = { ...got, conflicts: [...known, ...more].sort((a, b) => byName(a.path, b.path)) };
+      return false;
+    }
     toast("ok", `${label(winner.name || winner.id)} is merged into ${label(parent.name || parent.id)}`, call);
     go(`/s/${parent.id}`);
   };
   const conflicts = result.value?.conflicts ?? [];
+  const left = policy.value ? 0 : conflicts.filter((c) => !chosen.value[c.path]).length;
   return (
     <>
       <Button
@@ -51,38 +69,18 @@ export function Merge({ parent, winner }: { parent: Sandbox; winner: Sandbox }) 
           action="Merge"
           icon="merge"
           wide={conflicts.length > 0}
+          blocked={left ? `There is a version to choose for ${plural(left, "more path")}` : ""}
           call={call}
           close={close}
           done={done}
         >
           {conflicts.length > 0 && (
-            <div class="stack">
+            <>
               <p class="note amber">
-                Nothing was merged: both sides changed {plural(conflicts.length, "path")}. Say whose version is kept.
+                Nothing was merged yet: both sides changed {plural(conflicts.length, "path")}. Choose whose version is kept.
               </p>
-              <div class="scroll-x conflicts">
-                <table class="data">
-                  <thead>
-                    <tr>
-                      <th>Path</th>
-                      <th>{label(parent.name || "parent", 24)}</th>
-                      <th>{label(winner.name || "winner", 24)}</th>
-                    </tr>
-                  </thead>
-                  <tbody>
-                    {conflicts.map((c) => (
-                      <tr key={c.path}>
-                        <td class="mono cut" title={label(c.path)}>
-                          {label(c.path)}
-                        </td>
-                        <td class="muted">{label(c.ours)}</td>
-                        <td class="muted">{label(c.theirs)}</td>
-                      </tr>
-                    ))}
-                  </tbody>
-                </table>
-              </div>
-            </div>
+              <Conflicts of={conflicts} parent={parent} winner={winner} chosen={chosen} />
+            </>
           )}
           <label class="check">
             <input
@@ -91,7 +89,7 @@ export function Merge({ parent, winner }: { parent: Sandbox; winner: Sandbox }) 
               checked={kind.value === "whole"}
               onChange={() => {
                 kind.value = "whole";
-                result.value = undefined;
+                anew();
               }}
             />
             <span>
@@ -113,9 +111,9 @@ export function Merge({ parent, winner }: { parent: Sandbox; winner: Sandbox }) 
           </label>
           {kind.value === "files" && (
             <>
-              <Field label="Where both changed the same path">
+              <Field label={conflicts.length ? "Where nothing is chosen" : "Where both changed the same path"}>
                 <Select value={policy}>
-                  <option value="">change nothing, and list the conflicts</option>
+                  <option value="">change nothing, and let me choose path by path</option>
                   <option value="ours">keep the version of {label(parent.name || "the parent", 30)}</option>
                   <option value="theirs">take the version of {label(winner.name || "the winner", 30)}</option>
                 </Select>

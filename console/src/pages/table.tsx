@@ -1,6 +1,6 @@
 import { useComputed, useSignal } from "@preact/signals";
 import type { Sandbox } from "../api/client";
-import { at, bytes, short } from "../lib/format";
+import { at, byName, bytes, short } from "../lib/format";
 import { label } from "../lib/text";
 import type { Row } from "../lib/tree";
 import { sandboxes } from "../state/live";
@@ -58,10 +58,7 @@ export function Table({
       .sort((a, b) => {
         const x = column.value(a);
         const y = column.value(b);
-        return (
-          sign *
-          (typeof x === "number" && typeof y === "number" ? x - y : String(x).localeCompare(String(y), "en", { numeric: true }))
-        );
+        return sign * (typeof x === "number" && typeof y === "number" ? x - y : byName(String(x), String(y)));
       });
   });
   return (

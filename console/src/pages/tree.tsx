@@ -249,23 +249,33 @@ function Lanes({ rows, first, last, scale, width, now, selected, select, open }:
   const y = (i: number) => (i - first) * ROW + ROW / 2;
   const branches = [];
   const merges = [];
+  const far = new Set<string>();
+  // Of the branches that pass to rows below, those at the same place are one line.
+  const passing = new Map<number, { x: number; from: number; on: boolean }>();
   for (let i = first; i < rows.length; i++) {
     const r = rows[i]!;
-    // A branch from far above to far below passes the window too.
-    if (r.parent >= 0 && r.parent < last && i >= first) {
-      const x = scale.x(r.begin);
-      const from = Math.max(y(r.parent), -ROW);
-      const to = Math.min(y(i), (last - first + 1) * ROW);
-      const bend = Math.min(7, width - x);
-      branches.push(
-        <path
-          key={r.sandbox.id}
-          class={`branch ${r.sandbox.id === selected ? "on" : ""}`}
-          d={`M${x} ${from}V${to - (i < last ? bend : 0)}${i < last ? `Q${x} ${to} ${x + bend} ${to}` : ""}`}
-        />,
-      );
+    if (r.parent < 0 || r.parent >= last) continue;
+    const x = scale.x(r.begin);
+    const from = Math.max(y(r.parent), -ROW);
+    const on = r.sandbox.id === selected;
+    if (i >= last) {
+      const at = Math.round(x);
+      const same = passing.get(at);
+      passing.set(at, { x: at, from: Math.min(from, same?.from ?? from), on: on || !!same?.on });
+      continue;
     }
+    const to = y(i);
+    const bend = Math.min(7, width - x);
+    branches.push(
+      <path
+        key={r.sandbox.id}
+        class={`branch ${on ? "on" : ""}`}
+        d={`M${x} ${from}V${to - bend}Q${x} ${to} ${x + bend} ${to}`}
+      />,
+    );
   }
+  for (const { x, from, on } of passing.values())
+    branches.push(<path key={x} class={`branch ${on ? "on" : ""}`} d={`M${x} ${from}V${(last - first + 1) * ROW}`} />);
   for (let i = 0; i < rows.length; i++) {
     const r = rows[i]!;
     if (r.mergedInto < 0) continue;
@@ -273,6 +283,12 @@ function Lanes({ rows, first, last, scale, width, now, selected, select, open }:
     const x = scale.x(r.end);
     const a = y(i);
     const b = y(r.mergedInto);
+    if (i < first || i >= last) {
+      // Those that come from elsewhere to the same place look alike.
+      const where = `${Math.round(x)} ${r.mergedInto}`;
+      if (far.has(where)) continue;
+      far.add(where);
+    }
     merges.push(
       <g key={r.sandbox.id} class="merge">
         <path d={`M${x} ${a}C${x + 14} ${a} ${x + 14} ${b} ${x + 1} ${b}`} />

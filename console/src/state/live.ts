@@ -4,7 +4,7 @@ import { ApiError, api, lines, pages, type Sandbox, send, want } from "../api/cl
 import { again } from "../lib/again";
 import { whileShown } from "../lib/shown";
 import { SSEParser } from "./sse";
-import { apply, type CoveEvent, EMPTY, isEnded, listed, unheard, type World } from "./world";
+import { apply, type CoveEvent, EMPTY, isEnded, KINDS, listed, unheard, type World } from "./world";
 
 export const world = signal<World>(EMPTY);
 /** Whether the first lists are there. */
@@ -111,7 +111,10 @@ async function events(signal: AbortSignal, heard: Heard, opened: () => void): Pr
   const headers: Record<string, string> = { Accept: "text/event-stream" };
   if (heard.last) headers["Last-Event-ID"] = heard.last;
   try {
-    const response = await send("GET", "/v1/events", undefined, { headers, signal: AbortSignal.any([signal, silent.signal]) });
+    const response = await send("GET", `/v1/events?${KINDS.map((k) => `kind=${k}`).join("&")}`, undefined, {
+      headers,
+      signal: AbortSignal.any([signal, silent.signal]),
+    });
     const parser = new SSEParser();
     for await (const line of lines(response)) {
       clearTimeout(timer);

@@ -1,9 +1,16 @@
 import { describe, expect, it } from "vitest";
-import type { Approval, Job, Sandbox, Snapshot, StatsPoint } from "../api/client";
+import type { Approval, Job, Sandbox, Snapshot } from "../api/client";
 import { SSEParser } from "./sse";
 import { apply, EMPTY, KEEP, listed, together, unheard } from "./world";
 
 const box = (id: string, state = "running") => ({ id, state }) as Sandbox;
+
+const click = (id: string, sandbox_id: string) => ({
+  id,
+  kind: "computer",
+  sandbox_id,
+  computer: { action: "input" as const, detail: "click" },
+});
 
 describe("apply", () => {
   it("adds and changes, and leaves the world before as it was", () => {
@@ -34,16 +41,11 @@ describe("apply", () => {
     expect(apply(one, [{ kind: "build", build: { id: "b" } }]).sandboxes).toBe(one.sandboxes);
   });
   it("bounds what a flood brings", () => {
-    const flood = Array.from({ length: KEEP.stats + 50 }, (_, i) => ({
-      kind: "stats",
-      sandbox_id: "a",
-      stats: { processes: i } as StatsPoint,
-    }));
-    const log = apply(EMPTY, flood).stats.get("a")!;
-    expect(log).toHaveLength(KEEP.stats);
-    expect(log.at(-1)!.processes).toBe(KEEP.stats + 49);
     const jobs = Array.from({ length: KEEP.jobs + 5 }, (_, i) => ({ kind: "job", job: { id: `j${i}`, sandbox_id: "a" } as Job }));
     expect(apply(EMPTY, jobs).jobs.get("a")!.size).toBe(KEEP.jobs);
+    const clicks = Array.from({ length: KEEP.actions + 5 }, (_, i) => click(`e${i}`, "a"));
+    const kept = apply(EMPTY, clicks).actions.get("a")!;
+    expect([kept.length, kept.at(-1)!.id]).toEqual([KEEP.actions, `e${KEEP.actions + 4}`]);
   });
   it.each([
     { kind: "sandbox", sandbox: box("a", "killed") },
@@ -51,21 +53,21 @@ describe("apply", () => {
   ])("drops what was in a sandbox that ended: $kind", (end) => {
     const of = (id: string) => [
       { kind: "sandbox", sandbox: box(id) },
-      { kind: "stats", sandbox_id: id, stats: {} as StatsPoint },
       { kind: "job", job: { id: "j", sandbox_id: id } as Job },
+      click("e", id),
     ];
     const before = apply(EMPTY, [...of("a"), ...of("b")]);
     const after = apply(before, [end]);
-    expect([[...after.stats.keys()], [...after.jobs.keys()]]).toEqual([["b"], ["b"]]);
-    expect(before.stats.size).toBe(2);
+    expect([[...after.jobs.keys()], [...after.actions.keys()]]).toEqual([["b"], ["b"]]);
+    expect(before.jobs.size).toBe(2);
   });
   it("does not take up again what comes late of a sandbox that ended", () => {
     const world = apply(EMPTY, [
       { kind: "sandbox", sandbox: box("a", "failed") },
-      { kind: "stats", sandbox_id: "a", stats: {} as StatsPoint },
       { kind: "job", job: { id: "j", sandbox_id: "a" } as Job },
+      click("e", "a"),
     ]);
-    expect([world.stats.size, world.jobs.size]).toEqual([0, 0]);
+    expect([world.jobs.size, world.actions.size]).toEqual([0, 0]);
   });
   it("keeps the sandboxes that ended last, and all that live", () => {
     const end = (i: number) => ({ ...box(`s${i}`, "killed"), ended_at: new Date(1e12 + i * 1000).toISOString() });
@@ -79,7 +81,7 @@ describe("apply", () => {
     expect(["lives", "s2", "s3"].map((id) => world.sandboxes.has(id))).toEqual([true, false, true]);
   });
   it("passes over what it does not know", () => {
-    expect(apply(EMPTY, [{ kind: "of a later version" }, { kind: "sandbox" }, { kind: "stats" }])).toEqual(EMPTY);
+    expect(apply(EMPTY, [{ kind: "of a later version" }, { kind: "sandbox" }, { kind: "job" }])).toEqual(EMPTY);
   });
 });
 
@@ -103,10 +105,9 @@ describe("unheard and together", () => {
       { kind: "sandbox", sandbox: box("a") },
       { kind: "job", job: { id: "j", sandbox_id: "a" } as Job },
       { kind: "build", build: { id: "b" } },
-      { kind: "stats", sandbox_id: "a", stats: {} as StatsPoint },
     ]);
     const next = unheard(world);
-    expect([next.jobs.size, next.builds.size, next.sandboxes.size, next.stats.size]).toEqual([0, 0, 1, 1]);
+    expect([next.jobs.size, next.builds.size, next.sandboxes.size]).toEqual([0, 0, 1]);
   });
   it("takes what has ended for ended, whoever says so", () => {
     const runs = { id: "x", state: "running" };

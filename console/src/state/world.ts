@@ -1,6 +1,20 @@
 // What the console knows, and how an event of the server changes it: pure, so
 // that it is tested without a browser.
-import type { Approval, Build, Job, Sandbox, Snapshot, StatsPoint } from "../api/client";
+import type { Approval, Build, Job, Sandbox, Schemas, Snapshot } from "../api/client";
+
+/** The kinds of events that are followed: all but samples, of which those of one sandbox are asked for where they are shown. */
+export const KINDS = [
+  "sandbox",
+  "sandbox_deleted",
+  "snapshot",
+  "snapshot_deleted",
+  "job",
+  "build",
+  "computer",
+  "approval.asked",
+  "approval.answered",
+  "approval.expired",
+];
 
 /** An event of GET /v1/events. */
 export interface CoveEvent {
@@ -14,8 +28,8 @@ export interface CoveEvent {
   snapshot_id?: string;
   job?: Job;
   build?: Build;
-  stats?: StatsPoint;
   approval?: Approval;
+  computer?: Schemas["ComputerAction"];
 }
 
 export interface World {
@@ -24,10 +38,10 @@ export interface World {
   /** The newest jobs of each sandbox that said something. */
   jobs: ReadonlyMap<string, ReadonlyMap<string, Job>>;
   builds: ReadonlyMap<string, Build>;
+  /** What was done last with each computer, as events, the oldest first. */
+  actions: ReadonlyMap<string, readonly CoveEvent[]>;
   /** The open questions of network policies. */
   approvals: ReadonlyMap<string, Approval>;
-  /** The newest samples, oldest first. */
-  stats: ReadonlyMap<string, readonly StatsPoint[]>;
 }
 
 export const EMPTY: World = {
@@ -35,12 +49,12 @@ export const EMPTY: World = {
   snapshots: new Map(),
   jobs: new Map(),
   builds: new Map(),
+  actions: new Map(),
   approvals: new Map(),
-  stats: new Map(),
 };
 
 /** Bounds of what is kept, of each sandbox, and of ended sandboxes at all. */
-export const KEEP = { stats: 720, jobs: 300, ended: 2000 };
+export const KEEP = { jobs: 300, actions: 50, ended: 2000 };
 
 export function isEnded(s: Pick<Sandbox, "state">): boolean {
   return s.state === "killed" || s.state === "failed";
@@ -61,7 +75,7 @@ export function apply(world: World, events: readonly CoveEvent[]): World {
   // What ran in a sandbox that has ended is not shown any more.
   const forget = (id: string) => {
     if (next.jobs.has(id)) own("jobs").delete(id);
-    if (next.stats.has(id)) own("stats").delete(id);
+    if (next.actions.has(id)) own("actions").delete(id);
   };
   const over = (id: string) => {
     const s = next.sandboxes.get(id);
@@ -85,9 +99,9 @@ export function apply(world: World, events: readonly CoveEvent[]): World {
     } else if (ev.kind === "job" && ev.job && id && !over(id)) {
       const jobs = own<ReadonlyMap<string, Job>>("jobs");
       jobs.set(id, bounded(new Map(jobs.get(id)).set(ev.job.id, ev.job), KEEP.jobs));
-    } else if (ev.kind === "stats" && ev.stats && id && !over(id)) {
-      const all = own<readonly StatsPoint[]>("stats");
-      all.set(id, appended(all.get(id), ev.stats, KEEP.stats));
+    } else if (ev.computer && id && !over(id)) {
+      const actions = own<readonly CoveEvent[]>("actions");
+      actions.set(id, [...(actions.get(id) ?? []), ev].slice(-KEEP.actions));
     }
   }
   if (fresh.has("sandboxes")) dropOldest(own<Sandbox>("sandboxes"));
@@ -135,11 +149,6 @@ export function listed(
   if (lists.approvals) next.approvals = new Map(lists.approvals.map((a) => [a.id, a]));
   if (lists.snapshots) next.snapshots = new Map(lists.snapshots.map((s) => [s.id, s]));
   return next;
-}
-
-function appended<T>(list: readonly T[] | undefined, item: T, most: number): readonly T[] {
-  const all = list ?? [];
-  return [...(all.length >= most ? all.slice(all.length - most + 1) : all), item];
 }
 
 function bounded<V>(map: Map<string, V>, most: number): Map<string, V> {

@@ -62,6 +62,7 @@ export function ActionDialog({
   scope,
   wide,
   call,
+  blocked,
   close,
   run,
   children,
@@ -75,6 +76,8 @@ export function ActionDialog({
   wide?: boolean;
   /** What can be copied, if anything. */
   call?: Call;
+  /** Why it cannot be done yet, if it cannot. */
+  blocked?: string;
   close: () => void;
   /** Does it. It says by itself when it fails. */
   run: () => Promise<unknown>;
@@ -105,6 +108,8 @@ export function ActionDialog({
             icon={icon}
             scope={scope}
             busy={busy.value}
+            disabled={!!blocked}
+            title={blocked}
             data-autofocus={kind === "danger" || undefined}
           >
             {action}
@@ -129,6 +134,7 @@ export function CallDialog<T>({
   action: string;
   icon?: IconName;
   wide?: boolean;
+  blocked?: string;
   call: Call<T>;
   /** What is said when the call has succeeded. */
   said?: string;

@@ -49,6 +49,9 @@ const STATE: Record<string, string> = {
   ready: "green",
   available: "grey",
   building: "blue",
+  waiting: "grey",
+  pending: "amber",
+  delivered: "green",
   canceled: "grey",
   cancelled: "grey",
   exited: "grey",
@@ -97,7 +100,7 @@ export function Empty({
         <Icon name={icon} size={20} />
       </div>
       <h2>{title}</h2>
-      {children && <p>{children}</p>}
+      {children && <div class="empty-text">{children}</div>}
       {action && <div class="row">{action}</div>}
     </div>
   );

@@ -1,7 +1,7 @@
 // Loading what no event tells of.
 import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
-import { listedAt } from "../state/live";
+import { connection, listedAt } from "../state/live";
 
 /** useLoad loads something, again when a key changes, and on demand. */
 export function useLoad<T>(load: (signal: AbortSignal) => Promise<T>, keys: readonly unknown[]) {
@@ -30,6 +30,11 @@ export function useLoad<T>(load: (signal: AbortSignal) => Promise<T>, keys: read
     void again();
     return () => running.current?.abort();
   }, keys);
+  // What failed for want of a connection is there when the connection is.
+  const connected = connection.value === "events";
+  useEffect(() => {
+    if (connected && error.peek()) void again();
+  }, [connected]);
   return { data, error, busy, again };
 }
 

@@ -29,6 +29,11 @@ func (s *Service) announceJob(in call.Realm, job *sandbox.Job) {
 	s.events.Add(events.Entry{Team: in.Team, Namespace: in.Namespace, Event: sandbox.Event{Kind: sandbox.EventJob, SandboxID: job.SandboxID, Job: &told}})
 }
 
+// announceAction tells those who follow events what was done with a computer.
+func (s *Service) announceAction(h *handle, done sandbox.ComputerAction) {
+	s.events.Add(events.Entry{Team: h.realm.Team, Namespace: h.realm.Namespace, Event: sandbox.Event{Kind: sandbox.EventComputer, SandboxID: h.id, Computer: &done}})
+}
+
 // shortCommand is the beginning of a command.
 func shortCommand(command []string) (short []string) {
 	left := maxAnnounced

@@ -84,7 +84,11 @@ func (s *Service) SendInput(ctx context.Context, ref string, inputs []sandbox.In
 		}
 		c.Detail = describeInputs(inputs)
 		screen, err := h.client.SendInput(c.Ctx, desktop.Display, inputs)
-		return screen, h.explain(c.Ctx, err)
+		if err != nil {
+			return nil, h.explain(c.Ctx, err)
+		}
+		s.announceAction(h, sandbox.ComputerAction{Action: sandbox.ActionInput, Detail: c.Detail, CursorX: &screen.CursorX, CursorY: &screen.CursorY})
+		return screen, nil
 	})
 }
 
@@ -122,7 +126,11 @@ func (s *Service) SetClipboard(ctx context.Context, ref, text string) error {
 			return err
 		}
 		c.Detail = fmt.Sprintf("%d bytes", len(text))
-		return h.explain(c.Ctx, h.client.SetClipboard(c.Ctx, desktop.Display, text))
+		if err := h.client.SetClipboard(c.Ctx, desktop.Display, text); err != nil {
+			return h.explain(c.Ctx, err)
+		}
+		s.announceAction(h, sandbox.ComputerAction{Action: sandbox.ActionClipboard, Detail: c.Detail})
+		return nil
 	})
 }
 
@@ -145,7 +153,11 @@ func (s *Service) ControlWindow(ctx context.Context, ref string, req sandbox.Win
 			return nil, err
 		}
 		c.Detail = fmt.Sprintf("%s %d", req.Action, req.ID)
-		return windowList(c.Ctx, h)(h.client.ControlWindow(c.Ctx, desktop.Display, &req))
+		all, err := windowList(c.Ctx, h)(h.client.ControlWindow(c.Ctx, desktop.Display, &req))
+		if err == nil {
+			s.announceAction(h, sandbox.ComputerAction{Action: sandbox.ActionWindow, Detail: c.Detail})
+		}
+		return all, err
 	})
 }
 
@@ -169,7 +181,11 @@ func (s *Service) OpenURL(ctx context.Context, ref, address string) error {
 			return err
 		}
 		c.Detail = hostOfAddress(address)
-		return h.explain(c.Ctx, h.client.OpenURL(c.Ctx, desktop.Display, address))
+		if err := h.client.OpenURL(c.Ctx, desktop.Display, address); err != nil {
+			return h.explain(c.Ctx, err)
+		}
+		s.announceAction(h, sandbox.ComputerAction{Action: sandbox.ActionOpen, Detail: c.Detail})
+		return nil
 	})
 }
 

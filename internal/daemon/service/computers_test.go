@@ -186,10 +186,15 @@ func TestComputerBounds(t *testing.T) {
 		"view for ever":       {view(int64(sandbox.MaxPreviewLink/time.Second) + 1), sandbox.CodeInvalid},
 		"view in the past":    {view(-1), sandbox.CodeInvalid},
 		"a screen that is no": {shot(sandbox.ScreenshotRequest{}), sandbox.CodeUnavailable},
+		"a click on none":     {input(sandbox.Input{Type: sandbox.InputClick}), sandbox.CodeUnavailable},
 	} {
 		if got := sandbox.CodeOf(test.err); got != test.code {
 			t.Errorf("%s: %v has the code %q, want %q", name, test.err, got, test.code)
 		}
+	}
+	// What was not done is not told.
+	if got := w.remembered(ctx, sandbox.FollowEventsRequest{Kinds: []sandbox.EventKind{sandbox.EventComputer}}); len(got) != 1 {
+		t.Errorf("after refused actions is told %q", got)
 	}
 }
 

@@ -69,12 +69,20 @@ func checkPaths(paths []string) error {
 		return validate.Errorf("%d paths are given; give at most %d", len(paths), sandbox.MaxDiffPaths)
 	}
 	for _, p := range paths {
-		if err := validate.Path("paths", p); err != nil {
+		if err := checkPath("paths", p); err != nil {
 			return err
 		}
-		if p == "" || p[0] != '/' {
-			return validate.Errorf("path %s is not absolute; begin it with /", validate.Quote(p))
-		}
+	}
+	return nil
+}
+
+// checkPath checks an absolute path in a field of a request.
+func checkPath(field, p string) error {
+	if err := validate.Path(field, p); err != nil {
+		return err
+	}
+	if p == "" || p[0] != '/' {
+		return validate.Errorf("path %s is not absolute; begin it with /", validate.Quote(p))
 	}
 	return nil
 }

@@ -137,6 +137,16 @@ func TestBadInputOfTimes(t *testing.T) {
 		{"kind", invalid, merge(sandbox.MergeRequest{Winner: "y", Kind: "half"})},
 		{"policy", invalid, merge(sandbox.MergeRequest{Winner: "y", Kind: sandbox.MergeFiles, Policy: "mine"})},
 		{"policy", invalid, merge(sandbox.MergeRequest{Winner: "y", Policy: sandbox.PolicyTheirs})},
+		{"resolve", invalid, merge(sandbox.MergeRequest{Winner: "y", Resolve: map[string]sandbox.MergePolicy{"/a": sandbox.PolicyOurs}})},
+		{"resolve has", invalid, merge(resolved("/a", "mine"))},
+		{"resolve has", invalid, merge(resolved("/a", ""))},
+		{"not absolute", invalid, merge(resolved("a", sandbox.PolicyOurs))},
+		{"resolve", invalid, merge(resolved("", sandbox.PolicyOurs))},
+		{"write it as", invalid, merge(resolved("/a/", sandbox.PolicyOurs))},
+		{"write it as", invalid, merge(resolved("/a/../b", sandbox.PolicyOurs))},
+		{"resolve", invalid, merge(resolved("/"+strings.Repeat("a", sandbox.MaxPathBytes), sandbox.PolicyOurs))},
+		{"resolve", invalid, merge(resolved("/a\x00", sandbox.PolicyOurs))},
+		{"give at most", invalid, merge(manyResolved())},
 		{"paths", invalid, merge(sandbox.MergeRequest{Winner: "y", Paths: []string{"/"}})},
 		{"kill_winner", invalid, merge(sandbox.MergeRequest{Winner: "y", KillWinner: true})},
 		{"paths", invalid, merge(sandbox.MergeRequest{Winner: "y", Kind: sandbox.MergeFiles, Paths: make([]string, sandbox.MaxDiffPaths+1)})},
@@ -197,4 +207,18 @@ func TestBadInputOfTimes(t *testing.T) {
 		}
 	}
 	w.agree()
+}
+
+// resolved is a merge that says who wins at one path.
+func resolved(path string, policy sandbox.MergePolicy) sandbox.MergeRequest {
+	return sandbox.MergeRequest{Winner: "y", Kind: sandbox.MergeFiles, Resolve: map[string]sandbox.MergePolicy{path: policy}}
+}
+
+// manyResolved is a merge that says so of too many.
+func manyResolved() sandbox.MergeRequest {
+	req := resolved("/a", sandbox.PolicyOurs)
+	for i := range sandbox.MaxResolved {
+		req.Resolve[fmt.Sprintf("/%d", i)] = sandbox.PolicyOurs
+	}
+	return req
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"path"
 
 	"golang.org/x/sync/errgroup"
 
@@ -48,8 +49,8 @@ func checkMerge(req *sandbox.MergeRequest) error {
 	req.Kind = cmp.Or(req.Kind, sandbox.MergeWhole)
 	switch req.Kind {
 	case sandbox.MergeWhole:
-		if req.Policy != "" || len(req.Paths) > 0 || req.KillWinner {
-			return validate.Errorf("policy, paths and kill_winner are for merging %q; a merge of the whole takes all, and the winner's id ends", sandbox.MergeFiles)
+		if req.Policy != "" || len(req.Resolve) > 0 || len(req.Paths) > 0 || req.KillWinner {
+			return validate.Errorf("policy, resolve, paths and kill_winner are for merging %q; a merge of the whole takes all, and the winner's id ends", sandbox.MergeFiles)
 		}
 	case sandbox.MergeFiles:
 	default:
@@ -58,7 +59,28 @@ func checkMerge(req *sandbox.MergeRequest) error {
 	if err := checkPolicy(req.Policy); err != nil {
 		return err
 	}
+	if err := checkResolve(req.Resolve); err != nil {
+		return err
+	}
 	return checkPaths(req.Paths)
+}
+
+func checkResolve(resolve map[string]sandbox.MergePolicy) error {
+	if len(resolve) > sandbox.MaxResolved {
+		return validate.Errorf("resolve has %d paths; give at most %d, or a directory that they are in", len(resolve), sandbox.MaxResolved)
+	}
+	for p, policy := range resolve {
+		if err := checkPath("resolve", p); err != nil {
+			return err
+		}
+		if path.Clean(p) != p {
+			return validate.Errorf("path %s in resolve is not as conflicts are listed; write it as %s", validate.Quote(p), validate.Quote(path.Clean(p)))
+		}
+		if policy != sandbox.PolicyOurs && policy != sandbox.PolicyTheirs {
+			return validate.Errorf("resolve has %s for %s; use %q or %q", validate.Quote(string(policy)), validate.Quote(p), sandbox.PolicyOurs, sandbox.PolicyTheirs)
+		}
+	}
+	return nil
 }
 
 func checkPolicy(p sandbox.MergePolicy) error {
@@ -275,7 +297,7 @@ func (s *Service) planMerge(ctx context.Context, lower layer.Lower, base, ours, 
 	if err := errors.Join(g.Wait(), out.Flush()); err != nil {
 		return nil, nil, err
 	}
-	return layer.MakePlan(ctx, views[0], views[1], views[2], req.Policy, req.Paths)
+	return layer.MakePlan(ctx, views[0], views[1], views[2], layer.Resolution{Policy: req.Policy, Paths: req.Resolve}, req.Paths)
 }
 
 // applyPlan sends a plan to the parent's agent, which carries it out.

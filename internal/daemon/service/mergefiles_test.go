@@ -53,6 +53,20 @@ func TestMergeEnforcedOrRefused(t *testing.T) {
 			merged(sandbox.MergeRequest{Winner: "child", Kind: files, Policy: sandbox.PolicyOurs}, true, "parent\nnew", lives)(t, w)
 			merged(sandbox.MergeRequest{Winner: "child", Kind: files, Policy: sandbox.PolicyTheirs}, true, "child\nnew", lives)(t, newHarness(t))
 		},
+		"resolve": func(t *testing.T, w *harness) {
+			in := func(policy sandbox.MergePolicy) map[string]sandbox.MergePolicy {
+				return map[string]sandbox.MergePolicy{"/workspace/file": policy}
+			}
+			merged(sandbox.MergeRequest{Winner: "child", Kind: files, Resolve: in(sandbox.PolicyOurs)}, true, "parent\nnew", lives)(t, w)
+			merged(sandbox.MergeRequest{Winner: "child", Kind: files, Policy: sandbox.PolicyOurs, Resolve: in(sandbox.PolicyTheirs)}, true, "child\nnew", lives)(t, newHarness(t))
+			other := newHarness(t)
+			other.family()
+			other.shell("parent", "echo parent > file")
+			res := other.merge(sandbox.MergeRequest{Winner: "child", Kind: files, Resolve: map[string]sandbox.MergePolicy{"/workspace/fil": sandbox.PolicyTheirs}})
+			if res.Merged || len(res.Conflicts) != 1 || other.shell("parent", "cat file; ls added 2>/dev/null || true") != "parent" {
+				t.Errorf("with a path that is not in conflict: %+v", res)
+			}
+		},
 		"paths": merged(sandbox.MergeRequest{Winner: "child", Kind: files, Paths: []string{"/workspace/added"}}, true, "parent\nnew", lives),
 		"kill_winner": merged(sandbox.MergeRequest{Winner: "child", Kind: files, KillWinner: true}, false, "child\nnew", func(w *harness, r *sandbox.MergeResult) bool {
 			return w.get("child").State == sandbox.StateKilled && strings.Contains(w.get("child").Reason, "merged into")

@@ -92,6 +92,8 @@ func eventText(e *sandbox.Event) string {
 		return fmt.Sprintf("cpu %.1f %%, memory %s, disk %s, %d processes", e.Stats.CPUPercent, sizeText(e.Stats.MemoryBytes), sizeText(e.Stats.DiskBytes), e.Stats.Processes)
 	case e.Network != nil:
 		return strings.TrimSpace(fmt.Sprintf("%s %s %s", e.Network.Verdict, eventTarget(e.Network), eventReason(e.Network)))
+	case e.Computer != nil:
+		return strings.TrimSpace(string(e.Computer.Action) + " " + e.Computer.Detail)
 	case e.Approval != nil:
 		return fmt.Sprintf("%s %s %s", e.Approval.ID, e.Approval.State, wantText(e.Approval))
 	}

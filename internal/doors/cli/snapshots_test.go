@@ -203,6 +203,10 @@ func TestTimeCommandsPassEverythingOn(t *testing.T) {
 			"merge a b --files --policy theirs --path /x --path /y --kill-winner",
 			`Merge "a" {"winner":"b","kind":"files","policy":"theirs","paths":["/x","/y"],"kill_winner":true}`,
 		},
+		{
+			"merge a b --files --ours /x --theirs /y --theirs /z,1",
+			`Merge "a" {"winner":"b","kind":"files","resolve":{"/x":"ours","/y":"theirs","/z,1":"theirs"}}`,
+		},
 		{"try a -- ls -l", `Try "a" {"commands":[{"command":["ls","-l"]}]}`},
 		{"try a -- sh -- -n 5", `Try "a" {"commands":[{"command":["sh","--","-n","5"]}]}`},
 		{
@@ -226,15 +230,16 @@ func TestTimeCommandsPassEverythingOn(t *testing.T) {
 
 func TestTimeCommandsRefuse(t *testing.T) {
 	for command, says := range map[string]string{
-		"pause":                           "too few",
-		"fork a b":                        `unexpected argument "b"`,
-		"fork a -n 0":                     "1 to 32",
-		"fork a -n five":                  "invalid argument",
-		"snapshot restore a":              "either",
-		"snapshot restore a x --step -1":  "either",
-		"diff":                            "too few",
-		"merge a":                         "too few",
-		"merge a b c":                     `unexpected argument "c"`,
+		"pause":                          "too few",
+		"fork a b":                       `unexpected argument "b"`,
+		"fork a -n 0":                    "1 to 32",
+		"fork a -n five":                 "invalid argument",
+		"snapshot restore a":             "either",
+		"snapshot restore a x --step -1": "either",
+		"diff":                           "too few",
+		"merge a":                        "too few",
+		"merge a b c":                    `unexpected argument "c"`,
+		"merge a b --files --ours /x --theirs /x": `"/x" is given with --ours and with --theirs`,
 		"try":                             "too few",
 		"try a":                           "either",
 		"try a ls":                        `unexpected argument "ls"; put --`,
@@ -396,7 +401,7 @@ M /link (target)
 
 func TestMergeOutput(t *testing.T) {
 	conflicts := []sandbox.Conflict{{Path: "/x\n", Ours: sandbox.ChangeModified, Theirs: sandbox.ChangeRemoved}}
-	says := "cove: nothing was merged, for both sides changed the same paths (1); keep the parent's with --policy ours or take the winner's with --policy theirs\n"
+	says := "cove: nothing was merged, for both sides changed the same paths (1); keep the parent's with --policy ours or take the winner's with --policy theirs, or say it of each path with --ours and --theirs\n"
 	for _, c := range []struct {
 		name   string
 		result sandbox.MergeResult

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"path"
 	"slices"
 	"strings"
 
@@ -42,20 +43,21 @@ const MaxConflicts = 10_000
 // the same path are a conflict, and so is a file that one side has changed or added in a
 // directory that the other has removed or replaced.
 //
-// Without a policy, conflicts give no plan, nil. With a policy the plan resolves them:
-// for ours it keeps, and for theirs it takes, the whole path at which the sides diverge,
-// with everything below it. The conflicts, sorted by path and at most [MaxConflicts], are
-// returned in both cases.
+// Resolution says who wins a conflict. One that nobody wins gives no plan, nil. Otherwise
+// the plan keeps, for ours, and takes, for theirs, the whole path at which the sides
+// diverge, with everything below it; what is said of conflicts of one such path has to
+// agree. The conflicts, sorted by path and at most [MaxConflicts], are returned with a
+// plan and without; in the latter case only those that nobody wins.
 //
 // Paths selects what is taken; empty is everything. Parent directories of a selected path
 // are taken with it if ours lacks them. Files that belong to a sandbox itself are taken
 // only if their full path is selected: see the package's comment.
-func MakePlan(ctx context.Context, base, ours, theirs View, policy sandbox.MergePolicy, paths []string) (*Plan, []sandbox.Conflict, error) {
+func MakePlan(ctx context.Context, base, ours, theirs View, resolve Resolution, paths []string) (*Plan, []sandbox.Conflict, error) {
 	sel, err := newSelection(paths)
 	if err != nil {
 		return nil, nil, err
 	}
-	m := merger{look: newLookup(ctx, theirs.Lower), sel: sel, policy: policy, plan: &Plan{theirs: theirs}}
+	m := merger{look: newLookup(ctx, theirs.Lower), sel: sel, resolve: resolve, plan: &Plan{theirs: theirs}}
 	b, o, err := m.look.tops(base, ours)
 	if err != nil {
 		return nil, nil, err
@@ -67,13 +69,38 @@ func MakePlan(ctx context.Context, base, ours, theirs View, policy sandbox.Merge
 	if err := m.walk("/", b, o, t); err != nil {
 		return nil, nil, err
 	}
-	slices.SortFunc(m.conflicts, func(a, b sandbox.Conflict) int { return strings.Compare(a.Path, b.Path) })
-	m.conflicts = slices.Compact(m.conflicts)
-	if len(m.conflicts) > 0 && policy == sandbox.PolicyNone {
-		return nil, m.conflicts, nil
+	if len(m.open) > 0 {
+		return nil, sorted(m.open), nil
 	}
 	m.plan.sort()
-	return m.plan, m.conflicts, nil
+	return m.plan, sorted(m.conflicts), nil
+}
+
+func sorted(conflicts []sandbox.Conflict) []sandbox.Conflict {
+	slices.SortFunc(conflicts, func(a, b sandbox.Conflict) int { return strings.Compare(a.Path, b.Path) })
+	return slices.Compact(conflicts)
+}
+
+// Resolution says who wins conflicts.
+type Resolution struct {
+	// Policy is for all paths that Paths says nothing of.
+	Policy sandbox.MergePolicy
+	// Paths are absolute paths, for each of which a policy is said, and for what is below
+	// it. The deepest one counts.
+	Paths map[string]sandbox.MergePolicy
+}
+
+// of returns the policy for a path.
+func (r *Resolution) of(p string) sandbox.MergePolicy {
+	for {
+		if policy, ok := r.Paths[p]; ok {
+			return policy
+		}
+		if p == "/" {
+			return r.Policy
+		}
+		p = path.Dir(p)
+	}
 }
 
 func (p *Plan) sort() {
@@ -90,9 +117,10 @@ func (p *Plan) sort() {
 type merger struct {
 	look      *lookup
 	sel       selection
-	policy    sandbox.MergePolicy
+	resolve   Resolution
 	plan      *Plan
 	conflicts []sandbox.Conflict
+	open      []sandbox.Conflict // those that nobody wins
 }
 
 func (m *merger) walk(p string, b, o, t spot) error {
@@ -132,8 +160,7 @@ func (m *merger) attributes(p string, b, o, t *Entry) (take bool, err error) {
 	if err != nil || same {
 		return same, err
 	}
-	m.conflict(p, kindOfChange(b, o), kindOfChange(b, t))
-	return m.policy == sandbox.PolicyTheirs, nil
+	return m.conflict(p, kindOfChange(b, o), kindOfChange(b, t)) == sandbox.PolicyTheirs, nil
 }
 
 func (m *merger) children(p string, b, o, t spot) error {
@@ -176,8 +203,7 @@ func (m *merger) above(p string, b, o, t spot) error {
 			return err
 		}
 		if !same {
-			m.conflict(p, kindOfChange(b.entry, o.entry), sandbox.ChangeModified)
-			if m.policy != sandbox.PolicyTheirs {
+			if m.conflict(p, kindOfChange(b.entry, o.entry), sandbox.ChangeModified) != sandbox.PolicyTheirs {
 				return nil
 			}
 		}
@@ -207,54 +233,66 @@ func (m *merger) whole(p string, b, o, t spot) error {
 	if differ, err := m.differ(p, o, t); err != nil || !differ {
 		return err
 	}
-	found, err := m.clash(p, b, o, t)
+	found, winner, err := m.clash(p, b, o, t)
 	if err != nil {
 		return err
 	}
 	// Without a conflict, one side has only removed things in a directory
 	// that the other has removed or replaced as a whole.
-	if m.policy == sandbox.PolicyTheirs && found || !found && o.isDir() {
+	if found && winner == sandbox.PolicyTheirs || !found && o.isDir() {
 		return m.take(p, o, t)
 	}
 	return nil
 }
 
 // clash records the conflicts of two sides that have both changed a path or something
-// below it. At most one of them has a directory there.
-func (m *merger) clash(p string, b, o, t spot) (bool, error) {
+// below it, and returns whether there are some and who wins all of them. At most one of
+// the sides has a directory there.
+func (m *merger) clash(p string, b, o, t spot) (found bool, winner sandbox.MergePolicy, err error) {
 	if !b.isDir() || !o.isDir() && !t.isDir() {
-		m.conflict(p, kindOfChange(b.entry, o.entry), kindOfChange(b.entry, t.entry))
-		return true, nil
+		return true, m.conflict(p, kindOfChange(b.entry, o.entry), kindOfChange(b.entry, t.entry)), nil
 	}
 	side, other := o, t
 	if t.isDir() {
 		side, other = t, o
 	}
-	found := false
+	var first string
 	c := comparison{look: m.look, sel: m.sel, visit: func(d difference) error {
 		if d.Kind == sandbox.ChangeRemoved {
 			return nil
 		}
-		found = true
 		against := sandbox.ChangeRemoved
 		if d.a == nil || d.Path == p {
 			against = kindOfChange(b.entry, other.entry)
 		}
+		kinds := [2]sandbox.ChangeKind{d.Kind, against}
 		if t.isDir() {
-			m.conflict(d.Path, against, d.Kind)
-		} else {
-			m.conflict(d.Path, d.Kind, against)
+			kinds = [2]sandbox.ChangeKind{against, d.Kind}
+		}
+		wins := m.conflict(d.Path, kinds[0], kinds[1])
+		switch {
+		case !found:
+			found, winner, first = true, wins, d.Path
+		case wins != winner && wins != sandbox.PolicyNone && winner != sandbox.PolicyNone:
+			return sandbox.Errorf(sandbox.CodeInvalid, "%q is resolved as %s and %q as %s, but one side has no directory %q any more, so that it is kept or taken as a whole; resolve both alike", first, winner, d.Path, wins, p)
 		}
 		return nil
 	}}
-	err := c.walk(p, b, side)
-	return found, err
+	err = c.walk(p, b, side)
+	return found, winner, err
 }
 
-func (m *merger) conflict(p string, ours, theirs sandbox.ChangeKind) {
+// conflict records a conflict, and returns who wins it.
+func (m *merger) conflict(p string, ours, theirs sandbox.ChangeKind) sandbox.MergePolicy {
+	c := sandbox.Conflict{Path: p, Ours: ours, Theirs: theirs}
 	if len(m.conflicts) < MaxConflicts {
-		m.conflicts = append(m.conflicts, sandbox.Conflict{Path: p, Ours: ours, Theirs: theirs})
+		m.conflicts = append(m.conflicts, c)
 	}
+	wins := m.resolve.of(p)
+	if wins == sandbox.PolicyNone && len(m.open) < MaxConflicts {
+		m.open = append(m.open, c)
+	}
+	return wins
 }
 
 // kindOfChange returns the kind of the change from one entry to a different one.

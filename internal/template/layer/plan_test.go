@@ -191,7 +191,7 @@ func TestMergeRandom(t *testing.T) {
 			t.Logf("base:\n%s\nours:\n%s\ntheirs:\n%s", b, o, th)
 			t.Fatalf("seed %d: "+format, append([]any{seed}, args...)...)
 		}
-		plan, found, err := MakePlan(t.Context(), vb, vo, vt, sandbox.PolicyNone, nil)
+		plan, found, err := MakePlan(t.Context(), vb, vo, vt, Resolution{}, nil)
 		if err != nil {
 			fail("%v", err)
 		}
@@ -213,7 +213,7 @@ func TestMergeRandom(t *testing.T) {
 		}
 		conflicts++
 		for policy, side := range map[sandbox.MergePolicy]tree{sandbox.PolicyOurs: o, sandbox.PolicyTheirs: th} {
-			plan, again, err := MakePlan(t.Context(), vb, vo, vt, policy, nil)
+			plan, again, err := MakePlan(t.Context(), vb, vo, vt, Resolution{Policy: policy}, nil)
 			if err != nil || plan == nil {
 				fail("%s: %v", policy, err)
 			}
@@ -294,7 +294,7 @@ func TestPlan(t *testing.T) {
 				want = map[sandbox.MergePolicy]string{sandbox.PolicyNone: "none", sandbox.PolicyOurs: tt.ofOurs, sandbox.PolicyTheirs: tt.ofTheirs}
 			}
 			for policy, changes := range want {
-				plan, conflicts, err := MakePlan(t.Context(), b, o, th, policy, tt.paths)
+				plan, conflicts, err := MakePlan(t.Context(), b, o, th, Resolution{Policy: policy}, tt.paths)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -317,6 +317,87 @@ func TestPlan(t *testing.T) {
 	}
 }
 
+// Who wins is said path by path.
+func TestResolve(t *testing.T) {
+	const ours, theirs = sandbox.PolicyOurs, sandbox.PolicyTheirs
+	rng := newRand(3)
+	o := view(t, rng, base, with(tree{"/etc/motd": reg("o"), "/new": reg("o"), "/usr/lib/a.so": reg("o"), "/usr/lib/sub/f": reg("o")}))
+	th := view(t, rng, base, with(tree{"/etc/motd": reg("t"), "/new": reg("t"), "/other": reg("t")}, "/usr/lib"))
+	const conflicts = "/etc/motd /new /usr/lib/a.so /usr/lib/sub/f"
+	for _, tt := range []struct {
+		name    string
+		resolve Resolution
+		changes string // of the plan
+		open    string // conflicts that are left
+		err     string
+	}{
+		{name: "nothing is said", open: conflicts},
+		{name: "some", resolve: Resolution{Paths: map[string]sandbox.MergePolicy{"/new": theirs, "/usr": ours}}, open: "/etc/motd"},
+		{
+			name:    "each",
+			resolve: Resolution{Paths: map[string]sandbox.MergePolicy{"/new": theirs, "/usr/lib/a.so": theirs, "/usr/lib/sub/f": theirs, "/etc/motd": ours}},
+			changes: "modified /new, added /other, removed /usr/lib",
+		},
+		{
+			name:    "besides a policy",
+			resolve: Resolution{Policy: theirs, Paths: map[string]sandbox.MergePolicy{"/usr": ours, "/etc/motd": ours}},
+			changes: "modified /new, added /other",
+		},
+		{
+			name:    "the deepest counts",
+			resolve: Resolution{Paths: map[string]sandbox.MergePolicy{"/": ours, "/etc": theirs, "/etc/motd": ours, "/new": theirs}},
+			changes: "modified /new, added /other",
+		},
+		{
+			name:    "no prefix of names",
+			resolve: Resolution{Policy: ours, Paths: map[string]sandbox.MergePolicy{"/ne": theirs, "/etc/motd/deeper": theirs}},
+			changes: "added /other",
+		},
+		{
+			name:    "differently of what is one",
+			resolve: Resolution{Policy: ours, Paths: map[string]sandbox.MergePolicy{"/usr/lib/sub": theirs}},
+			err:     `no directory "/usr/lib" any more`,
+		},
+		{
+			name:    "half of what is one",
+			resolve: Resolution{Paths: map[string]sandbox.MergePolicy{"/usr/lib/sub": theirs, "/new": ours, "/etc": ours}},
+			open:    "/usr/lib/a.so",
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			plan, found, err := MakePlan(t.Context(), View{Lower: treeLower(base)}, o, th, tt.resolve, nil)
+			if tt.err != "" {
+				if sandbox.CodeOf(err) != sandbox.CodeInvalid || !strings.Contains(err.Error(), tt.err) {
+					t.Fatalf("%v, want one that says %s", err, tt.err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			var changes, paths []string
+			if plan != nil {
+				for _, ch := range plan.Changes {
+					changes = append(changes, string(ch.Kind)+" "+ch.Path)
+				}
+			}
+			for _, c := range found {
+				paths = append(paths, c.Path)
+			}
+			want := tt.open
+			if want == "" {
+				want = conflicts
+			}
+			if got := strings.Join(changes, ", "); got != tt.changes || (plan == nil) != (tt.open != "") {
+				t.Errorf("plan %v: %s\nwant %s", plan != nil, got, tt.changes)
+			}
+			if got := strings.Join(paths, " "); got != want {
+				t.Errorf("conflicts %s, want %s", got, want)
+			}
+		})
+	}
+}
+
 // Hard links of the winner are hard links afterwards, whichever of their names
 // its second stream has first.
 func TestMergeHardLinks(t *testing.T) {
@@ -330,7 +411,7 @@ func TestMergeHardLinks(t *testing.T) {
 		t.Fatal(err)
 	}
 	bare := View{Lower: treeLower(low)}
-	plan, _, err := MakePlan(t.Context(), bare, bare, View{Lower: treeLower(low), Layer: l}, sandbox.PolicyNone, []string{"/b", "/c"})
+	plan, _, err := MakePlan(t.Context(), bare, bare, View{Lower: treeLower(low), Layer: l}, Resolution{}, []string{"/b", "/c"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -364,7 +445,7 @@ func TestWritePlanChecksContent(t *testing.T) {
 		t.Fatal(err)
 	}
 	bare := View{Lower: treeLower(low)}
-	plan, _, err := MakePlan(t.Context(), bare, bare, View{Lower: treeLower(low), Layer: l}, sandbox.PolicyNone, nil)
+	plan, _, err := MakePlan(t.Context(), bare, bare, View{Lower: treeLower(low), Layer: l}, Resolution{}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,7 +4,7 @@ import { api, enc, type FileInfo, pages, type Sandbox, want } from "../../api/cl
 import { may } from "../../api/session";
 import type { Call } from "../../lib/call";
 import { calls } from "../../lib/calls";
-import { plural } from "../../lib/format";
+import { byName, plural } from "../../lib/format";
 import { label } from "../../lib/text";
 import { CallDialog, confirmed } from "../../ui/dialog";
 import { attempt, toast } from "../../ui/do";
@@ -50,7 +50,7 @@ export function FilesTab({ of: s }: { of: Sandbox }) {
           ),
         MAX_ENTRIES,
       );
-      items.sort((a, b) => Number(isDir(b)) - Number(isDir(a)) || a.name.localeCompare(b.name, "en", { numeric: true }));
+      items.sort((a, b) => Number(isDir(b)) - Number(isDir(a)) || byName(a.name, b.name));
       open.value = new Map(open.value).set(path, items);
       error.value = "";
     } catch (err) {

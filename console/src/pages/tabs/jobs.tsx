@@ -11,6 +11,7 @@ import { attempt } from "../../ui/do";
 import { Input } from "../../ui/fields";
 import { Button, Empty, Failure, Loading, Menu, StateBadge } from "../../ui/kit";
 import { useEvery, useLoad, useMissed } from "../../ui/load";
+import { DeliveryRow, HEAD, useDeliveries } from "../deliveries";
 import { Listing } from "../list";
 
 const SIGNALS = ["TERM", "INT", "HUP", "KILL", "STOP", "CONT"];
@@ -32,6 +33,7 @@ export function JobsTab({ of: s }: { of: Sandbox }) {
       ),
     [s.id],
   );
+  const webhooks = useDeliveries(() => [s.id], [s.id]);
   const chosen = useSignal<string | undefined>(undefined);
   const line = useSignal("");
   const busy = useSignal(false);
@@ -130,6 +132,19 @@ export function JobsTab({ of: s }: { of: Sandbox }) {
             chosen.value = undefined;
           }}
         />
+      )}
+      {!!webhooks.data.value?.length && (
+        <section>
+          <h2 class="section">Webhooks</h2>
+          <Listing
+            class="scroll-x"
+            load={webhooks}
+            items={webhooks.data.value}
+            head={HEAD}
+            none={null}
+            row={(d) => <DeliveryRow key={d.id} of={d} />}
+          />
+        </section>
       )}
       <section>
         <h2 class="section">Processes</h2>

@@ -2,10 +2,9 @@ import { useComputed, useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
-import { api, type Sandbox, type StatsPoint, want } from "../../api/client";
+import { api, type Sandbox, want } from "../../api/client";
 import { at, bytes } from "../../lib/format";
 import { rates } from "../../lib/series";
-import { connection, world } from "../../state/live";
 import { CopyAs } from "../../ui/dialog";
 import { Button, Empty, Failure, Loading } from "../../ui/kit";
 import { useEvery, useLoad } from "../../ui/load";
@@ -36,13 +35,10 @@ export function MetricsTab({ of: s }: { of: Sandbox }) {
       ),
     [s.id, window.value],
   );
-  useEvery(connection.value === "events" ? 10_000 : 2000, () => void past.again());
+  useEvery(5000, () => void past.again());
   const points = useComputed(() => {
     const from = Date.now() - window.value * 1000;
-    const map = new Map<string, StatsPoint>();
-    for (const p of past.data.value?.items ?? []) map.set(p.time, p);
-    for (const p of world.value.stats.get(s.id) ?? []) if (p.time) map.set(p.time, p);
-    return [...map.values()].filter((p) => at(p.time) >= from).sort((a, b) => at(a.time) - at(b.time));
+    return (past.data.value?.items ?? []).filter((p) => at(p.time) >= from).sort((a, b) => at(a.time) - at(b.time));
   });
   const graphs = useComputed((): { times: number[]; graphs: Graph[] } => {
     const p = points.value;

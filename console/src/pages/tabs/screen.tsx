@@ -8,6 +8,7 @@ import { label } from "../../lib/text";
 import { CopyAs } from "../../ui/dialog";
 import { toast } from "../../ui/do";
 import { Button, Failure } from "../../ui/kit";
+import { FilmStrip } from "./film";
 
 /** The first display's port: Xvnc listens on 5900 and the display's number, within the sandbox. */
 function vncPort(s: Sandbox): number {
@@ -19,7 +20,7 @@ export function ScreenTab({ of: s }: { of: Sandbox }) {
   const control = useSignal(false);
   const state = useSignal<"connecting" | "open" | "lost">("connecting");
   const error = useSignal("");
-  const rfb = useRef<{ viewOnly: boolean; disconnect(): void; focus(): void }>();
+  const rfb = useRef<{ viewOnly: boolean; disconnect(): void; focus(): void; blur(): void }>();
   const attempts = useSignal(0);
 
   useEffect(() => {
@@ -109,6 +110,7 @@ export function ScreenTab({ of: s }: { of: Sandbox }) {
             if (rfb.current) {
               rfb.current.viewOnly = !control.value;
               if (control.value) rfb.current.focus();
+              else rfb.current.blur();
             }
           }}
         >
@@ -122,6 +124,7 @@ export function ScreenTab({ of: s }: { of: Sandbox }) {
         </p>
       )}
       <div class="screen-box" ref={box} data-test="screen" />
+      <FilmStrip key={s.id} of={s} />
     </div>
   );
 }

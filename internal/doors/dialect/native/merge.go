@@ -66,7 +66,7 @@ func viewMerge(res *sandbox.MergeResult, size int) (mergeView, error) {
 	v.Applied = d.Changes
 	v.Truncated = d.Truncated || len(v.Conflicts) < v.ConflictN
 	if !v.Merged && v.ConflictN > 0 {
-		v.Hint = `merge again with policy "ours" to keep the parent's version of these paths, "theirs" to take the fork's, or with paths that leave them out; or kind "whole" to replace the parent by the fork`
+		v.Hint = `merge again with policy "ours" to keep the parent's version of these paths, "theirs" to take the fork's, with resolve to say it of each path, or with paths that leave them out; or kind "whole" to replace the parent by the fork`
 	}
 	return v, nil
 }
