@@ -149,6 +149,10 @@ func (c *cell) restore(dir string) error {
 // the checkpoint is complete, and [runsc.ErrUnwritten] if it will never be.
 func dialWriter(ctx context.Context, dir string) (net.Conn, error) {
 	conn, err := Dial(ctx, dir, PagesSocket)
+	if errors.Is(err, syscall.ECONNREFUSED) {
+		// It may have been completed at this moment; then the socket is gone by now.
+		conn, err = Dial(ctx, dir, PagesSocket)
+	}
 	switch {
 	case err == nil:
 		return conn, nil

@@ -6,7 +6,9 @@ import (
 	"math"
 	"net"
 	"os"
+	"runtime"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -131,14 +133,28 @@ func (c *cell) writeForOthers(dir string, left *runsc.Deferred, tell func()) err
 		if err = unix.Unlinkat(int(at.Fd()), PagesSocket, 0); errors.Is(err, unix.ENOENT) {
 			err = nil
 		}
+		awaitAccepted(l)
 	}
 	l.Close()
 	answers.Wait()
 	return err
 }
 
+// awaitAccepted waits until somebody else has accepted all connections to a listener at whose
+// socket no more can arrive: to close it would end those, which are then taken for lost.
+func awaitAccepted(l net.Listener) {
+	raw, err := l.(syscall.Conn).SyscallConn()
+	for pending := true; pending && err == nil; runtime.Gosched() {
+		err = raw.Control(func(fd uintptr) {
+			n, _ := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+			pending = n > 0
+		})
+	}
+}
+
 // answerEach answers each connection to a listener until that is closed.
 func answerEach(l net.Listener, answers *sync.WaitGroup, answer func(net.Conn)) {
+	defer l.Close() // after an error nobody else would accept
 	free := make(chan struct{}, maxAskers)
 	for {
 		conn, err := l.Accept()

@@ -141,3 +141,38 @@ func TestAskersAreBounded(t *testing.T) {
 	}
 	answers.Wait()
 }
+
+// Who has connected just before the checkpoint was complete is answered too.
+func TestAcceptedBeforeTheEnd(t *testing.T) {
+	dir := t.TempDir()
+	l, err := Listen(dir, PagesSocket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	const many = 20
+	for range many {
+		conn, err := Dial(t.Context(), dir, PagesSocket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+	}
+	accepted := make(chan error, many)
+	go func() {
+		for range many {
+			conn, err := l.Accept()
+			accepted <- err
+			if err == nil {
+				defer conn.Close()
+			}
+		}
+	}()
+	awaitAccepted(l)
+	l.Close()
+	for range many {
+		if err := <-accepted; err != nil {
+			t.Fatal(err)
+		}
+	}
+}
