@@ -79,7 +79,11 @@ func (s *Service) Exec(ctx context.Context, ref string, req sandbox.ExecRequest,
 		}
 		h.noteJob(id)
 		events := &sink{f: f}
-		job, err = h.client.Exec(c.Ctx, id, &req, s.announcing(h.realm, events.event))
+		exec, followed := h.client.Exec, req.Background && f != nil && sandbox.Followed(ctx)
+		if followed {
+			exec = h.client.ExecFollowed
+		}
+		job, err = exec(c.Ctx, id, &req, s.announcing(h.realm, events.event))
 		if err == nil {
 			if job.State == sandbox.JobRunning {
 				s.announceLater(h.realm, h.id, job.ID)
@@ -92,7 +96,7 @@ func (s *Service) Exec(ctx context.Context, ref string, req sandbox.ExecRequest,
 		// The agent knows the caller's deadline too, and may be the first to say so.
 		code := sandbox.CodeOf(err)
 		if events.failed || c.Ctx.Err() != nil || code == sandbox.CodeTimeout || code == sandbox.CodeCancelled {
-			if req.Background && sandbox.Followed(ctx) && job != nil { // only who followed it has gone
+			if followed && job != nil { // only who followed it has gone
 				s.announceLater(h.realm, h.id, job.ID)
 				return job, err
 			}

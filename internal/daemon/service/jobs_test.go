@@ -89,8 +89,6 @@ func TestBackgroundSinkFails(t *testing.T) {
 	}
 }
 
-// TestExecSurvivesClose closes the daemon during a command: the command goes
-// on, as it does when the daemon is killed.
 // A command in the background whose caller follows it returns its output and its end with
 // one call, and runs on when the caller goes away.
 func TestFollowedBackground(t *testing.T) {
@@ -128,6 +126,23 @@ func TestFollowedBackground(t *testing.T) {
 	}
 }
 
+// Without a sink, it returns when the command has started: who follows it attaches.
+func TestFollowedLater(t *testing.T) {
+	w := newHarness(t)
+	sbx := w.create(sandbox.CreateRequest{})
+	job, err := w.Exec(sandbox.WithFollowed(asRed(t)), sbx.ID, sandbox.ExecRequest{Shell: "until [ -e go ]; do sleep 0.01; done; exit 4", Background: true}, nil)
+	if err != nil || job.State != sandbox.JobRunning {
+		t.Fatalf("%+v, %v", job, err)
+	}
+	_, err = w.Exec(asRed(t), sbx.ID, sandbox.ExecRequest{Shell: "touch go"}, nil)
+	must(t, err)
+	if job, err = w.Attach(asRed(t), sbx.ID, job.ID, sandbox.AttachRequest{}, nil); err != nil || job.ExitCode != 4 {
+		t.Errorf("%+v, %v", job, err)
+	}
+}
+
+// TestExecSurvivesClose closes the daemon during a command: the command goes
+// on, as it does when the daemon is killed.
 func TestExecSurvivesClose(t *testing.T) {
 	w := newHarness(t)
 	sbx := w.create(sandbox.CreateRequest{})

@@ -27,6 +27,15 @@ import (
 // If it fails after the start, it also returns the job as last known, which goes on. An
 // error of sink is returned as it is.
 func (c *Client) Exec(ctx context.Context, jobID string, req *sandbox.ExecRequest, sink sandbox.JobSink) (*sandbox.Job, error) {
+	return c.exec(ctx, jobID, req, sink, req.Background)
+}
+
+// ExecFollowed is [Client.Exec], but returns when a background command has exited, too.
+func (c *Client) ExecFollowed(ctx context.Context, jobID string, req *sandbox.ExecRequest, sink sandbox.JobSink) (*sandbox.Job, error) {
+	return c.exec(ctx, jobID, req, sink, false)
+}
+
+func (c *Client) exec(ctx context.Context, jobID string, req *sandbox.ExecRequest, sink sandbox.JobSink, untilStarted bool) (*sandbox.Job, error) {
 	msg := &agentv1.ExecRequest{
 		JobId: jobID, Argv: req.Command, Shell: req.Shell, Env: maps.Clone(req.Env), Workdir: req.WorkDir, User: req.User,
 		TimeoutMs: max(0, req.TimeoutMS), Stdin: req.Stdin, OpenStdin: req.OpenStdin, KeepBytes: req.KeepBytes, DetachAfterMs: req.DetachAfterMS,
@@ -38,8 +47,8 @@ func (c *Client) Exec(ctx context.Context, jobID string, req *sandbox.ExecReques
 	if t := req.Terminal; t != nil {
 		msg.Terminal = &agentv1.TerminalSize{Cols: uint32(t.Cols), Rows: uint32(t.Rows)}
 	}
-	limit, followed := shortest(msg.GetTimeoutMs(), req.DetachAfterMS), sink != nil && sandbox.Followed(ctx)
-	if req.Background && !followed {
+	limit := shortest(msg.GetTimeoutMs(), req.DetachAfterMS)
+	if untilStarted {
 		limit = callTimeout
 	}
 	ctx, cancel := withLimit(ctx, limit)
@@ -48,7 +57,7 @@ func (c *Client) Exec(ctx context.Context, jobID string, req *sandbox.ExecReques
 	if err != nil {
 		return nil, mapError(ctx, err)
 	}
-	return c.follow(ctx, cancel, stream, &follower{jobID: jobID, sink: sink, untilStarted: req.Background && !followed})
+	return c.follow(ctx, cancel, stream, &follower{jobID: jobID, sink: sink, untilStarted: untilStarted})
 }
 
 // Attach passes a job's output from the given offsets on to sink, as [Client.Exec] does.
