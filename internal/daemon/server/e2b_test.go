@@ -379,7 +379,9 @@ func TestE2BBuilds(t *testing.T) {
 		{red, "GET", at + "/status?logsOffset=x", "", 400, "logsOffset"},
 		{red, "GET", at + "/status?level=error", "", 400, "level"},
 		{red, "GET", at + "/status?logsOffset=0&limit=100", "", 200, `"status":"waiting"`},
-		{red, "GET", "/templates/..%2F..%2Fx/files/hash", "", 400, "Invalid name"},
+		{red, "GET", "/templates/..%2F..%2Fx/files/hash", "", 404, "not found"}, // the namespace of no team
+		{red, "GET", "/templates/..%2Fx/files/hash", "", 404, "not found"},
+		{red, "GET", "/templates/..x/files/hash", "", 400, "Invalid name"},
 	} {
 		if a := step.c.api(step.method, step.path, step.body); a.status != step.status || !strings.Contains(a.text, step.says) {
 			t.Errorf("%s %s %s: %d %s, want %d that says %q", step.method, step.path, step.body, a.status, a.text, step.status, step.says)
