@@ -317,23 +317,27 @@ func (q *Queue) attempt(ctx context.Context, d *store.Delivery, m *webhook.Messa
 	}
 	defer release()
 	r := q.sender.Send(ctx, m)
-	if ctx.Err() != nil {
+	if r.Status == 0 && ctx.Err() != nil {
 		return false, ctx.Err() // it may have arrived; its id tells a repetition
 	}
+	// What was answered is recorded also while the service ends, or the next start would
+	// tell it again.
+	recording, cancel := call.Teardown(ctx)
+	defer cancel()
 	d.Attempts++
 	d.Status, d.Error = r.Status, ""
 	switch {
 	case r.Err == nil:
-		return true, q.end(ctx, d, nil)
+		return true, q.end(recording, d, nil)
 	case r.Final || d.Attempts >= sandbox.WebhookAttempts:
-		return true, q.end(ctx, d, r.Err)
+		return true, q.end(recording, d, r.Err)
 	}
 	next := time.Now().Add(max(q.sender.Wait(d.Attempts), r.RetryAfter)).UTC()
 	if d.Until != nil && !next.Before(*d.Until) {
-		return true, q.end(ctx, d, r.Err) // it would be over by then
+		return true, q.end(recording, d, r.Err) // it would be over by then
 	}
 	d.Error, d.NextAt = r.Err.Error(), &next
-	return false, q.store.UpdateDelivery(ctx, *d)
+	return false, q.store.UpdateDelivery(recording, *d)
 }
 
 // end records the end of a delivery, and forgets its secret and what

@@ -3,12 +3,15 @@ package webhooks
 import (
 	"context"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"sync"
 	"testing"
 
 	"github.com/cove-sh/cove/internal/daemon/service/call"
 	"github.com/cove-sh/cove/internal/daemon/store"
+	"github.com/cove-sh/cove/internal/daemon/webhook"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -60,5 +63,39 @@ func TestResumeLeavesOwn(t *testing.T) {
 	slices.Sort(s.waited)
 	if want := []string{"sbx-earlier", "sbx-own"}; !slices.Equal(s.waited, want) {
 		t.Errorf("the jobs of %v are waited for, want %v", s.waited, want)
+	}
+}
+
+// closing is a store of deliveries under which the service is closed before anything is
+// recorded.
+type closing struct {
+	store.Store
+	close    func()
+	recorded []store.Delivery
+}
+
+func (s *closing) UpdateDelivery(ctx context.Context, d store.Delivery) error {
+	s.close()
+	if ctx.Err() == nil {
+		s.recorded = append(s.recorded, d)
+	}
+	return ctx.Err()
+}
+
+// What a receiver has answered is recorded although the service ends, so that the next
+// start does not tell it again.
+func TestRecordsWhileEnding(t *testing.T) {
+	for status, want := range map[int]string{http.StatusOK: store.DeliveryDelivered, http.StatusInternalServerError: store.DeliveryPending} {
+		receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }))
+		defer receiver.Close()
+		gate := call.NewGate(call.Config{})
+		s := &closing{close: gate.Close}
+		q := New(Config{Gate: gate, Store: s, Log: slog.New(slog.DiscardHandler), Sender: webhook.Config{AllowPrivate: true}})
+		q.Deliver(&store.Delivery{Body: []byte("{}"), Delivery: sandbox.Delivery{ID: "whd-1", URL: receiver.URL, State: store.DeliveryPending}})
+		gate.Wait()
+		q.Close()
+		if len(s.recorded) != 1 || s.recorded[0].State != want || s.recorded[0].Attempts != 1 {
+			t.Errorf("after the answer %d, recorded are %+v", status, s.recorded)
+		}
 	}
 }
