@@ -100,6 +100,7 @@ func (a *app) command() *cobra.Command {
 			"failed, 126 that the program cannot be run, 127 that there is no such program.",
 		Example: "  cove run -- python3 -c 'print(6*7)'\n" +
 			"  cove create --name work && cove exec work -- uname -a",
+		Version:           a.Version,
 		SilenceUsage:      true,
 		SilenceErrors:     true,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: false},

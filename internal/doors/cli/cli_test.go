@@ -336,6 +336,15 @@ func TestUnknownFlagOfEveryCommandIsAUsageError(t *testing.T) {
 	}
 }
 
+// Who does not know a program asks it by this flag.
+func TestVersionFlag(t *testing.T) {
+	var out, errs bytes.Buffer
+	code := Run(t.Context(), Program{Args: []string{"--version"}, Version: "1.2.3", Stdout: &out, Stderr: &errs, Env: func(string) string { return "" }})
+	if code != 0 || out.String() != "cove version 1.2.3\n" || errs.Len() > 0 {
+		t.Errorf("code %d, said %q, %q", code, out.String(), errs.String())
+	}
+}
+
 func TestTablesFit(t *testing.T) {
 	id := "sbx-" + strings.Repeat("x", 26)
 	rows := func() [][]string {
