@@ -129,22 +129,34 @@ func withHeap(t testing.TB, d *covetest.Daemon, mib int64) string {
 }
 
 // Children have all of their parent's memory when the parent is killed right after the fork,
-// and when the daemon is, while memory is still being written for them; so has a fork of
-// such a child.
+// when the daemon is killed, and when both are, while memory is still being written for them;
+// so has a fork of such a child.
 func TestParentKilledWhileWritten(t *testing.T) {
 	covetest.Patched(t)
 	covetest.Own(t, func(t *testing.T, d *covetest.Daemon) {
-		parent := withHeap(t, d, heapMiB())
-		children := forksOf(t, d, parent, 2)
-		left := unwritten(t, d)
-		must(d.Client.Kill(t.Context(), parent))(t)
-		t.Logf("killed while %q was written", left)
-		if at := unwritten(t, d); at != "" {
-			t.Errorf("%s is still being written", at)
+		killDaemon := func() error { d.Kill(); return nil }
+		var children []string
+		for _, both := range []bool{false, true} {
+			parent := withHeap(t, d, heapMiB())
+			children = append(children, forksOf(t, d, parent, 2)...)
+			if both {
+				go func() { _, _ = d.Client.Kill(context.WithoutCancel(t.Context()), parent) }()
+				covetest.Eventually(covetest.DetectionLimit, func() bool {
+					_, lives := covetest.ProcessOf(parent, "runsc-sandbox")
+					return !lives
+				})
+				restart(t, d, killDaemon)
+			}
+			left := unwritten(t, d)
+			must(d.Client.Kill(t.Context(), parent))(t)
+			t.Logf("killed while %q was written", left)
+			if at := unwritten(t, d); at != "" {
+				t.Errorf("%s is still being written", at)
+			}
 		}
 		children = append(children, forksOf(t, d, children[0], 1)...)
-		left = unwritten(t, d)
-		restart(t, d, func() error { d.Kill(); return nil })
+		left := unwritten(t, d)
+		restart(t, d, killDaemon)
 		t.Logf("the daemon was killed while %q was written", left)
 		for _, id := range children {
 			whole(t, d, id)
