@@ -1,6 +1,7 @@
 package runsc
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -35,7 +36,7 @@ type backlog struct {
 	room          int64
 	parts         []part // in the order of off, joined where possible
 	pages, memory *os.File
-	size          int64 // of the file of pages, when it is complete
+	size          int64 // of the file of pages, when it is complete; 0 if gVisor has not closed it
 }
 
 // seal ends the writer's use of the backlog: gVisor, which may be hostile, may still write
@@ -124,7 +125,7 @@ func (b *backlog) bytes() (sum int64) {
 // Preconditions of this and the following methods: b is sealed.
 func (b *backlog) taken() []uint64 {
 	sorted := slices.Clone(b.parts)
-	slices.SortFunc(sorted, func(a, b part) int { return int(a.from/pageSize - b.from/pageSize) })
+	slices.SortFunc(sorted, func(a, b part) int { return cmp.Compare(a.from, b.from) })
 	var flat []uint64
 	for _, p := range sorted {
 		if last := len(flat) - 1; last > 0 && flat[last] == uint64(p.from) {

@@ -174,6 +174,23 @@ func TestBacklogOfOthers(t *testing.T) {
 	}
 }
 
+// A file of pages that gVisor has not closed is no checkpoint, also if nothing of it is to
+// be written later.
+func TestBacklogNotClosed(t *testing.T) {
+	g, b, path := newGuest(t, 30, 1<<30)
+	want := g.write(0, 30)
+	b.seal()
+	if frozen, err := (&Sandbox{}).freeze(b); frozen || err == nil {
+		t.Errorf("frozen is %v, %v", frozen, err)
+	}
+	if got, err := os.ReadFile(path); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("%d bytes are left of the file of pages: %v", len(got), err)
+	}
+	if err := g.w.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // A backlog that cannot be read or written ends with an error, and when nobody wants it.
 func TestBacklogFails(t *testing.T) {
 	g, b, _ := newGuest(t, 30, 1<<30, 0, 30)

@@ -146,7 +146,7 @@ func (s *Sandbox) backlog(most int64) (*backlog, error) {
 // freeze freezes the backlog's memory. Frozen is false if some of it cannot be: the rest
 // may be, or not.
 func (s *Sandbox) freeze(b *backlog) (frozen bool, err error) {
-	if last := len(b.parts) - 1; b.pages == nil || last >= 0 && (b.memory == nil || b.size < b.parts[last].off+b.parts[last].n) {
+	if b.size == 0 { // it has some memory of its own always
 		return false, errors.New("gVisor has not written the files of a checkpoint")
 	}
 	// What is written last may be the memory.
