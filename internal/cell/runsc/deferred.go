@@ -41,7 +41,8 @@ func (d *Deferred) Write(ctx context.Context) error { return d.w.run(ctx) }
 // [Sandbox.Restore]. It returns when Write has, or when the connection ends.
 func (d *Deferred) Answer(conn net.Conn) { d.w.serve(conn) }
 
-// Close lets gVisor have the memory back, whether or not it was written.
+// Close lets gVisor have the memory back, whether or not it was written. It may be called
+// at any time.
 func (d *Deferred) Close() error { return errors.Join(d.w.b.close(), d.s.thaw()) }
 
 // freezable and the following types are those of the patched gVisor's methods.
@@ -169,7 +170,8 @@ func (s *Sandbox) freeze(b *backlog) (frozen bool, err error) {
 // thaw ends freeze.
 func (s *Sandbox) thaw() error { return s.control("State.Thaw", nil, nil) }
 
-// Halt stops the sandbox's processes until [Sandbox.Unhalt], whether or not it is paused.
+// Halt stops the sandbox's processes until [Sandbox.Unhalt], whether or not it is paused:
+// they go on when both have ended. Both methods may be called at any time.
 func (s *Sandbox) Halt() error { return s.control(boot.ContMgrPause, nil, nil) }
 
 // Unhalt ends [Sandbox.Halt].
