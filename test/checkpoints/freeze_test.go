@@ -98,6 +98,36 @@ func TestGoesOnBelowItsLimit(t *testing.T) {
 	})
 }
 
+// sparse is a program with memory of which it uses one block of pages, and not the next.
+const sparse = `
+import mmap
+BLOCK = 4096 * %d
+memory = mmap.mmap(-1, 600 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+def blocks(): return range(0, len(memory) - BLOCK, 2 * BLOCK)
+def content(i): return i.to_bytes(8, "little") * (BLOCK // 8)
+for i in blocks(): memory[i:i+BLOCK] = content(i + 1)
+def wrong(): return sum(memory[i:i+BLOCK] != content(i + 1) or memory[i+BLOCK:i+2*BLOCK] != bytes(BLOCK) for i in blocks()), []
+`
+
+// A sandbox whose memory is in many parts goes on after a fork, reads and writes all of it:
+// the host bounds the mappings of a process.
+func TestForkOfSparseMemory(t *testing.T) {
+	covetest.Patched(t)
+	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
+		for _, pages := range []int{1, 20} {
+			s := d.Create(t, sandbox.CreateRequest{Resources: sandbox.Resources{MemoryMiB: 2048, VCPUs: 2}})
+			python(t, d, s.ID, fmt.Sprintf(sparse, pages))
+			child := forksOf(t, d, s.ID, 1)[0]
+			for _, id := range []string{s.ID, child} {
+				whole(t, d, id)
+				python(t, d, id, "for i in blocks(): memory[i:i+BLOCK] = content(i + 1)")
+				whole(t, d, id)
+				must(d.Client.Kill(t.Context(), id))(t)
+			}
+		}
+	})
+}
+
 // unwritten returns the directory of the checkpoint of which memory is still being written, or
 // an empty string.
 func unwritten(t testing.TB, d *covetest.Daemon) string {
