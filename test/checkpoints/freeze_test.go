@@ -98,6 +98,36 @@ func TestGoesOnBelowItsLimit(t *testing.T) {
 	})
 }
 
+// sparse is a program with memory of which it uses one block of pages, and not the next.
+const sparse = `
+import mmap
+BLOCK = 4096 * %d
+memory = mmap.mmap(-1, 600 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+def blocks(): return range(0, len(memory) - BLOCK, 2 * BLOCK)
+def content(i): return i.to_bytes(8, "little") * (BLOCK // 8)
+for i in blocks(): memory[i:i+BLOCK] = content(i + 1)
+def wrong(): return sum(memory[i:i+BLOCK] != content(i + 1) or memory[i+BLOCK:i+2*BLOCK] != bytes(BLOCK) for i in blocks()), []
+`
+
+// A sandbox whose memory is in many parts goes on after a fork, reads and writes all of it:
+// the host bounds the mappings of a process.
+func TestForkOfSparseMemory(t *testing.T) {
+	covetest.Patched(t)
+	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
+		for _, pages := range []int{1, 20} {
+			s := d.Create(t, sandbox.CreateRequest{Resources: sandbox.Resources{MemoryMiB: 2048, VCPUs: 2}})
+			python(t, d, s.ID, fmt.Sprintf(sparse, pages))
+			child := forksOf(t, d, s.ID, 1)[0]
+			for _, id := range []string{s.ID, child} {
+				whole(t, d, id)
+				python(t, d, id, "for i in blocks(): memory[i:i+BLOCK] = content(i + 1)")
+				whole(t, d, id)
+				must(d.Client.Kill(t.Context(), id))(t)
+			}
+		}
+	})
+}
+
 // unwritten returns the directory of the checkpoint of which memory is still being written, or
 // an empty string.
 func unwritten(t testing.TB, d *covetest.Daemon) string {
@@ -129,22 +159,34 @@ func withHeap(t testing.TB, d *covetest.Daemon, mib int64) string {
 }
 
 // Children have all of their parent's memory when the parent is killed right after the fork,
-// and when the daemon is, while memory is still being written for them; so has a fork of
-// such a child.
+// when the daemon is killed, and when both are, while memory is still being written for them;
+// so has a fork of such a child.
 func TestParentKilledWhileWritten(t *testing.T) {
 	covetest.Patched(t)
 	covetest.Own(t, func(t *testing.T, d *covetest.Daemon) {
-		parent := withHeap(t, d, heapMiB())
-		children := forksOf(t, d, parent, 2)
-		left := unwritten(t, d)
-		must(d.Client.Kill(t.Context(), parent))(t)
-		t.Logf("killed while %q was written", left)
-		if at := unwritten(t, d); at != "" {
-			t.Errorf("%s is still being written", at)
+		killDaemon := func() error { d.Kill(); return nil }
+		var children []string
+		for _, both := range []bool{false, true} {
+			parent := withHeap(t, d, heapMiB())
+			children = append(children, forksOf(t, d, parent, 2)...)
+			if both {
+				go func() { _, _ = d.Client.Kill(context.WithoutCancel(t.Context()), parent) }()
+				covetest.Eventually(covetest.DetectionLimit, func() bool {
+					_, lives := covetest.ProcessOf(parent, "runsc-sandbox")
+					return !lives
+				})
+				restart(t, d, killDaemon)
+			}
+			left := unwritten(t, d)
+			must(d.Client.Kill(t.Context(), parent))(t)
+			t.Logf("killed while %q was written", left)
+			if at := unwritten(t, d); at != "" {
+				t.Errorf("%s is still being written", at)
+			}
 		}
 		children = append(children, forksOf(t, d, children[0], 1)...)
-		left = unwritten(t, d)
-		restart(t, d, func() error { d.Kill(); return nil })
+		left := unwritten(t, d)
+		restart(t, d, killDaemon)
 		t.Logf("the daemon was killed while %q was written", left)
 		for _, id := range children {
 			whole(t, d, id)

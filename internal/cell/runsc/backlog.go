@@ -1,6 +1,7 @@
 package runsc
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -17,8 +18,14 @@ import (
 // file of memory at from.
 type part struct{ off, from, n int64 }
 
-// maxParts limits the parts of a backlog.
-const maxParts = 1 << 16
+// A part is frozen by itself: it then has a mapping of its own in each process of the host
+// that runs programs with it, and what is between two has too. The host's kernel allows
+// 65,530 for a process. Memory of which only some pages are in use, far apart, is therefore
+// copied at once.
+const (
+	leastPart = 64 << 10
+	maxParts  = 1 << 13
+)
 
 // backlog is what a checkpoint's file of pages lacks when gVisor has saved its state, in
 // memory that programs had and that gVisor then freezes. The writer of the file adds to it,
@@ -35,7 +42,7 @@ type backlog struct {
 	room          int64
 	parts         []part // in the order of off, joined where possible
 	pages, memory *os.File
-	size          int64 // of the file of pages, when it is complete
+	size          int64 // of the file of pages, when it is complete; 0 if gVisor has not closed it
 }
 
 // seal ends the writer's use of the backlog: gVisor, which may be hostile, may still write
@@ -100,10 +107,13 @@ func (b *backlog) add(fr memmap.FileRange, off int64) (n int64, inside bool) {
 		return int64(b.ranges[i].Start - fr.Start), false
 	}
 	p := part{off: off, from: int64(fr.Start), n: int64(min(b.ranges[i].End, fr.End) - fr.Start)}
-	if last := len(b.parts) - 1; b.sealed || p.n > b.room || len(b.parts) == maxParts {
+	if b.sealed || p.n > b.room {
 		return p.n, false
-	} else if last >= 0 && b.parts[last].off+b.parts[last].n == p.off && b.parts[last].from+b.parts[last].n == p.from {
+	}
+	if last := len(b.parts) - 1; last >= 0 && b.parts[last].off+b.parts[last].n == p.off && b.parts[last].from+b.parts[last].n == p.from {
 		b.parts[last].n += p.n
+	} else if p.n < leastPart || len(b.parts) == maxParts {
+		return p.n, false
 	} else {
 		b.parts = append(b.parts, p)
 	}
@@ -124,7 +134,7 @@ func (b *backlog) bytes() (sum int64) {
 // Preconditions of this and the following methods: b is sealed.
 func (b *backlog) taken() []uint64 {
 	sorted := slices.Clone(b.parts)
-	slices.SortFunc(sorted, func(a, b part) int { return int(a.from/pageSize - b.from/pageSize) })
+	slices.SortFunc(sorted, func(a, b part) int { return cmp.Compare(a.from, b.from) })
 	var flat []uint64
 	for _, p := range sorted {
 		if last := len(flat) - 1; last > 0 && flat[last] == uint64(p.from) {

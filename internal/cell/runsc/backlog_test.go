@@ -89,15 +89,16 @@ func (g *guest) write(ends ...uint64) []byte {
 	return all
 }
 
-// What gVisor can freeze is written later, all else at once; together it is the file.
+// What gVisor can freeze is written later, but for what is small and by itself; all else at
+// once. Together it is the file.
 func TestBacklog(t *testing.T) {
-	g, b, path := newGuest(t, 600, 1<<30, 10, 20, 30, 31, 100, 500)
-	want := slices.Concat(g.write(0, 15), g.write(15, 40, 90, 101), g.write(101, 102, 104, 600))
+	g, b, path := newGuest(t, 600, 1<<30, 10, 50, 60, 61, 100, 500)
+	want := slices.Concat(g.write(0, 30), g.write(30, 31, 31, 70, 90, 120), g.write(120, 121, 123, 128, 130, 600))
 	if err := g.w.Close(); err != nil {
 		t.Fatal(err)
 	}
 	b.seal()
-	if got, pages := b.bytes(), int64(10+1+1+1+396); got != pages*pageSize {
+	if got, pages := b.bytes(), int64(40+21+370); got != pages*pageSize {
 		t.Errorf("%d pages are written later, want %d", got/pageSize, pages)
 	}
 	before, err := os.ReadFile(path)
@@ -109,7 +110,7 @@ func TestBacklog(t *testing.T) {
 			t.Errorf("the page at %d is written already", i)
 		}
 	}
-	if got, want := b.taken(), []uint64{10, 20, 30, 31, 100, 102, 104, 500}; !slices.EqualFunc(got, want, func(a, b uint64) bool { return a == b*pageSize }) {
+	if got, want := b.taken(), []uint64{10, 50, 100, 121, 130, 500}; !slices.EqualFunc(got, want, func(a, b uint64) bool { return a == b*pageSize }) {
 		t.Errorf("frozen are %v", got)
 	}
 	if err := b.pages.Truncate(b.size); err != nil {
@@ -125,13 +126,13 @@ func TestBacklog(t *testing.T) {
 
 // No more is written later than there is room for.
 func TestBacklogHasRoom(t *testing.T) {
-	g, b, path := newGuest(t, 100, 50*pageSize, 0, 40, 50, 100)
-	want := slices.Concat(g.write(0, 40), g.write(40, 60), g.write(60, 100))
+	g, b, path := newGuest(t, 100, 60*pageSize, 0, 40, 50, 100)
+	want := slices.Concat(g.write(0, 40), g.write(40, 70), g.write(70, 100))
 	if err := g.w.Close(); err != nil {
 		t.Fatal(err)
 	}
 	b.seal()
-	if got := b.bytes(); got != 50*pageSize {
+	if got := b.bytes(); got != 60*pageSize {
 		t.Errorf("%d bytes are written later", got)
 	}
 	if err := newWriting(b).run(t.Context()); err != nil {
@@ -139,6 +140,18 @@ func TestBacklogHasRoom(t *testing.T) {
 	}
 	if got, err := os.ReadFile(path); err != nil || !bytes.Equal(got, want) {
 		t.Errorf("the file of pages has other content: %v", err)
+	}
+}
+
+// Memory in ever so many parts does not make more mappings than the host allows.
+func TestBacklogHasFewParts(t *testing.T) {
+	const each = leastPart / pageSize
+	b := &backlog{room: 1 << 40, ranges: []memmap.FileRange{{End: 1 << 40}}}
+	for i := range uint64(maxParts + 10) {
+		fr := pageRangeOf(2*i*each, (2*i+1)*each)
+		if _, later := b.add(fr, int64(i)*leastPart); later != (i < maxParts) {
+			t.Fatalf("part %d is written later: %v", i, later)
+		}
 	}
 }
 
@@ -171,6 +184,23 @@ func TestBacklogOfOthers(t *testing.T) {
 	}
 	if err := b.opened(other); err == nil {
 		t.Error("a second file of pages was opened")
+	}
+}
+
+// A file of pages that gVisor has not closed is no checkpoint, also if nothing of it is to
+// be written later.
+func TestBacklogNotClosed(t *testing.T) {
+	g, b, path := newGuest(t, 30, 1<<30)
+	want := g.write(0, 30)
+	b.seal()
+	if frozen, err := (&Sandbox{}).freeze(b); frozen || err == nil {
+		t.Errorf("frozen is %v, %v", frozen, err)
+	}
+	if got, err := os.ReadFile(path); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("%d bytes are left of the file of pages: %v", len(got), err)
+	}
+	if err := g.w.Close(); err != nil {
+		t.Fatal(err)
 	}
 }
 

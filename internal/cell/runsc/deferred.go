@@ -41,7 +41,8 @@ func (d *Deferred) Write(ctx context.Context) error { return d.w.run(ctx) }
 // [Sandbox.Restore]. It returns when Write has, or when the connection ends.
 func (d *Deferred) Answer(conn net.Conn) { d.w.serve(conn) }
 
-// Close lets gVisor have the memory back, whether or not it was written.
+// Close lets gVisor have the memory back, whether or not it was written. It may be called
+// at any time.
 func (d *Deferred) Close() error { return errors.Join(d.w.b.close(), d.s.thaw()) }
 
 // freezable and the following types are those of the patched gVisor's methods.
@@ -146,7 +147,7 @@ func (s *Sandbox) backlog(most int64) (*backlog, error) {
 // freeze freezes the backlog's memory. Frozen is false if some of it cannot be: the rest
 // may be, or not.
 func (s *Sandbox) freeze(b *backlog) (frozen bool, err error) {
-	if last := len(b.parts) - 1; b.pages == nil || last >= 0 && (b.memory == nil || b.size < b.parts[last].off+b.parts[last].n) {
+	if b.size == 0 { // it has some memory of its own always
 		return false, errors.New("gVisor has not written the files of a checkpoint")
 	}
 	// What is written last may be the memory.
@@ -169,7 +170,8 @@ func (s *Sandbox) freeze(b *backlog) (frozen bool, err error) {
 // thaw ends freeze.
 func (s *Sandbox) thaw() error { return s.control("State.Thaw", nil, nil) }
 
-// Halt stops the sandbox's processes until [Sandbox.Unhalt], whether or not it is paused.
+// Halt stops the sandbox's processes until [Sandbox.Unhalt], whether or not it is paused:
+// they go on when both have ended. Both methods may be called at any time.
 func (s *Sandbox) Halt() error { return s.control(boot.ContMgrPause, nil, nil) }
 
 // Unhalt ends [Sandbox.Halt].

@@ -179,16 +179,12 @@ func (p *pageFile) Close() error {
 
 func (p *pageFile) MaxParallel() int { return cap(p.jobs) }
 
-// register holds a file of gVisor open until Close.
-func (p *pageFile) register(fd int32) (*memoryFile, error) {
+// register holds a file of gVisor open until Close. St is what Fstat says of it.
+func (p *pageFile) register(fd int32, st *unix.Stat_t) (*memoryFile, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.peers) == maxMemoryFiles {
 		return nil, unix.EMFILE
-	}
-	var st unix.Stat_t
-	if err := unix.Fstat(int(fd), &st); err != nil {
-		return nil, err
 	}
 	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 3)
 	if err != nil {
@@ -235,7 +231,7 @@ func (r *pageReader) RegisterDestinationFD(fd int32, _ uint64, _ []stateio.Clien
 	if err := r.reserve.make(int(fd), &st); err != nil {
 		return nil, err
 	}
-	return r.register(fd)
+	return r.register(fd, &st)
 }
 
 func (r *pageReader) AddRead(id int, off int64, to stateio.DestinationFile, fr memmap.FileRange, m []byte) {
@@ -305,13 +301,13 @@ func (w *pageWriter) MaxRanges() int { return writeRanges }
 func (w *pageWriter) NeedRegisterSourceFD() bool { return true }
 
 func (w *pageWriter) RegisterSourceFD(fd int32, _ uint64, _ []stateio.ClientFileRangeSetting) (stateio.SourceFile, error) {
-	m, err := w.register(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(int(fd), &st); err != nil {
+		return nil, err
+	}
+	m, err := w.register(fd, &st)
 	if err != nil || w.later == nil {
 		return m, err
-	}
-	var st unix.Stat_t
-	if err := unix.Fstat(m.fd, &st); err != nil {
-		return nil, err
 	}
 	m.later, err = w.later.holds(m.fd, &st)
 	return m, err

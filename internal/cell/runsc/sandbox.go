@@ -85,8 +85,8 @@ type Mount struct {
 	ReadOnly bool
 }
 
-// Sandbox is a running gVisor with its container. Methods other than Wait and Kill must
-// not be called concurrently.
+// Sandbox is a running gVisor with its container. Methods other than Wait, Kill and those
+// that say so must not be called concurrently.
 type Sandbox struct {
 	conf *config.Config
 	c    *container.Container

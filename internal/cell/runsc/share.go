@@ -94,11 +94,6 @@ func (s *Sandbox) checkpointServed(dir string, later *backlog) error {
 		return err
 	}
 	defer theirs.Close()
-	conn, err := client.ConnectTo(s.c.Sandbox.GetControlSocketPath())
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
 	opts := control.SaveOpts{
 		Metadata:           statefile.CompressionLevelNone.ToMetadata(),
 		Resume:             true,
@@ -106,7 +101,7 @@ func (s *Sandbox) checkpointServed(dir string, later *backlog) error {
 		UseCheckpointGofer: true,
 	}
 	opts.Files = []*os.File{theirs}
-	if err := conn.Call(boot.ContMgrCheckpoint, &opts, nil); err != nil {
+	if err := s.control(boot.ContMgrCheckpoint, &opts, nil); err != nil {
 		return err
 	}
 	s.c.Sandbox.Checkpointed = true

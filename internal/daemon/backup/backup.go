@@ -190,7 +190,7 @@ func freeze(ctx context.Context, o *Options, w *workDirs) (frozen, error) {
 			break
 		}
 		if try == tries {
-			o.Warn("the state of sandboxes or snapshots is gone, and is not in the backup: " + strings.Join(missing, ", "))
+			o.Warn("the state of sandboxes or snapshots is gone or not written yet, and is not in the backup: " + strings.Join(missing, ", "))
 			k.checkpoints = slices.DeleteFunc(k.checkpoints, func(id string) bool { return slices.Contains(missing, id) })
 			break
 		}

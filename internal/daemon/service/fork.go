@@ -6,6 +6,7 @@ import (
 	"errors"
 	"maps"
 	"strconv"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -82,13 +83,7 @@ func (s *Service) fork(ctx context.Context, id string, req *sandbox.ForkRequest)
 	if err != nil {
 		return nil, err
 	}
-	unlocked := false
-	release := func() {
-		if !unlocked {
-			unlocked = true
-			unlock()
-		}
-	}
+	release := sync.OnceFunc(unlock)
 	defer release()
 	parent, err := s.cfg.Store.Sandbox(ctx, id)
 	if err != nil {

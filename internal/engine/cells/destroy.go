@@ -47,9 +47,6 @@ func (e *Engine) End(ctx context.Context, id string) error {
 	return nil
 }
 
-// errNotLive says that the engine has no connection to a cell.
-var errNotLive = errors.New("no connection to the cell")
-
 // writingTimeout limits the time for which a cell writes a checkpoint for others after its
 // sandbox has ended. Callers give Destroy a minute.
 const writingTimeout = 45 * time.Second
@@ -59,11 +56,10 @@ const writingTimeout = 45 * time.Second
 func (e *Engine) awaitWritten(ctx context.Context, id string) {
 	ctx, cancel := context.WithTimeout(ctx, writingTimeout)
 	defer cancel()
-	began, err := time.Now(), errNotLive
-	for err != nil && ctx.Err() == nil {
-		err = waitForExit(ctx, e.cellDir(id), nil)
+	began := time.Now()
+	for waitForExit(ctx, e.cellDir(id), nil) != nil && ctx.Err() == nil {
 	}
-	e.cfg.Log.Info("a cell has written a checkpoint for others", "sandbox", id, "took", time.Since(began), "error", err)
+	e.cfg.Log.Info("a cell has written a checkpoint for others", "sandbox", id, "took", time.Since(began), "error", ctx.Err())
 }
 
 // stop asks a cell to end, and forgets the cell. When it returns nil, gVisor has been killed
@@ -73,14 +69,22 @@ func (e *Engine) stop(ctx context.Context, id string) (writing bool, err error) 
 	inst := e.live[id]
 	delete(e.live, id)
 	e.mu.Unlock()
-	if inst == nil {
-		return false, errNotLive
+	var control *cell.Client
+	if inst != nil {
+		inst.release()
+		control = inst.control
+	} else {
+		// It may only be writing for others: its sandbox has ended, or an earlier engine has stopped it.
+		from, err := readOrigin(e.cellDir(id))
+		if err != nil {
+			return false, err
+		}
+		control = cell.NewClient(e.cellDir(id), from.Cell, nil)
 	}
-	inst.release()
+	defer control.Close()
 	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
 	defer cancel()
-	defer inst.control.Close()
-	return inst.control.Stop(ctx, "destroyed")
+	return control.Stop(ctx, "destroyed")
 }
 
 // removeCell ends the cell of a directory, and removes what is left of it.

@@ -1,6 +1,10 @@
 package cells
 
 import (
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/cove-sh/cove/internal/cell"
@@ -32,5 +36,34 @@ func TestLimitsOfACellThatEnds(t *testing.T) {
 	defer i.control.Close()
 	if _, err := i.SetLimits(t.Context(), sandbox.Resources{MemoryMiB: 320}); sandbox.CodeOf(err) != sandbox.CodeUnavailable {
 		t.Errorf("%v, want that the sandbox does not answer", err)
+	}
+}
+
+// A cell whose sandbox has ended, or that an earlier engine has stopped, may still write a
+// checkpoint for others: whoever removes it learns of that.
+func TestStopWithoutConnection(t *testing.T) {
+	e := &Engine{cfg: Config{Dir: t.TempDir()}}
+	if _, err := e.stop(t.Context(), "sbx-one"); err == nil {
+		t.Error("a cell that does not exist was stopped")
+	}
+	dir := e.cellDir("sbx-one")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, originFile), []byte(fmt.Sprintf(`{"cell": %d}`, cell.Protocol)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l, err := cell.Listen(dir, cell.ControlSocket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(w, `{"writing": %t}`, filepath.Base(r.URL.Path) == "Stop")
+	})}
+	defer asked.Close()
+	go func() { _ = asked.Serve(l) }()
+	if writing, err := e.stop(t.Context(), "sbx-one"); err != nil || !writing {
+		t.Errorf("writing is %v, %v", writing, err)
 	}
 }

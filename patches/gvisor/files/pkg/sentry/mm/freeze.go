@@ -51,7 +51,9 @@ func (mm *MemoryManager) FreezeRanges(rs, held []memmap.FileRange) []memmap.File
 	defer mm.mappingMu.RUnlock()
 	mm.activeMu.Lock()
 	defer mm.activeMu.Unlock()
-	// As in Fork, only what was writable is unmapped, in as few calls as possible.
+	// As in Fork, only what was writable is unmapped, in as few calls as possible. What
+	// is between is unmapped too, unless it is large: it is mapped again when it is
+	// touched, while each hole is one more mapping of the host, which bounds them.
 	var unmapAR hostarch.AddrRange
 	for pseg := mm.pmas.FirstSegment(); pseg.Ok(); pseg = pseg.NextSegment() {
 		if !mm.freezableLocked(pseg) {
@@ -67,7 +69,7 @@ func (mm *MemoryManager) FreezeRanges(rs, held []memmap.FileRange) []memmap.File
 		if pma := pseg.ValuePtr(); !pma.needCOW {
 			pma.needCOW = true
 			if pma.effectivePerms.Write {
-				if unmapAR.End == pseg.Start() {
+				if unmapAR.Length() != 0 && pseg.Start()-unmapAR.End <= hostarch.HugePageSize {
 					unmapAR.End = pseg.End()
 				} else {
 					mm.unmapASLocked(unmapAR)
