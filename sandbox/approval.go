@@ -1,7 +1,10 @@
 package sandbox
 
 import (
+	"cmp"
 	"context"
+	"net"
+	"strconv"
 	"time"
 )
 
@@ -47,6 +50,21 @@ type ApprovalSubject struct {
 	// Secret is the name of a secret: the question is whether requests to there may carry
 	// it. Empty is a question about a connection.
 	Secret string `json:"secret,omitempty"`
+}
+
+// Target is where it goes, as "example.com:443".
+func (s *ApprovalSubject) Target() string {
+	return net.JoinHostPort(cmp.Or(s.Host, s.Address), strconv.Itoa(s.Port))
+}
+
+// Text is all of it in one line: "tcp example.com:443", or "secret github for tcp
+// api.github.com:443".
+func (s *ApprovalSubject) Text() string {
+	text := s.Protocol + " " + s.Target()
+	if s.Secret != "" {
+		text = "secret " + s.Secret + " for " + text
+	}
+	return text
 }
 
 // Approval is a question that a sandbox's network policy asks: may it make this

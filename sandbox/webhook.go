@@ -36,7 +36,8 @@ type Delivery struct {
 	JobID string `json:"job_id"`
 	// ApprovalID is that of the question that is told, or empty.
 	ApprovalID string `json:"approval_id,omitempty"`
-	URL        string `json:"url"`
+	// URL is the webhook's; that of an approval is without path and query.
+	URL string `json:"url"`
 	// State is "waiting" for the job's end, "pending", "delivered" or
 	// "failed".
 	State    string `json:"state"`

@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/cove-sh/cove/internal/daemon/service/approvals"
@@ -149,22 +147,8 @@ func (s *Service) tellApproval(o approvals.Owner, a sandbox.Approval) {
 	}
 	s.events.Add(events.Entry{Team: o.Team, Namespace: o.Namespace, Event: sandbox.Event{Kind: kind, SandboxID: o.SandboxID, Approval: &a}})
 	if action != "" {
-		s.gate.System(&store.Record{Sandbox: sandbox.Sandbox{ID: o.SandboxID, Team: o.Team}}, action, subjectText(&a.ApprovalSubject)+" ("+a.ID+")")
+		s.gate.System(&store.Record{Sandbox: sandbox.Sandbox{ID: o.SandboxID, Team: o.Team}}, action, a.Text()+" ("+a.ID+")")
 	}
-}
-
-// subjectText returns a subject as "tcp example.com:443", or "secret github for tcp
-// api.github.com:443".
-func subjectText(s *sandbox.ApprovalSubject) string {
-	host := s.Host
-	if host == "" {
-		host = s.Address
-	}
-	text := s.Protocol + " " + net.JoinHostPort(host, strconv.Itoa(s.Port))
-	if s.Secret != "" {
-		text = "secret " + s.Secret + " for " + text
-	}
-	return text
 }
 
 var approvalStates = []sandbox.ApprovalState{"", sandbox.ApprovalOpen, sandbox.ApprovalAllowed, sandbox.ApprovalDenied, sandbox.ApprovalExpired, sandbox.ApprovalWithdrawn}
@@ -273,7 +257,7 @@ func describeAnswer(asked, answer *sandbox.Approval) string {
 	if answer.Until != nil {
 		held = "until " + answer.Until.Format(time.RFC3339)
 	}
-	return fmt.Sprintf("%s %s, %s (%s)", verb, subjectText(&asked.ApprovalSubject), held, asked.ID)
+	return fmt.Sprintf("%s %s, %s (%s)", verb, asked.Text(), held, asked.ID)
 }
 
 // apply makes an answer hold: in the gateway for the connections that wait, or in the

@@ -62,11 +62,11 @@ func TestQuestionsByWebhook(t *testing.T) {
 	const secret = "a secret of some length"
 	url, posts := questionReceiver(t, 0)
 	blue, ofBlue := questionReceiver(t, 0)
-	w := told(t, time.Hour, webhooks.Receiver{Team: "red", Hook: sandbox.Webhook{URL: url, Secret: sandbox.NewSecretValue(secret)}}, webhooks.Receiver{Team: "blue", Hook: sandbox.Webhook{URL: blue}})
+	w := told(t, time.Hour, webhooks.Receiver{Team: "red", Hook: sandbox.Webhook{URL: url + "/hooks/token?of=ours", Secret: sandbox.NewSecretValue(secret)}}, webhooks.Receiver{Team: "blue", Hook: sandbox.Webhook{URL: blue}})
 	x := w.asking("x")
 	w.engine.Ask(x.ID, asks(1))
 	asked := w.await(sandbox.EventApprovalAsked, 1)[0]
-	d := w.delivered(x.ID, store.DeliveryDelivered)
+	d := w.delivered(x.ID, store.DeliveryDelivered) // without all of the server's address
 	if d.ApprovalID != asked.ID || d.JobID != "" || d.URL != url || d.Attempts != 1 {
 		t.Errorf("the delivery is %+v", d)
 	}

@@ -16,7 +16,7 @@ import (
 const (
 	// flowTime is how long somebody may be at the identity provider.
 	flowTime = 10 * time.Minute
-	// maxUsed bounds the sign-ins that are remembered to have come back.
+	// maxUsed bounds the sign-ins that are remembered.
 	maxUsed = 10_000
 
 	randomBytes = 32
@@ -26,8 +26,8 @@ const (
 // flows bind a sign-in to the browser that began it. The browser has a token in a
 // cookie, and state, nonce and PKCE verifier are derived from that with a key which only
 // this process has. So nothing is kept of a sign-in that was begun, however many somebody
-// begins, and none outlives the process. That one has come back is remembered for as long
-// as it could come again. It is safe for concurrent use.
+// begins, and none outlives the process. One that has signed somebody in is remembered for
+// as long as it could come again. It is safe for concurrent use.
 type flows struct {
 	key []byte
 
@@ -95,4 +95,12 @@ func (f *flows) end(token, state string) (flow, error) {
 	}
 	f.used[token] = found.expires
 	return found, nil
+}
+
+// forget forgets a sign-in that has signed nobody in: anybody can bring such, and they
+// must not fill the memory of the others.
+func (f *flows) forget(token string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.used, token)
 }

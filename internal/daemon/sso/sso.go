@@ -107,7 +107,7 @@ func (p *Provider) oauth(at *metadata) *oauth2.Config {
 
 // Finish takes the answer with which a browser came back, and the token that it has. The
 // person fulfils one of the rules; others are forbidden.
-func (p *Provider) Finish(ctx context.Context, token string, answer url.Values) (*sandbox.Person, error) {
+func (p *Provider) Finish(ctx context.Context, token string, answer url.Values) (person *sandbox.Person, err error) {
 	for _, name := range []string{"state", "code", "error", "iss"} {
 		if len(answer[name]) > 1 {
 			return nil, sandbox.Errorf(sandbox.CodeInvalid, "the answer has %s twice; sign in again", name)
@@ -117,6 +117,11 @@ func (p *Provider) Finish(ctx context.Context, token string, answer url.Values) 
 	if err != nil {
 		return nil, err
 	}
+	defer func() {
+		if person == nil {
+			p.flows.forget(token)
+		}
+	}()
 	at, err := p.metadata(ctx)
 	if err != nil {
 		return nil, err
@@ -140,12 +145,12 @@ func (p *Provider) Finish(ctx context.Context, token string, answer url.Values) 
 	if err != nil {
 		return nil, err
 	}
-	person := claims.person(p.cfg.Issuer, subject, p.cfg.Rules)
-	if ruleFor(p.cfg.Rules, person) == nil {
-		p.cfg.Log.InfoContext(ctx, "nobody lets this person in", "subject", clip.Text(subject, maxSubject), "email", person.Email)
-		return nil, sandbox.Errorf(sandbox.CodeForbidden, "%s has signed you in as %s, whom no rule of this server lets in; it has looked at %s: ask who runs the server", p.cfg.Name, person.Name(), claims.lookedAt(p.cfg.Rules))
+	who := claims.person(p.cfg.Issuer, subject, p.cfg.Rules)
+	if ruleFor(p.cfg.Rules, who) == nil {
+		p.cfg.Log.InfoContext(ctx, "nobody lets this person in", "subject", clip.Text(subject, maxSubject), "email", who.Email)
+		return nil, sandbox.Errorf(sandbox.CodeForbidden, "%s has signed you in as %s, whom no rule of this server lets in; it has looked at %s: ask who runs the server", p.cfg.Name, who.Name(), claims.lookedAt(p.cfg.Rules))
 	}
-	return person, nil
+	return who, nil
 }
 
 // readable is what a provider says of an error, in one line.
@@ -243,7 +248,7 @@ func (p *Provider) addUserInfo(ctx context.Context, at *metadata, tokens *oauth2
 	if err := info.Claims(&more); err != nil {
 		return p.badToken(ctx, "comes with what cannot be read", err)
 	}
-	// An address and whether it is verified belong together.
+	// An address and whether it is verified belong together. What is no text is no address.
 	switch more[emailClaim] {
 	case claims[emailClaim]:
 	case nil:

@@ -3,6 +3,8 @@ package sso
 import (
 	"encoding/base64"
 	"fmt"
+	"log/slog"
+	"net/url"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -75,6 +77,21 @@ func TestFlows(t *testing.T) {
 			t.Errorf("a while later: %v", err)
 		}
 	})
+}
+
+// Anybody can bring answers that are refused: nothing is remembered of them.
+func TestRefusedAnswersLeaveNothing(t *testing.T) {
+	p := New(Config{Name: "Example", Issuer: "https://login.example", Log: slog.New(slog.DiscardHandler)})
+	defer p.Close()
+	p.found.at, p.found.until = &metadata{}, time.Now().Add(time.Hour)
+	f := p.flows.begin()
+	for _, answer := range []url.Values{{"error": {"access_denied"}}, {"iss": {"https://other.example"}}, {}} {
+		answer.Set("state", f.state)
+		person, err := p.Finish(t.Context(), f.token, answer)
+		if person != nil || err == nil || strings.Contains(err.Error(), "already") || len(p.flows.used) > 0 {
+			t.Errorf("%v: %v, %v; %d are remembered", answer, person, err, len(p.flows.used))
+		}
+	}
 }
 
 func TestRules(t *testing.T) {

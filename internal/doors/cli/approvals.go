@@ -3,8 +3,6 @@ package cli
 import (
 	"context"
 	"fmt"
-	"net"
-	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -42,30 +40,16 @@ var approvalTable = table([]string{"ID", "SANDBOX", "WANTS", "WAITING", "STATE",
 	if v.State == sandbox.ApprovalOpen {
 		left = max(0, time.Until(v.ExpiresAt)).Round(time.Second).String()
 	}
-	return []any{v.ID, name, wantText(v), v.Waiting, v.State, left}
+	return []any{v.ID, name, v.Text(), v.Waiting, v.State, left}
 })
 
 var approvalDetails = details(func(v *sandbox.Approval) []any {
 	return []any{
-		"id", v.ID, "sandbox", v.SandboxID, "wants", wantText(v), "waiting", v.Waiting, "state", v.State,
+		"id", v.ID, "sandbox", v.SandboxID, "wants", v.Text(), "waiting", v.Waiting, "state", v.State,
 		"asked", stamp(&v.AskedAt), "expires", stamp(&v.ExpiresAt), "ended", stamp(v.EndedAt),
 		"holds for", v.Scope, "until", stamp(v.Until), "answered by", v.AnsweredBy,
 	}
 })
-
-// wantText is what a question is about, such as "tcp example.com:443", or "secret github
-// for tcp api.github.com:443".
-func wantText(v *sandbox.Approval) string {
-	host := v.Host
-	if host == "" {
-		host = v.Address
-	}
-	text := v.Protocol + " " + net.JoinHostPort(host, strconv.Itoa(v.Port))
-	if v.Secret != "" {
-		text = "secret " + v.Secret + " for " + text
-	}
-	return text
-}
 
 func (a *app) approvalsListCommand() *cobra.Command {
 	var req sandbox.ListApprovalsRequest

@@ -95,7 +95,7 @@ func eventText(e *sandbox.Event) string {
 	case e.Computer != nil:
 		return strings.TrimSpace(string(e.Computer.Action) + " " + e.Computer.Detail)
 	case e.Approval != nil:
-		return fmt.Sprintf("%s %s %s", e.Approval.ID, e.Approval.State, wantText(e.Approval))
+		return fmt.Sprintf("%s %s %s", e.Approval.ID, e.Approval.State, e.Approval.Text())
 	}
 	return e.SnapshotID
 }

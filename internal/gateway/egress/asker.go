@@ -236,7 +236,7 @@ func (f *flow) judgeLocked(s *state, a Attempt) Decision {
 	held, ok := s.answers[sub]
 	switch {
 	case ok && held.good() && !held.Allow:
-		d.Ask, d.Reason = false, "it was refused when the policy asked, and that answer still holds"
+		d.Ask, d.Reason = false, stillRefused
 	case ok && held.good() || f.answered[sub]:
 		d.Allow, d.Ask, d.Reason, d.addrOnly = true, false, "", sub.Host == ""
 		f.answerLocked(sub)
@@ -252,6 +252,8 @@ func (f *flow) answerLocked(sub Subject) {
 	f.answered[sub] = true
 }
 
+const stillRefused = "it was refused when the policy asked, and that answer still holds"
+
 // admit is [flow.enter] after [flow.consent].
 func (f *flow) admit(ctx context.Context, a Attempt) (*outbound, Decision) {
 	if d := f.consent(ctx, a); !d.Allow {
@@ -260,54 +262,73 @@ func (f *flow) admit(ctx context.Context, a Attempt) (*outbound, Decision) {
 	return f.enter(a)
 }
 
-const gaveUp = "the sandbox gave up before somebody had allowed it"
-
 // consent judges an attempt and, if the policy says to ask, asks and waits. Nothing has
 // left the gateway for the attempt before it returns. Its decision allows or refuses.
 func (f *flow) consent(ctx context.Context, a Attempt) Decision {
-	var q *asking
-	var gone <-chan struct{}
-	defer func() { f.g.asker.leave(q) }()
+	w := waiter{f: f}
+	defer w.end()
 	for {
 		s := f.g.state.Load()
 		d := f.judge(s, a)
 		if !d.Ask {
 			return d
 		}
-		refused := func(match sandbox.NetworkMatch, why string) Decision {
-			return Decision{Match: match, Rule: d.Rule, Reason: why}
-		}
-		sub := subjectOf(d, a)
+		sub, no := subjectOf(d, a), Decision{Match: d.Match, Rule: d.Rule}
 		if sub.Host == "" && !sub.Address.IsValid() {
-			return refused(d.Match, "it does not show where it goes to, so nobody can be asked")
+			no.Reason = "it does not show where it goes to, so nobody can be asked"
+			return no
 		}
-		if q == nil || q.Subject != sub {
-			f.g.asker.leave(q)
-			var why string
-			if q, why = f.g.asker.join(sub, s.askFor); q == nil {
-				return refused(sandbox.MatchLimit, why)
-			}
-		}
-		if f.unread != nil && gone == nil {
-			var stop func()
-			gone, stop = f.unread.watch()
-			defer stop()
-		}
-		select {
-		case <-q.done:
-			if q.refusal != "" {
-				return refused(d.Match, q.refusal)
-			}
+		if w.wait(ctx, s, sub, &no) {
 			f.mu.Lock()
 			f.answerLocked(sub)
 			f.mu.Unlock()
-		case <-s.over: // the policy or the answers have changed
-		case <-gone:
-			return refused(d.Match, gaveUp)
-		case <-ctx.Done():
-			return refused(d.Match, gaveUp)
-		case <-f.ctx.Done():
-			return refused(d.Match, gaveUp)
+		}
+		if no.Reason != "" {
+			return no
 		}
 	}
+}
+
+// waiter is one who waits for answers, until end.
+type waiter struct {
+	f    *flow
+	q    *asking
+	gone <-chan struct{}
+	stop func() // of gone
+}
+
+// wait asks about a subject, unless the waiter does already, and reports whether somebody
+// has allowed it. Otherwise it gives no, which it completes, a reason, or the policy or the
+// answers have changed since s.
+func (w *waiter) wait(ctx context.Context, s *state, sub Subject, no *Decision) (allowed bool) {
+	if w.q == nil || w.q.Subject != sub {
+		w.f.g.asker.leave(w.q)
+		if w.q, no.Reason = w.f.g.asker.join(sub, s.askFor); w.q == nil {
+			no.Match = sandbox.MatchLimit
+			return false
+		}
+	}
+	if w.stop == nil {
+		w.gone, w.stop = w.f.watch()
+	}
+	select {
+	case <-w.q.done:
+		no.Reason = w.q.refusal
+		return no.Reason == ""
+	case <-s.over: // the policy or the answers have changed
+		return false
+	case <-w.gone:
+	case <-ctx.Done():
+	case <-w.f.ctx.Done():
+	}
+	no.Reason = "the sandbox gave up before somebody had allowed it"
+	return false
+}
+
+// end gives up waiting.
+func (w *waiter) end() {
+	if w.stop != nil {
+		w.stop()
+	}
+	w.f.g.asker.leave(w.q)
 }

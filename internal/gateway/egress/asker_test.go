@@ -1,6 +1,7 @@
 package egress
 
 import (
+	"bufio"
 	"crypto/tls"
 	"fmt"
 	"io"
@@ -390,6 +391,36 @@ func TestQuestionAboutTheSilent(t *testing.T) {
 		}
 		if who := <-got; who != "good" {
 			t.Errorf("reached %q", who)
+		}
+	})
+}
+
+// The server of plain HTTP does not read while a request waits that has a body.
+func TestQuestionAboutARequestWithABody(t *testing.T) {
+	in, changed := askingInternet(t, rules("none", "ask good.example"))
+	const head = "POST / HTTP/1.1\r\nHost: good.example\r\nConnection: close\r\nContent-Length: "
+	half := strings.Repeat("half of the body", maxAhead/16)
+	for name, body := range map[string]string{"whole": "whole", "half": "ha", "none": ""} {
+		t.Run("given up, "+name, func(t *testing.T) {
+			c := in.mustConnect(publicAddr + ":80")
+			_, _ = io.WriteString(c, head+"5\r\n\r\n"+body)
+			in.question(changed, 1)
+			c.Close()
+			in.question(changed, 0)
+		})
+	}
+	t.Run("what comes meanwhile", func(t *testing.T) {
+		c := in.mustConnect(publicAddr + ":80")
+		_, _ = io.WriteString(c, head+fmt.Sprint(2*len(half))+"\r\n\r\n"+half[:10])
+		q := in.question(changed, 1)
+		go func() {
+			_, _ = io.WriteString(c, half[10:]+half)
+		}()
+		if err := in.g.AnswerQuestion(q.ID, true); err != nil {
+			t.Fatal(err)
+		}
+		if code, body := hear(t, bufio.NewReader(c)); code != 200 || !strings.Contains(body, half+half) {
+			t.Errorf("got %d with %d bytes", code, len(body))
 		}
 	})
 }

@@ -16,6 +16,8 @@ const (
 	// direction whose reads fill the small one.
 	smallBuffer = 4 << 10
 	largeBuffer = 64 << 10
+	// maxAhead is how much is read ahead while somebody is asked.
+	maxAhead = 2 * maxSniff
 )
 
 var largeBuffers = sync.Pool{New: func() any { b := make([]byte, largeBuffer); return &b }}
@@ -33,9 +35,14 @@ func byteLimiter(perSecond int64) *rate.Limiter {
 type guestConn struct {
 	net.Conn
 	f *flow
-	// peeked are bytes that were read ahead; only the reader uses it.
+	// peeked are bytes that were read ahead; only who reads uses it.
 	peeked []byte
 	err    error // the read error that follows peeked
+
+	mu       sync.Mutex
+	readers  int           // who are in Read; guarded by mu
+	ahead    chan struct{} // closed when nobody reads ahead any more, and nil then; guarded by mu
+	deadline time.Time     // of readers; guarded by mu
 
 	once   sync.Once
 	closed chan struct{}
@@ -46,6 +53,8 @@ func newGuestConn(f *flow, c net.Conn) *guestConn {
 }
 
 func (c *guestConn) Read(p []byte) (int, error) {
+	c.begin()
+	defer c.done()
 	if len(c.peeked) > 0 {
 		n := copy(p, c.peeked)
 		if c.peeked = c.peeked[n:]; len(c.peeked) == 0 {
@@ -57,6 +66,75 @@ func (c *guestConn) Read(p []byte) (int, error) {
 		return 0, c.err
 	}
 	return c.read(p)
+}
+
+// begin has who reads ahead make way for a reader.
+func (c *guestConn) begin() {
+	c.mu.Lock()
+	c.readers++
+	ahead := c.ahead
+	c.mu.Unlock()
+	c.stop(ahead)
+}
+
+func (c *guestConn) done() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.readers--
+}
+
+// watch reads ahead until stop is called or somebody else reads, and closes gone if the
+// sandbox closes the connection. Where somebody reads already, that one will see it.
+func (c *guestConn) watch() (gone <-chan struct{}, stop func()) {
+	over, ended := make(chan struct{}), make(chan struct{})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.readers > 0 || c.ahead != nil {
+		return over, func() {}
+	}
+	c.ahead = ended
+	_ = c.Conn.SetReadDeadline(time.Time{})
+	go func() {
+		defer close(ended)
+		for len(c.peeked) < maxAhead && c.more() {
+		}
+		if c.err != nil {
+			close(over)
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.ahead = nil
+		_ = c.Conn.SetReadDeadline(c.deadline)
+	}()
+	return over, func() { c.stop(ended) }
+}
+
+// stop ends reading ahead; nil is none.
+func (c *guestConn) stop(ahead chan struct{}) {
+	if ahead == nil {
+		return
+	}
+	c.mu.Lock()
+	if c.ahead == ahead {
+		_ = c.Conn.SetReadDeadline(past)
+	}
+	c.mu.Unlock()
+	<-ahead
+}
+
+// SetReadDeadline is not for who reads ahead.
+func (c *guestConn) SetReadDeadline(t time.Time) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.deadline = t
+	if c.ahead != nil {
+		return nil
+	}
+	return c.Conn.SetReadDeadline(t)
+}
+
+func (c *guestConn) SetDeadline(t time.Time) error {
+	return errors.Join(c.SetReadDeadline(t), c.Conn.SetWriteDeadline(t))
 }
 
 func (c *guestConn) read(p []byte) (int, error) {
@@ -114,25 +192,6 @@ func (c *guestConn) more() bool {
 		c.err = err
 	}
 	return n > 0
-}
-
-// watch reads ahead until stop is called, and closes gone if the sandbox closes the
-// connection. Nothing else reads until then.
-func (c *guestConn) watch() (gone <-chan struct{}, stop func()) {
-	over, ended := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(ended)
-		for len(c.peeked) < 2*maxSniff && c.more() {
-		}
-		if c.err != nil {
-			close(over)
-		}
-	}()
-	return over, func() {
-		_ = c.SetReadDeadline(past)
-		<-ended
-		_ = c.SetReadDeadline(time.Time{})
-	}
 }
 
 func timedOut(err error) bool {

@@ -20,40 +20,27 @@ func (f *flow) mayUse(ctx context.Context, secret, host string) (waited bool, er
 	if addr, err := netip.ParseAddr(host); err == nil {
 		sub.Host, sub.Address = "", addr
 	}
-	var q *asking
-	defer func() { f.g.asker.leave(q) }()
+	w := waiter{f: f}
+	defer w.end()
 	for {
 		s := f.g.state.Load()
 		r := s.policy.askFor(secret)
 		if r == nil {
-			return q != nil, nil
+			return w.q != nil, nil
 		}
-		refused := func(match sandbox.NetworkMatch, why string) (bool, error) {
-			return q != nil, &RefusedError{Decision{Match: match, Rule: r.text, Reason: why}}
-		}
-		if held, ok := s.answers[sub]; ok && held.good() {
-			if held.Allow {
-				return q != nil, nil
+		no := Decision{Match: sandbox.MatchSecret, Rule: r.text}
+		switch held, ok := s.answers[sub]; {
+		case !ok || !held.good():
+			if w.wait(ctx, s, sub, &no) {
+				return true, nil
 			}
-			return refused(sandbox.MatchSecret, "it was refused when the policy asked, and that answer still holds")
+		case held.Allow:
+			return w.q != nil, nil
+		default:
+			no.Reason = stillRefused
 		}
-		if q == nil {
-			var why string
-			if q, why = f.g.asker.join(sub, s.askFor); q == nil {
-				return refused(sandbox.MatchLimit, why)
-			}
-		}
-		select {
-		case <-q.done:
-			if q.refusal != "" {
-				return refused(sandbox.MatchSecret, q.refusal)
-			}
-			return true, nil
-		case <-s.over: // the policy or the answers have changed
-		case <-ctx.Done():
-			return refused(sandbox.MatchSecret, gaveUp)
-		case <-f.ctx.Done():
-			return refused(sandbox.MatchSecret, gaveUp)
+		if no.Reason != "" {
+			return w.q != nil, &RefusedError{no}
 		}
 	}
 }

@@ -99,6 +99,16 @@ func TestAskForSecret(t *testing.T) {
 	cancel()
 	refused("who gave up", <-a)
 	in.question(changed, 0)
+	// Nobody reads while a request waits that has a body.
+	ours, theirs := pair(t)
+	defer ours.Close()
+	f.guest = newGuestConn(f, ours)
+	a = use(t.Context(), "github", "good.example")
+	in.question(changed, 1)
+	theirs.Close()
+	refused("who has closed the connection", <-a)
+	in.question(changed, 0)
+	f.guest = nil
 	// The end of the connection ends the question.
 	a = use(t.Context(), "github", "good.example")
 	in.question(changed, 1)

@@ -26,9 +26,6 @@ type flow struct {
 	start  time.Time
 	ctx    context.Context // the handler's call, as long as the flow lives
 	cancel context.CancelFunc
-	// unread is the guest while nothing reads from it: whoever waits may look whether it is
-	// there still. Only the flow's handler uses it.
-	unread *guestConn
 	// sent and received count bytes from the sandbox's point of view.
 	sent, received atomic.Int64
 
@@ -242,6 +239,18 @@ func (f *flow) learn(w *outbound, name string) {
 	} else {
 		w.a.Names = nil
 	}
+}
+
+// watch closes gone if the sandbox closes a connection that nobody reads, until stop is
+// called. Datagrams are not read ahead, and have no end.
+func (f *flow) watch() (gone <-chan struct{}, stop func()) {
+	f.mu.Lock()
+	guest := f.guest
+	f.mu.Unlock()
+	if guest == nil || f.proto != "tcp" {
+		return nil, func() {}
+	}
+	return guest.watch()
 }
 
 // own closes c when the flow is closed, possibly at once.

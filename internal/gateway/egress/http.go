@@ -29,7 +29,6 @@ const (
 // written anew on a connection to that host. Requests that two parsers could read
 // differently do not pass.
 func (f *flow) http(guest *guestConn, h2 bool) {
-	f.unread = nil // the server reads
 	transport := f.transport(h2)
 	defer transport.CloseIdleConnections()
 	proxy := &httputil.ReverseProxy{

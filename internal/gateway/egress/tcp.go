@@ -155,7 +155,6 @@ func (f *flow) byName(r Request) {
 	if !ok {
 		return
 	}
-	f.unread = guest
 	wait := sniffWait
 	if d := f.g.state.Load().policy.Judge(f.attempt(f.pinNames())); d.Allow || d.Ask {
 		wait = f.g.speakWait // the server may speak first
@@ -344,7 +343,6 @@ func (f *flow) intercept(guest *guestConn, i Interceptor, tls bool, name string)
 			return
 		}
 	}
-	f.unread = nil // the interceptor reads
 	c := &Intercepted{Conn: guest, TLS: tls, Name: name, Destination: f.to}
 	if !tls {
 		c.Name = nameIn(guest.peeked)

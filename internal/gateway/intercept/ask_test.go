@@ -88,8 +88,19 @@ func TestAskBeforeUse(t *testing.T) {
 	// What carries no secret is not asked about: without the placeholder, for another host,
 	// or where it stays as it is.
 	w.host(&g, otherHost)
-	for _, c := range []struct{ host, header string }{{apiHost, "X-Api-Key: none"}, {otherHost, "X-Api-Key: " + placeholder}} {
-		if r := <-send(t, w.client(1), "https://"+c.host+"/", c.header); r.status != 200 {
+	w.mu.Lock()
+	w.ask = func(_ context.Context, secret, host string) error {
+		t.Errorf("asked about %s for %s", secret, host)
+		return nil
+	}
+	w.mu.Unlock()
+	for _, c := range []struct{ to, header string }{
+		{apiHost + "/", "X-Api-Key: none"},
+		{otherHost + "/", "X-Api-Key: " + placeholder},
+		{apiHost + "/" + placeholder, "X-Api-Key: none"},
+		{apiHost + "/", "User-Agent: " + placeholder},
+	} {
+		if r := <-send(t, w.client(1), "https://"+c.to, c.header); r.status != 200 {
 			t.Errorf("%+v: %+v", c, r)
 		}
 	}

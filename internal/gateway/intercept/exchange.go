@@ -169,12 +169,9 @@ func (e *exchange) check(r *http.Request) *answer {
 // the policy says to ask, and returns an answer if it may not.
 func (e *exchange) mayUse(x *Interceptor, r *http.Request) *answer {
 	var a *answer
-	asked := false
-	for i := 0; a == nil && i < len(e.found); i++ {
-		f := e.found[i]
-		if !slices.Contains(e.forHost, f.binding) {
-			continue
-		}
+	asked, swapped := false, e.swapped()
+	for i := 0; a == nil && i < len(swapped); i++ {
+		f := swapped[i]
 		waited, err := e.s.c.MayUse(r.Context(), f.Secret, e.host)
 		asked = asked || waited
 		if err != nil {
@@ -183,7 +180,7 @@ func (e *exchange) mayUse(x *Interceptor, r *http.Request) *answer {
 		}
 	}
 	// That may have taken long, and the secrets may be others now.
-	if a == nil && asked && !e.stillBound(x.bindings.Load()) {
+	if now := x.bindings.Load(); a == nil && asked && now != e.bs && !e.stillBound(swapped, now) {
 		a = &answerChanged
 	}
 	if a != nil {
@@ -192,16 +189,15 @@ func (e *exchange) mayUse(x *Interceptor, r *http.Request) *answer {
 	return a
 }
 
+// swapped returns the findings in whose place a value is put.
+func (e *exchange) swapped() []finding {
+	return slices.DeleteFunc(slices.Clone(e.found), func(f finding) bool { return f.at&swappable == 0 || !slices.Contains(e.forHost, f.binding) })
+}
+
 // stillBound reports whether the secrets that would be put into the request are still the
 // sandbox's, and for its host, with the same values.
-func (e *exchange) stillBound(now *bindings) bool {
-	if now == e.bs {
-		return true
-	}
-	for _, f := range e.found {
-		if !slices.Contains(e.forHost, f.binding) {
-			continue
-		}
+func (e *exchange) stillBound(swapped []finding, now *bindings) bool {
+	for _, f := range swapped {
 		i := slices.IndexFunc(now.list, func(b *binding) bool { return b.Placeholder == f.Placeholder })
 		if i < 0 || now.list[i].Revoked || !now.list[i].isFor(e.host) || !now.list[i].sameValue(f.value) {
 			return false
@@ -324,7 +320,7 @@ func (upstream) RoundTrip(r *http.Request) (*http.Response, error) {
 		e.received(res)
 		return res, nil
 	}
-	swapped := slices.DeleteFunc(slices.Clone(e.found), func(f finding) bool { return !slices.Contains(e.forHost, f.binding) })
+	swapped := e.swapped()
 	err := swap(r, swapped)
 	ms := masksOf(e.forHost)
 	if err == nil && e.read {
@@ -428,7 +424,7 @@ func (e *exchange) unreplaced(f finding) string {
 		return "the placeholder was sent as it is: the secret is not for this host"
 	case !e.s.c.TLS:
 		return "the placeholder was sent as it is: the secret is sent over TLS only"
-	case f.at&(inHeader|inQuery|inBody) == 0:
+	case f.at&swappable == 0:
 		return "the placeholder was sent as it is: it is " + f.at.String() + ", where this secret is not put"
 	}
 	return ""

@@ -23,6 +23,9 @@ const (
 	inOtherQuery
 	inPath
 	inBody
+
+	// swappable are those in which the value takes the placeholder's place.
+	swappable = inHeader | inQuery | inBody
 )
 
 // String describes a location for developers.

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/url"
 	"sync"
 	"time"
 
@@ -487,8 +488,18 @@ func (q *Queue) ListDeliveries(ctx context.Context, ref string, page sandbox.Pag
 		}
 		list := &sandbox.List[sandbox.Delivery]{Items: make([]sandbox.Delivery, 0, len(found)), NextCursor: next}
 		for i := range found {
-			list.Items = append(list.Items, found[i].Delivery)
+			list.Items = append(list.Items, shown(&found[i]))
 		}
 		return list, nil
 	})
+}
+
+// shown returns a delivery as the team sees it. Where questions are told is the server's
+// own, and whoever knows all of the address may be able to tell something there too.
+func shown(d *store.Delivery) sandbox.Delivery {
+	show := d.Delivery
+	if u, err := url.Parse(d.URL); d.ApprovalID != "" && err == nil {
+		show.URL = (&url.URL{Scheme: u.Scheme, Host: u.Host}).String()
+	}
+	return show
 }

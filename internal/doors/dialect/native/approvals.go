@@ -4,8 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net"
-	"strconv"
 	"sync"
 	"time"
 
@@ -128,11 +126,7 @@ func askWhile(ctx context.Context, c *dialect.Call, name string, forks bool) {
 // askUser asks the client's user a question and passes a yes or a no on, once. Whatever
 // else comes answers nothing: the question stays open for others.
 func askUser(ctx context.Context, c *dialect.Call, a *sandbox.Approval) error {
-	host := a.Host
-	if host == "" {
-		host = a.Address
-	}
-	to := net.JoinHostPort(host, strconv.Itoa(a.Port))
+	to := a.Target()
 	question := fmt.Sprintf("Code in sandbox %s wants to connect to %s (%s). Allow this connection?", a.SandboxID, to, a.Protocol)
 	if a.Secret != "" {
 		question = fmt.Sprintf("Code in sandbox %s wants to use the secret %s in a request to %s. Allow this request?", a.SandboxID, a.Secret, to)
