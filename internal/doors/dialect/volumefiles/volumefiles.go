@@ -13,6 +13,7 @@ import (
 	"sync"
 
 	"github.com/cove-sh/cove/internal/clip"
+	"github.com/cove-sh/cove/internal/doors/dialect"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -241,20 +242,12 @@ func (f *Files) Change(ctx context.Context, p, mode, owner string) error {
 	return f.tool(ctx, "chown", "-h", owner, "--", at(p))
 }
 
-// tool runs a program as root.
+// tool runs a program in the sandbox, whose errors name files as they are called in the
+// volume.
 func (f *Files) tool(ctx context.Context, command ...string) error {
-	var said strings.Builder
-	job, err := f.service.Exec(ctx, f.box, sandbox.ExecRequest{Command: command, User: "root", WorkDir: "/"}, func(e sandbox.JobEvent) error {
-		if e.Stream == sandbox.Stderr && said.Len() < maxShown {
-			said.Write(e.Data)
-		}
-		return nil
-	})
-	if err != nil {
-		return err
+	_, err := dialect.RunTool(ctx, f.service, f.box, Tag, command...)
+	if sandbox.CodeOf(err) == sandbox.CodeInvalid {
+		return sandbox.Wrap(sandbox.CodeInvalid, err, clip.Text(strings.ReplaceAll(sandbox.MessageOf(err), root+"/", "/"), maxShown))
 	}
-	if job.ExitCode != 0 {
-		return sandbox.Errorf(sandbox.CodeInvalid, "%s: %s", command[0], clip.Text(strings.TrimSpace(strings.ReplaceAll(said.String(), root, "")), maxShown))
-	}
-	return nil
+	return err
 }

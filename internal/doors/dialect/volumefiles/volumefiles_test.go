@@ -99,3 +99,22 @@ func TestOpen(t *testing.T) {
 		t.Errorf("closed: %v, %+v", err, b.made)
 	}
 }
+
+// tools is a service whose programs fail, with these words.
+type tools struct {
+	sandbox.Service
+	says string
+}
+
+func (s tools) Exec(_ context.Context, _ string, _ sandbox.ExecRequest, sink sandbox.JobSink) (*sandbox.Job, error) {
+	return &sandbox.Job{ExitCode: 137}, sink(sandbox.JobEvent{Stream: sandbox.Stderr, Data: []byte(s.says)})
+}
+
+func TestToolFails(t *testing.T) {
+	for says, want := range map[string]string{"cp: cannot stat '/volume/a'\n": "cp: cannot stat '/a'", "": "cp has failed with exit code 137"} {
+		f := &Files{service: tools{says: says}}
+		if err := f.Copy(t.Context(), "a", "b"); sandbox.CodeOf(err) != sandbox.CodeInvalid || sandbox.MessageOf(err) != want {
+			t.Errorf("%q: %v", says, err)
+		}
+	}
+}
