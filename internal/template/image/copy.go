@@ -300,31 +300,31 @@ func (k *uploadCopier) place(name string, dir bool) string {
 }
 
 // matched returns how many parts of a name a source matches, or -1 if it does not
-// match. Parts of a source are patterns; ** matches any number of parts.
+// match. Parts of a source are patterns; ** matches any number of parts. Of several ** only
+// the last one needs to try more parts: what is before it has matched as few as can be.
 func matched(source, name []string) int {
-	if len(source) == 0 {
-		return 0
-	}
-	if source[0] == "**" {
-		for skip := range len(name) + 1 {
-			if n := matched(source[1:], name[skip:]); n >= 0 {
-				return skip + n
-			}
+	at, star, from := 0, -1, 0
+	for i := 0; i < len(source); {
+		switch {
+		case source[i] == "**":
+			i++
+			star, from = i, at
+		case at < len(name) && matchedPart(source[i], name[at]):
+			i++
+			at++
+		case star >= 0 && from < len(name):
+			from++
+			i, at = star, from
+		default:
+			return -1
 		}
-		return -1
 	}
-	if len(name) == 0 {
-		return -1
-	}
-	ok, err := path.Match(source[0], name[0])
-	if source[0] != name[0] && (err != nil || !ok) {
-		return -1
-	}
-	n := matched(source[1:], name[1:])
-	if n < 0 {
-		return -1
-	}
-	return n + 1
+	return at
+}
+
+func matchedPart(pattern, part string) bool {
+	ok, err := path.Match(pattern, part)
+	return pattern == part || err == nil && ok
 }
 
 // isDir reports whether a path resolves to a directory of the base, with links

@@ -281,3 +281,19 @@ func TestCopyOwner(t *testing.T) {
 		}
 	}
 }
+
+func TestMatched(t *testing.T) {
+	for _, tt := range []struct {
+		source, name string
+		want         int
+	}{
+		{"a/b", "a/b/c", 2}, {"a/b", "a", -1}, {"a/*", "a/b", 2}, {"a/[", "a/[", 2}, {"**", "a/b", 0}, {"**/b", "a/b/c/b", 2}, {"a/**/b/**/c", "a/b/x/b/c/d", 5},
+		{"**/a/**/b/c", "x/a/b/b/c", 5}, {"**/a/**", "x/a/b", 2}, {"**/a/b", "a/a/a/c", -1},
+		// Attack: an entry with which one who tries all ways would be busy for years.
+		{"**/a/**/a/**/a/**/b", strings.Repeat("a/", 2000) + "c", -1},
+	} {
+		if got := matched(strings.Split(tt.source, "/"), strings.Split(tt.name, "/")); got != tt.want {
+			t.Errorf("%s of %.40s: %d, want %d", tt.source, tt.name, got, tt.want)
+		}
+	}
+}

@@ -138,7 +138,12 @@ func (b *builder) step(s *buildStep) error {
 		}
 		b.spec.Run = append(b.spec.Run, sandbox.TemplateStep{Run: text, User: b.user, WorkDir: b.dir, Env: maps.Clone(b.env)})
 	case "ENV":
-		return b.setEnv(s)
+		if err := b.setEnv(s); err != nil {
+			return err
+		}
+		if len(b.env) > sandbox.MaxEnvPairs { // each step has them
+			return dialect.Invalid("ENV: there are %d variables; give at most %d", len(b.env), sandbox.MaxEnvPairs)
+		}
 	case "WORKDIR":
 		if s.Path != "" {
 			text = s.Path

@@ -149,11 +149,16 @@ func TestBuildCredentials(t *testing.T) {
 }
 
 func TestBuildRefused(t *testing.T) {
+	many := make([]string, sandbox.MaxEnvPairs+1)
+	for i := range many {
+		many[i] = fmt.Sprintf(`"A%d="`, i)
+	}
 	for body, want := range map[string]string{
 		``:                        "no body",
 		`{}`:                      "name and from_image",
 		`{"name":5}`:              "name of the body cannot be number",
 		`{` + least + `,"cpu":0}`: "cpu is 0", `{` + least + `,"cpu":65}`: "cpu is 65",
+		`{` + least + `,"steps":[{"type":"ENV","args":[` + strings.Join(many, ",") + `]}]}`: "variables",
 		`{` + least + `,"memory":511}`: "memory is 511", `{` + least + `,"memory":64001}`: "memory is 64001",
 		`{` + least + `,"diskGB":0}`: "diskGB is 0", `{` + least + `,"diskGB":251}`: "diskGB is 251",
 		`{` + least + `,"steps":[{"type":"RUN","args":[" "]}]}`:                                  "RUN has no command",

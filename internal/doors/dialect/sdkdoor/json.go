@@ -2,8 +2,10 @@ package sdkdoor
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
+	"reflect"
 	"strings"
 
 	"github.com/cove-sh/cove/internal/limits"
@@ -15,6 +17,90 @@ func DecodeJSON(data []byte, v any) error {
 	if err := limits.CheckJSON(data); err != nil {
 		return err
 	}
+	return decodeStrictly(data, v)
+}
+
+// DecodeKnown is [DecodeJSON] for products whose newer clients send all that they know: it
+// leaves out the silent ones of those members that v does not have, or takes as
+// [json.RawMessage]. Silent is asked about a member as it was sent: one with members of its
+// own says something, even if each of those is empty.
+func DecodeKnown(data []byte, v any, silent func(member any) bool) error {
+	if err := limits.CheckJSON(data); err != nil {
+		return err
+	}
+	var tree any
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.UseNumber()
+	if err := dec.Decode(&tree); err != nil {
+		return err
+	}
+	leaveOut(tree, reflect.TypeOf(v), silent)
+	known, err := json.Marshal(tree)
+	if err != nil {
+		return err
+	}
+	return decodeStrictly(append(known, data[dec.InputOffset():]...), v)
+}
+
+// Empty reports whether a member is null, or an object or a list with nothing in it.
+func Empty(member any) bool {
+	switch m := member.(type) {
+	case nil:
+		return true
+	case map[string]any:
+		return len(m) == 0
+	case []any:
+		return len(m) == 0
+	}
+	return false
+}
+
+// leaveOut takes silent members from a value that is to be decoded as a type.
+func leaveOut(v any, t reflect.Type, silent func(any) bool) {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	if reflect.PointerTo(t).Implements(reflect.TypeFor[json.Unmarshaler]()) {
+		return
+	}
+	switch v := v.(type) {
+	case []any:
+		for i := range v {
+			if t.Kind() == reflect.Slice {
+				leaveOut(v[i], t.Elem(), silent)
+			}
+		}
+	case map[string]any:
+		for name, m := range v {
+			of, known := t, false
+			switch t.Kind() {
+			case reflect.Map:
+				of, known = t.Elem(), true
+			case reflect.Struct:
+				of, known = memberOf(t, name)
+				if (!known || of == reflect.TypeFor[json.RawMessage]()) && silent(m) {
+					delete(v, name)
+				}
+			}
+			if known {
+				leaveOut(m, of, silent)
+			}
+		}
+	}
+}
+
+// memberOf returns the type of the member of a struct that has a name in JSON.
+func memberOf(t reflect.Type, name string) (of reflect.Type, known bool) {
+	for _, f := range reflect.VisibleFields(t) {
+		tag, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if strings.EqualFold(cmp.Or(tag, f.Name), name) {
+			return f.Type, true
+		}
+	}
+	return nil, false
+}
+
+func decodeStrictly(data []byte, v any) error {
 	dec := json.NewDecoder(bytes.NewReader(data))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(v); err != nil {

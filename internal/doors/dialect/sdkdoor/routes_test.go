@@ -1,6 +1,7 @@
 package sdkdoor_test
 
 import (
+	"encoding/json"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -57,6 +58,39 @@ func TestDecodeJSON(t *testing.T) {
 		}
 		if name, ok := sdkdoor.UnknownMember(err); ok != (says == "unknown") || ok && name != "b" {
 			t.Errorf("%s: the unknown member %q", text, name)
+		}
+	}
+}
+
+// What is left out says nothing, and is nothing that anybody wanted.
+func TestDecodeKnown(t *testing.T) {
+	type inner struct {
+		A   *int              `json:"a"`
+		Env map[string]string `json:"env"`
+		Raw json.RawMessage   `json:"raw,omitempty"`
+	}
+	type outer struct {
+		inner
+		In   inner            `json:"in"`
+		List []inner          `json:"list"`
+		Map  map[string]inner `json:"map"`
+	}
+	for text, want := range map[string]string{
+		`{"new":null,"newer":[],"raw":null}`:                                      `{"a":null,"env":null,"in":{"a":null,"env":null},"list":null,"map":null}`,
+		`{"new":null,"A":12345678901,"env":{"new":"","newer":""},"raw":[null]}`:   `{"a":12345678901,"env":{"new":"","newer":""},"raw":[null],"in":{"a":null,"env":null},"list":null,"map":null}`,
+		`{"in":{"new":[],"raw":{}},"list":[{"new":{}}],"map":{"new":{"b":null}}}`: `{"a":null,"env":null,"in":{"a":null,"env":null},"list":[{"a":null,"env":null}],"map":{"new":{"a":null,"env":null}}}`,
+		`{"new":{"a":[]}}`: "new", `{"new":[null]}`: "new", `{"new":0}`: "new", `{"new":""}`: "new", `{"in":{"new":{"b":{}}}}`: "new", `{"list":[{"b":1}]}`: "b", `{"map":{"x":{"b":1}}}`: "b",
+		`{"new":null} {`: "more after", `{"new":null,"new":null}`: "twice", `{`: "unexpected", `[]`: "cannot unmarshal",
+	} {
+		var v outer
+		err := sdkdoor.DecodeKnown([]byte(text), &v, sdkdoor.Empty)
+		name, unknown := sdkdoor.UnknownMember(err)
+		got, jerr := json.Marshal(v)
+		switch {
+		case jerr != nil:
+			t.Fatal(jerr)
+		case err == nil && string(got) != want, unknown && name != want, err != nil && !unknown && !strings.Contains(err.Error(), want):
+			t.Errorf("%s: %s, %v, want %s", text, got, err, want)
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"sync"
 
 	"github.com/cove-sh/cove/internal/clip"
+	"github.com/cove-sh/cove/internal/doors/dialect"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -63,7 +64,7 @@ func (o *Opener) Open(ctx context.Context, volume string) (*Files, error) {
 	}
 	caller, _ := sandbox.CallerOf(ctx)
 	defer o.take(strings.Join([]string{v.ID, caller.Team, caller.Namespace}, "\n"))()
-	found, err := o.sandboxes(ctx, v.ID)
+	found, err := o.sandboxes(ctx, v.ID, sandbox.StateRunning)
 	if err != nil {
 		return nil, err
 	}
@@ -106,9 +107,9 @@ func (o *Opener) take(key string) (release func()) {
 }
 
 // sandboxes are those of the caller's that show a volume's files.
-func (o *Opener) sandboxes(ctx context.Context, volume string) ([]sandbox.Sandbox, error) {
+func (o *Opener) sandboxes(ctx context.Context, volume string, states ...sandbox.State) ([]sandbox.Sandbox, error) {
 	all, err := sandbox.All(ctx, func(ctx context.Context, p sandbox.Page) (*sandbox.List[sandbox.Sandbox], error) {
-		return o.service.List(ctx, sandbox.ListRequest{Metadata: map[string]string{Tag: volume}, States: []sandbox.State{sandbox.StateRunning}, Page: p})
+		return o.service.List(ctx, sandbox.ListRequest{Metadata: map[string]string{Tag: volume}, States: states, Page: p})
 	})
 	return slices.DeleteFunc(all, func(s sandbox.Sandbox) bool {
 		return !slices.ContainsFunc(s.Mounts, func(m sandbox.Mount) bool { return m.Target == root && m.Volume == volume && !m.ReadOnly })
@@ -116,9 +117,13 @@ func (o *Opener) sandboxes(ctx context.Context, volume string) ([]sandbox.Sandbo
 }
 
 // Close ends the sandboxes by which a volume's files were reached, so that nothing but the
-// clients' own sandboxes keep it from being deleted.
+// clients' own sandboxes keep it from being deleted. A volume is the team's, so they may be
+// in any of its namespaces.
 func (o *Opener) Close(ctx context.Context, volume string) error {
-	found, err := o.sandboxes(ctx, volume)
+	caller, _ := sandbox.CallerOf(ctx)
+	caller.Namespace = ""
+	ctx = sandbox.WithCaller(ctx, caller)
+	found, err := o.sandboxes(ctx, volume, sandbox.StateRunning, sandbox.StatePaused)
 	for i := range found {
 		if _, kerr := o.service.Kill(ctx, found[i].ID); err == nil && sandbox.CodeOf(kerr) != sandbox.CodeNotFound {
 			err = kerr
@@ -237,20 +242,12 @@ func (f *Files) Change(ctx context.Context, p, mode, owner string) error {
 	return f.tool(ctx, "chown", "-h", owner, "--", at(p))
 }
 
-// tool runs a program as root.
+// tool runs a program in the sandbox, whose errors name files as they are called in the
+// volume.
 func (f *Files) tool(ctx context.Context, command ...string) error {
-	var said strings.Builder
-	job, err := f.service.Exec(ctx, f.box, sandbox.ExecRequest{Command: command, User: "root", WorkDir: "/"}, func(e sandbox.JobEvent) error {
-		if e.Stream == sandbox.Stderr && said.Len() < maxShown {
-			said.Write(e.Data)
-		}
-		return nil
-	})
-	if err != nil {
-		return err
+	_, err := dialect.RunTool(ctx, f.service, f.box, Tag, command...)
+	if sandbox.CodeOf(err) == sandbox.CodeInvalid {
+		return sandbox.Wrap(sandbox.CodeInvalid, err, clip.Text(strings.ReplaceAll(sandbox.MessageOf(err), root+"/", "/"), maxShown))
 	}
-	if job.ExitCode != 0 {
-		return sandbox.Errorf(sandbox.CodeInvalid, "%s: %s", command[0], clip.Text(strings.TrimSpace(strings.ReplaceAll(said.String(), root, "")), maxShown))
-	}
-	return nil
+	return err
 }

@@ -2,6 +2,7 @@ package volumefiles
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"testing"
 
@@ -46,9 +47,12 @@ func (b *boxes) Create(_ context.Context, req sandbox.CreateRequest) (*sandbox.S
 	return &b.made[len(b.made)-1], nil
 }
 
-func (b *boxes) List(context.Context, sandbox.ListRequest) (*sandbox.List[sandbox.Sandbox], error) {
+func (b *boxes) List(ctx context.Context, req sandbox.ListRequest) (*sandbox.List[sandbox.Sandbox], error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if c, _ := sandbox.CallerOf(ctx); c.Namespace != "" || !slices.Contains(req.States, sandbox.StateRunning) {
+		return &sandbox.List[sandbox.Sandbox]{}, nil // they are in another
+	}
 	// One that only says that it shows the volume, and does not.
 	decoy := sandbox.Sandbox{ID: "sbx-decoy", Metadata: map[string]string{Tag: "vol-1"}, Mounts: []sandbox.Mount{{Target: root, Volume: "vol-2"}}}
 	return &sandbox.List[sandbox.Sandbox]{Items: append([]sandbox.Sandbox{decoy}, b.made...)}, nil
@@ -91,7 +95,26 @@ func TestOpen(t *testing.T) {
 	if _, err := o.Open(t.Context(), "other"); sandbox.CodeOf(err) != sandbox.CodeNotFound {
 		t.Errorf("no volume: %v", err)
 	}
-	if err := o.Close(t.Context(), "vol-1"); err != nil || len(b.made) != 0 {
+	if err := o.Close(sandbox.WithCaller(t.Context(), sandbox.Caller{Namespace: "other"}), "vol-1"); err != nil || len(b.made) != 0 {
 		t.Errorf("closed: %v, %+v", err, b.made)
+	}
+}
+
+// tools is a service whose programs fail, with these words.
+type tools struct {
+	sandbox.Service
+	says string
+}
+
+func (s tools) Exec(_ context.Context, _ string, _ sandbox.ExecRequest, sink sandbox.JobSink) (*sandbox.Job, error) {
+	return &sandbox.Job{ExitCode: 137}, sink(sandbox.JobEvent{Stream: sandbox.Stderr, Data: []byte(s.says)})
+}
+
+func TestToolFails(t *testing.T) {
+	for says, want := range map[string]string{"cp: cannot stat '/volume/a'\n": "cp: cannot stat '/a'", "": "cp has failed with exit code 137"} {
+		f := &Files{service: tools{says: says}}
+		if err := f.Copy(t.Context(), "a", "b"); sandbox.CodeOf(err) != sandbox.CodeInvalid || sandbox.MessageOf(err) != want {
+			t.Errorf("%q: %v", says, err)
+		}
 	}
 }

@@ -49,13 +49,12 @@ export default async function commands(check) {
     assert.equal((await box.exec('sh', ['-c', 'pgrep -x sleep >/dev/null && echo there || echo none'])).stdout().trim(), 'none');
   });
   await check('a terminal', ['smoke', 'Sandbox.execStreamWith', 'ExecHandle.resize'], async () => {
-    const h = await box.execStreamWith('sh', (b) => b.args(['-c', 'stty size; read x; stty size; test -t 1 && echo tty']).tty(true).stdinPipe());
+    const h = await box.execStreamWith('sh', (b) => b.args(['-c', 'stty size; read x; until [ "$(stty size)" = "50 132" ]; do sleep 0.05; done; stty size; test -t 1 && echo tty']).tty(true).stdinPipe());
     const stdin = await h.takeStdin();
     let text = '';
     const read = async (want) => { while (!want.test(text)) { const e = await h.recv(); if (!e || e.kind === 'exited') break; if (e.data) text += Buffer.from(e.data).toString(); } };
     await read(/24 80/);
     await h.resize(50, 132);
-    await new Promise((r) => setTimeout(r, 200));
     await stdin.write('\n');
     await read(/tty/);
     assert.match(text, /24 80[\s\S]*50 132[\s\S]*tty/);

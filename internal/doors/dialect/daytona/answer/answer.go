@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/internal/doors/dialect/sdkdoor"
 	"github.com/cove-sh/cove/internal/limits"
 	"github.com/cove-sh/cove/sandbox"
@@ -27,6 +28,9 @@ const (
 
 // MaxBody bounds the body of a request that is JSON, in bytes.
 const MaxBody = 8 << 20
+
+// maxShown bounds what an error quotes of a client's input, in bytes.
+const maxShown = 128
 
 // The codes of errors that clients have classes for.
 const (
@@ -155,12 +159,12 @@ func Parse(data []byte, v any) error {
 	}
 	err := sdkdoor.DecodeJSON(data, v)
 	if name, ok := sdkdoor.UnknownMember(err); ok {
-		return Refused(name, "it is not known; leave it out")
+		return Refused(clip.Text(name, maxShown), "it is not known; leave it out")
 	}
 	if err == nil {
 		return nil
 	}
-	return Fail(http.StatusBadRequest, "INVALID_REQUEST_BODY", "the body is not valid: %v", err)
+	return Fail(http.StatusBadRequest, "INVALID_REQUEST_BODY", "the body is not valid: %s", clip.Text(err.Error(), maxShown))
 }
 
 // Given reports whether a member is present and says something.

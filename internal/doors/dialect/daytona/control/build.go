@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"strings"
 
+	"github.com/cove-sh/cove/internal/doors/dialect"
 	"github.com/cove-sh/cove/internal/doors/dialect/daytona/access"
 	"github.com/cove-sh/cove/internal/doors/dialect/daytona/answer"
 	"github.com/cove-sh/cove/sandbox"
@@ -128,7 +129,7 @@ func (b *snapshotBody) spec() (*sandbox.TemplateSpec, error) {
 func shellQuote(command []string) string {
 	quoted := make([]string, len(command))
 	for i, arg := range command {
-		quoted[i] = "'" + strings.ReplaceAll(arg, "'", `'\''`) + "'"
+		quoted[i] = dialect.Quote(arg)
 	}
 	return "exec " + strings.Join(quoted, " ")
 }

@@ -2,7 +2,6 @@ package control
 
 import (
 	"bytes"
-	"encoding/json"
 	"net/http"
 	"strings"
 
@@ -37,7 +36,7 @@ func decode(w http.ResponseWriter, r *http.Request, v any) error {
 	if len(bytes.TrimSpace(data)) == 0 {
 		return nil
 	}
-	err = decodeKnown(data, v)
+	err = sdkdoor.DecodeKnown(data, v, silent)
 	if name, ok := sdkdoor.UnknownMember(err); ok {
 		return refused(clip.Text(name, maxShown))
 	}
@@ -47,66 +46,7 @@ func decode(w http.ResponseWriter, r *http.Request, v any) error {
 	return nil
 }
 
-// maxUnknown bounds the names of members that are not known and say nothing.
-const maxUnknown = 16
-
-// decodeKnown decodes a JSON value without the members that are not known and say nothing.
-func decodeKnown(data []byte, v any) error {
-	err := sdkdoor.DecodeJSON(data, v)
-	for range maxUnknown {
-		name, unknown := sdkdoor.UnknownMember(err)
-		if !unknown {
-			return err
-		}
-		rest, ok := without(data, name)
-		if !ok {
-			return err
-		}
-		data = rest
-		err = sdkdoor.DecodeJSON(data, v)
-	}
-	return err
-}
-
-// without returns a JSON value without the members of a name that say nothing, and false
-// if there are none.
-func without(data []byte, name string) (rest []byte, ok bool) {
-	var tree any
-	dec := json.NewDecoder(bytes.NewReader(data))
-	dec.UseNumber()
-	if dec.Decode(&tree) != nil || !remove(tree, name) {
-		return nil, false
-	}
-	rest, err := json.Marshal(tree)
-	return rest, err == nil
-}
-
-// remove takes the members of a name that say nothing from all objects of a value.
-func remove(v any, name string) (removed bool) {
-	switch v := v.(type) {
-	case map[string]any:
-		if member, has := v[name]; has {
-			if text, err := json.Marshal(member); err == nil && !given(text) {
-				delete(v, name)
-				removed = true
-			}
-		}
-		for _, member := range v {
-			removed = remove(member, name) || removed
-		}
-	case []any:
-		for _, member := range v {
-			removed = remove(member, name) || removed
-		}
-	}
-	return removed
-}
-
-// given reports whether a member is present and not empty.
-func given(raw json.RawMessage) bool {
-	switch string(bytes.TrimSpace(raw)) {
-	case "", "null", "{}", "[]", "false", `""`:
-		return false
-	}
-	return true
+// silent reports whether a member says nothing.
+func silent(member any) bool {
+	return sdkdoor.Empty(member) || member == false || member == ""
 }

@@ -13,13 +13,18 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/internal/daemon/auth"
 	"github.com/cove-sh/cove/internal/doors/dialect/sdkdoor"
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// maxAnnounced bounds the builds of a team that are remembered; the oldest are forgotten.
-const maxAnnounced = 128
+const (
+	// maxAnnounced bounds the builds of a team that are remembered; the oldest are forgotten.
+	maxAnnounced = 128
+	// maxStepText bounds what is remembered of each instruction of one, in bytes.
+	maxStepText = 256
+)
 
 // announced are the builds that clients have announced. E2B's clients first get the id of a
 // build, then send files, and say last what it is made of: the service knows of a build
@@ -38,10 +43,12 @@ type announcement struct {
 	mu sync.Mutex
 	// begun is set while the build is begun and after; guarded by mu.
 	begun bool
-	// build is the service's, and recipe what it is made of; guarded by mu.
-	build  string
-	recipe *recipe
-	steps  []buildStep
+	// build is the service's; guarded by mu.
+	build string
+	// of says for each step of the service's of which instruction it is, and texts are the
+	// instructions, cut; guarded by mu.
+	of    []int
+	texts []string
 	// tagged is closed when the tags are set or could not be; guarded by mu. tagErr is
 	// written before.
 	tagged chan struct{}
@@ -113,7 +120,15 @@ func (p *plane) announce(r *http.Request, _ []string, body *announceBody) (*resp
 	if err != nil {
 		return nil, err
 	}
-	b := &announcement{id: strings.ToLower(rand.Text()), team: caller.Team, name: name, tags: tags, tagged: make(chan struct{})}
+	for _, tag := range append(tags, defaultTag) { // not only when it is built
+		if alias := tagged(name, tag); len(alias) > sandbox.MaxNameLength {
+			return nil, invalid("Invalid name: %.80q has %d bytes; give at most %d, a tag and the dot before it among them", alias, len(alias), sandbox.MaxNameLength)
+		}
+	}
+	for i := range tags { // nothing of the body is kept that is around them
+		tags[i] = strings.Clone(tags[i])
+	}
+	b := &announcement{id: strings.ToLower(rand.Text()), team: caller.Team, name: strings.Clone(name), tags: tags, tagged: make(chan struct{})}
 	b.shape = sandbox.Resources{VCPUs: body.CPUCount, MemoryMiB: body.MemoryMB}
 	if body.FreeDisk > 0 {
 		b.shape.DiskMiB = max(body.FreeDisk, sandbox.DefaultDiskMiB)
@@ -166,19 +181,20 @@ func (p *plane) startBuild(r *http.Request, args []string, body *buildBody) (*re
 	if was {
 		return nil, invalid("build is not in waiting state")
 	}
-	recipe, id, err := p.beginBuild(r.Context(), b, body)
+	of, id, err := p.beginBuild(r.Context(), b, body)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err != nil {
 		b.begun = false // it can be tried again
 		return nil, err
 	}
-	b.build, b.recipe, b.steps = id, recipe, body.Steps
+	b.build, b.of, b.texts = id, of, textsOf(body.Steps)
 	go p.tagBuilt(context.WithoutCancel(r.Context()), b, id)
 	return &response{status: http.StatusAccepted}, nil
 }
 
-func (p *plane) beginBuild(ctx context.Context, b *announcement, body *buildBody) (*recipe, string, error) {
+// beginBuild returns the id of the service's build, and of which instructions its steps are.
+func (p *plane) beginBuild(ctx context.Context, b *announcement, body *buildBody) (of []int, id string, err error) {
 	login, err := body.Registry.login()
 	if err != nil {
 		return nil, "", err
@@ -196,7 +212,16 @@ func (p *plane) beginBuild(ctx context.Context, b *announcement, body *buildBody
 	if err != nil {
 		return nil, "", err
 	}
-	return recipe, build.ID, nil
+	return recipe.of, build.ID, nil
+}
+
+// textsOf describes instructions, as the log names them.
+func textsOf(steps []buildStep) []string {
+	texts := make([]string, len(steps))
+	for i, s := range steps {
+		texts[i] = clip.Text("["+strconv.Itoa(i+1)+"/"+strconv.Itoa(len(steps))+"] "+s.Type+" "+strings.Join(s.Args, " "), maxStepText)
+	}
+	return texts
 }
 
 // tagBuilt waits for the end of a build, and sets the tags that it was announced with. It
@@ -374,17 +399,17 @@ func (b *announcement) instruction(step string) string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	m := builtStep.FindStringSubmatch(step)
-	if m == nil || b.recipe == nil {
+	if m == nil {
 		return ""
 	}
 	n, err := strconv.Atoi(m[1])
 	total, err2 := strconv.Atoi(m[2])
 	// The service's own steps, which make the user and the directory, come first.
-	at := n - 1 - (total - len(b.recipe.of))
-	if err != nil || err2 != nil || at < 0 || at >= len(b.recipe.of) || b.recipe.of[at] < 1 {
+	at := n - 1 - (total - len(b.of))
+	if err != nil || err2 != nil || at < 0 || at >= len(b.of) || b.of[at] < 1 {
 		return ""
 	}
-	return strconv.Itoa(b.recipe.of[at])
+	return strconv.Itoa(b.of[at])
 }
 
 // stepText describes a step by the client's instruction.
@@ -395,8 +420,7 @@ func (b *announcement) stepText(step string) string {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	s := &b.steps[n-1]
-	return "[" + strconv.Itoa(n) + "/" + strconv.Itoa(len(b.steps)) + "] " + s.Type + " " + strings.Join(s.Args, " ")
+	return b.texts[n-1]
 }
 
 // failedAt returns the product's name of the step at which a build failed.

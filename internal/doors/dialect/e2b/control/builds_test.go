@@ -105,6 +105,26 @@ func TestBuildStatus(t *testing.T) {
 	}
 }
 
+// Attack: what is remembered of builds is as small as names are, and a name or tag that no
+// template can have is refused before anything is built.
+func TestAnnouncedIsSmall(t *testing.T) {
+	h := New(Config{Service: &builder{state: sandbox.BuildReady}})
+	long := strings.Repeat("x", sandbox.MaxNameLength)
+	for _, body := range []string{`{"name":"` + long + `y"}`, `{"name":"` + long + `:v1"}`, `{"name":"app","tags":["` + long + `"]}`} {
+		if code := ask(t, h, "POST", "/v3/templates", body, nil); code != http.StatusBadRequest {
+			t.Errorf("%s: %d", body, code)
+		}
+	}
+	if code := ask(t, h, "POST", "/v3/templates", `{"name":"`+long+`"}`, nil); code != http.StatusAccepted {
+		t.Errorf("the longest name: %d", code)
+	}
+	for _, text := range textsOf([]buildStep{{Type: "RUN", Args: []string{strings.Repeat(long, 100)}}, {Type: strings.Repeat(long, 100)}}) {
+		if len(text) > maxStepText+len("…") {
+			t.Errorf("of an instruction %d bytes are kept", len(text))
+		}
+	}
+}
+
 // The reason of a failure names the client's own instruction.
 func TestBuildFails(t *testing.T) {
 	for why, step := range map[string]string{

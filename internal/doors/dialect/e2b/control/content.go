@@ -131,9 +131,9 @@ func (p *plane) contentRoutes() []sdkdoor.Route[contentHandler] {
 	}
 }
 
-// serveContent serves the content of a volume, whose caller has its token.
-func (p *plane) serveContent(w http.ResponseWriter, r *http.Request) {
-	found, args, allowed := sdkdoor.Find(p.content, r)
+// serveContent serves the content of a volume, for which the caller has a token.
+func (p *plane) serveContent(w http.ResponseWriter, r *http.Request, volume string) {
+	found, _, allowed := sdkdoor.Find(p.content, r)
 	if found == nil {
 		status := http.StatusNotFound
 		if allowed != "" {
@@ -143,12 +143,12 @@ func (p *plane) serveContent(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if r.Method == http.MethodPut {
-		limits.Receive(w, r, func() (*sandbox.FileInfo, error) { return p.receiveContent(r, args[0]) },
+		limits.Receive(w, r, func() (*sandbox.FileInfo, error) { return p.receiveContent(r, volume) },
 			func(info *sandbox.FileInfo) { answer.JSON(w, http.StatusCreated, viewVolumeFile(info)) },
 			func(err error) { p.failContent(w, r, err) })
 		return
 	}
-	files, q, err := p.openContent(r, args[0])
+	files, q, err := p.openContent(r, volume)
 	if err == nil {
 		err = found.Serve(w, r, files, &q)
 	}

@@ -49,8 +49,8 @@ func (p *plane) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusNoContent)
 		return
 	}
-	if _, ok := VolumeOf(r); ok {
-		p.serveContent(w, r)
+	if id, ok := VolumeOf(r); ok {
+		p.serveContent(w, r, id)
 		return
 	}
 	found, args, allowed := sdkdoor.Find(p.routes, r)

@@ -31,7 +31,7 @@ func (e *egress) check(in string) error {
 		name string
 		raw  json.RawMessage
 	}{{"rules", e.Rules}, {"egressProxy", e.EgressProxy}, {"maskRequestHost", e.MaskRequestHost}, {"httpsPorts", e.HTTPSPorts}} {
-		if given(f.raw) {
+		if len(f.raw) > 0 {
 			return refused(in + f.name)
 		}
 	}

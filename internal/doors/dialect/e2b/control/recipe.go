@@ -89,6 +89,7 @@ type recipe struct {
 	user, dir string
 	env       map[string]string // of the steps so far, and what is below them
 	set       map[string]string // of the steps so far
+	setBytes  int               // of names and values in set
 	later     map[string]bool   // variables of steps to come
 	anew      bool
 }
@@ -124,6 +125,9 @@ func (p *plane) recipeOf(ctx context.Context, body *buildBody, shape sandbox.Res
 					r.later[name] = true
 				}
 			}
+		}
+		if len(r.later) > sandbox.MaxEnvPairs { // each step has them
+			return nil, invalid("ENV: there are more than %d variables; give fewer", sandbox.MaxEnvPairs)
 		}
 	}
 	for i := range body.Steps {
@@ -208,6 +212,9 @@ func (r *recipe) step(s *buildStep) error {
 			return invalid("WORKDIR takes one path")
 		}
 		r.dir = r.absolute(s.Args[0])
+		if len(r.dir) > sandbox.MaxPathBytes { // each step has it
+			return invalid("WORKDIR %.80q has %d bytes; give at most %d", r.dir, len(r.dir), sandbox.MaxPathBytes)
+		}
 		// The directory is made for the step, if it is missing, and belongs to the user.
 		r.command("true", r.user)
 		return nil
@@ -320,7 +327,14 @@ func (r *recipe) setEnv(s *buildStep) error {
 		if !envName.MatchString(name) {
 			return invalid("ENV %.80q is no name of a variable", name)
 		}
-		value := r.expand(s.Args[i+1])
+		value, fits := r.expand(s.Args[i+1])
+		if old, ok := r.set[name]; ok {
+			r.setBytes -= len(name) + len(old)
+		}
+		r.setBytes += len(name) + len(value)
+		if !fits || r.setBytes > sandbox.MaxEnvBytes {
+			return invalid("ENV %.80q: the variables have more than %d bytes; pass larger data in a file", name, sandbox.MaxEnvBytes)
+		}
 		r.set[name], r.env[name] = value, value
 		delete(r.later, name)
 	}
@@ -334,21 +348,33 @@ var (
 	variable = regexp.MustCompile(`\\[$\\"` + "`" + `]|\$[A-Za-z_][A-Za-z0-9_]*|\$\{[A-Za-z_][A-Za-z0-9_]*(:-[^}]*)?\}`)
 )
 
-// expand puts values in the place of variables, as a shell does between double quotes.
-func (r *recipe) expand(value string) string {
-	return variable.ReplaceAllStringFunc(value, func(m string) string {
-		if m[0] == '\\' {
-			return m[1:]
+// expand puts values in the place of variables, as a shell does between double quotes, as
+// long as they fit into an environment: each can double the one before it.
+func (r *recipe) expand(value string) (expanded string, fits bool) {
+	size := 0
+	expanded = variable.ReplaceAllStringFunc(value, func(m string) string {
+		put := r.expanded(m)
+		if size += len(put); size > sandbox.MaxEnvBytes {
+			return ""
 		}
-		name, usual, _ := strings.Cut(strings.Trim(m[1:], "{}"), ":-")
-		switch known := r.env[name]; {
-		case known != "":
-			return known
-		case name == "HOME":
-			return homeOf(r.user)
-		}
-		return usual
+		return put
 	})
+	return expanded, size <= sandbox.MaxEnvBytes
+}
+
+// expanded is what stands in the place of a match of variable.
+func (r *recipe) expanded(m string) string {
+	if m[0] == '\\' {
+		return m[1:]
+	}
+	name, usual, _ := strings.Cut(strings.Trim(m[1:], "{}"), ":-")
+	switch known := r.env[name]; {
+	case known != "":
+		return known
+	case name == "HOME":
+		return homeOf(r.user)
+	}
+	return usual
 }
 
 // setUser makes a user, if missing, for later steps and for sandboxes.

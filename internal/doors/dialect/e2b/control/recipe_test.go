@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"encoding/json"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -119,6 +120,29 @@ func TestRecipeRefuses(t *testing.T) {
 	} {
 		if _, err := recipeFrom(t, text); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%.200s: %v", text, err)
+		}
+	}
+	// What grows with each step, and would be in memory with each of them.
+	env := func(names, value func(i int) string) string {
+		var list []string
+		for i := range 10_000 {
+			list = append(list, strconv.Quote(names(i)), strconv.Quote(value(i)))
+		}
+		return `{"type":"ENV","args":[` + strings.Join(list, ",") + `]}`
+	}
+	same := func(s string) func(int) string { return func(int) string { return s } }
+	each := func(i int) string { return "A" + strconv.Itoa(i) }
+	for name, text := range map[string]string{
+		"a bomb":         env(same("A"), same("$A$A x")),
+		"one expansion":  step(`{"type":"ENV","args":["A","` + strings.Repeat("x", 200_000) + `"]},{"type":"ENV","args":["B","` + strings.Repeat("$A", 1_000_000) + `"]}`),
+		"many variables": env(each, same("x")), "large ones": step(`{"type":"ENV","args":["A","` + strings.Repeat("x", 200_000) + `","B","` + strings.Repeat("x", 100_000) + `"]}`),
+		"a long path": step(strings.Repeat(`{"type":"WORKDIR","args":["`+strings.Repeat("x/", 1000)+`"]},`, 2) + `{"type":"WORKDIR","args":["` + strings.Repeat("x/", 1000) + `"]}`),
+	} {
+		if !strings.HasPrefix(text, `{"from`) {
+			text = step(text)
+		}
+		if _, err := recipeFrom(t, text); sandbox.CodeOf(err) != sandbox.CodeInvalid {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 	for text, says := range map[string]string{`{"type":"aws"}`: "AWS", `{"type":"x"}`: "type"} {

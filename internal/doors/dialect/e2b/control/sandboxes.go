@@ -48,9 +48,9 @@ func (b *createBody) check() error {
 	switch {
 	case b.TemplateID == "":
 		return invalid("validation error: templateID is missing; name a template")
-	case given(b.MCP):
+	case len(b.MCP) > 0:
 		return refused("mcp")
-	case b.IAM != nil && given(b.IAM.Tokens):
+	case b.IAM != nil && len(b.IAM.Tokens) > 0:
 		return refused("iam.tokens")
 	case b.AutoPauseMemory != nil && !*b.AutoPauseMemory:
 		return refused("autoPauseMemory")

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/cove-sh/cove/internal/doors/dialect"
 	"github.com/cove-sh/cove/internal/doors/dialect/e2b/answer"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -159,7 +160,7 @@ func chdir(l sandbox.Language, dir string) string {
 	case sandbox.Python:
 		return `__import__("os").chdir(` + string(quoted) + `)`
 	case sandbox.Bash:
-		return `cd -- '` + strings.ReplaceAll(dir, "'", `'\''`) + `'`
+		return "cd -- " + dialect.Quote(dir)
 	default:
 		return `process.chdir(` + string(quoted) + `)`
 	}

@@ -70,6 +70,7 @@ func TestRefusals(t *testing.T) {
 		{"network", `{"enabled":true,"policy":{"default_egress":"deny","default_ingress":"deny","rules":[{"direction":"egress","destination":{"group":"host"},"action":"allow"}]}}`, "the host"},
 		{"network", `{"enabled":true,"policy":{"default_egress":"deny","default_ingress":"deny","rules":[{"direction":"egress","destination":{"group":"metadata"},"action":"allow"}]}}`, "metadata"},
 		{"network", `{"enabled":true,"policy":{"default_egress":"deny","default_ingress":"deny","rules":[{"direction":"egress","destination":{"cidr":"1.2.3.4/32","domain":"x"},"action":"allow"}]}}`, "destination"},
+		{"network", `{"enabled":true,"policy":{"default_egress":"deny","default_ingress":"deny","rules":[{"direction":"egress","destination":{"domain":"x.test","path":"/only"},"action":"allow"}]}}`, "path"},
 		{"network", `{"enabled":true,"policy":{"default_egress":"maybe","default_ingress":"deny"}}`, "default_egress"},
 	} {
 		s := minimal(t, c.member, c.value)
@@ -114,10 +115,10 @@ func TestPolicies(t *testing.T) {
 
 func TestUnknownFields(t *testing.T) {
 	var s spec
-	if err := decodeJSON([]byte(`{"name":"x","new":null,"newer":{"a":[]},"network":{"enabled":true,"newest":{}}}`), &s); err != nil {
+	if err := decodeJSON([]byte(`{"name":"x","new":null,"newer":[],"init":null,"network":{"enabled":true,"newest":{}}}`), &s); err != nil {
 		t.Errorf("what says nothing: %v", err)
 	}
-	for _, body := range []string{`{"new":1}`, `{"network":{"new":"x"}}`, `{"name":"x"} more`, `{"name":"x","name":"y"}`, `[`} {
+	for _, body := range []string{`{"new":1}`, `{"network":{"new":"x"}}`, `{"newer":{"a":[]}}`, `{"name":"x"} more`, `{"name":"x","name":"y"}`, `[`} {
 		if err := decodeJSON([]byte(body), &s); sandbox.CodeOf(err) != sandbox.CodeInvalid {
 			t.Errorf("%s: %v", body, err)
 		}

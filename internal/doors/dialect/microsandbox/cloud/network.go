@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/cove-sh/cove/internal/clip"
+	"github.com/cove-sh/cove/internal/doors/dialect/sdkdoor"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -110,8 +112,8 @@ func (r *rule) destination() (d destination, err error) {
 	var word string
 	if json.Unmarshal(r.Destination, &word) == nil {
 		d.Any = word == "any"
-	} else if err := json.Unmarshal(r.Destination, &d); err != nil {
-		return d, refused("network.policy.rules.destination", "it is neither a word nor an object")
+	} else if err := sdkdoor.DecodeKnown(r.Destination, &d, sdkdoor.Empty); err != nil {
+		return d, refused("network.policy.rules.destination", "it is neither a word nor an object of what Cove knows: "+clip.Text(strings.TrimPrefix(err.Error(), "json: "), maxShown))
 	}
 	n := 0
 	for _, set := range []bool{d.Any, d.CIDR != "", d.Domain != "", d.Suffix != "", d.Group != ""} {

@@ -1,14 +1,11 @@
 package cloud
 
 import (
-	"bytes"
-	"encoding/json"
 	"net/http"
 	"strings"
 
 	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/internal/doors/dialect/sdkdoor"
-	"github.com/cove-sh/cove/internal/limits"
 )
 
 // maxBody bounds the body of a request, in bytes.
@@ -76,10 +73,7 @@ func decode(w http.ResponseWriter, r *http.Request, v any) error {
 }
 
 func decodeJSON(data []byte, v any) error {
-	err := limits.CheckJSON(data) // of all members
-	if err == nil {
-		err = sdkdoor.DecodeJSON(withoutSilent(data), v)
-	}
+	err := sdkdoor.DecodeKnown(data, v, sdkdoor.Empty)
 	if name, ok := sdkdoor.UnknownMember(err); ok {
 		return refused(clip.Text(name, maxShown), "Cove does not know this field of microsandbox's, and does not ignore it; leave it out")
 	}
@@ -87,46 +81,4 @@ func decodeJSON(data []byte, v any) error {
 		return invalid("the body is not valid: %s", clip.Text(strings.TrimPrefix(err.Error(), "json: "), maxShown))
 	}
 	return nil
-}
-
-// withoutSilent returns JSON without the members that say nothing. What is not valid
-// stays as it is.
-func withoutSilent(data []byte) []byte {
-	var tree any
-	dec := json.NewDecoder(bytes.NewReader(data))
-	dec.UseNumber()
-	if dec.Decode(&tree) != nil {
-		return data
-	}
-	out, err := json.Marshal(spoken(tree))
-	if err != nil {
-		return data
-	}
-	return append(out, data[dec.InputOffset():]...)
-}
-
-// spoken takes from objects the members that say nothing: null, and what is empty.
-func spoken(v any) any {
-	switch v := v.(type) {
-	case map[string]any:
-		for name, member := range v {
-			switch m := spoken(member).(type) {
-			case nil:
-				delete(v, name)
-			case map[string]any:
-				if len(m) == 0 {
-					delete(v, name)
-				}
-			case []any:
-				if len(m) == 0 {
-					delete(v, name)
-				}
-			}
-		}
-	case []any:
-		for i := range v {
-			v[i] = spoken(v[i])
-		}
-	}
-	return v
 }

@@ -6,44 +6,19 @@ import (
 	"fmt"
 	"io"
 	"strconv"
-	"strings"
 
 	"github.com/cove-sh/cove/internal/clip"
+	"github.com/cove-sh/cove/internal/doors/dialect"
 	"github.com/cove-sh/cove/internal/doors/dialect/microsandbox/cloud/wire"
 	"github.com/cove-sh/cove/sandbox"
 )
 
-const (
-	// toolTag marks the commands by which the door works on files, which are in no log.
-	toolTag = "cove.microsandbox.files"
-	// maxTool bounds what is read of such a command's output, in bytes.
-	maxTool = 8 << 10
-)
+// toolTag marks the commands by which the door works on files, which are in no log.
+const toolTag = "cove.microsandbox.files"
 
-// tool runs a program of the sandbox as root, as the product's own agent runs, and
-// returns what it prints.
+// tool runs a program of the sandbox, and returns what it prints.
 func (s *fsSession) tool(ctx context.Context, command ...string) (string, error) {
-	var out [2]bytes.Buffer
-	req := sandbox.ExecRequest{Command: command, User: "root", WorkDir: "/", Tag: toolTag, KeepBytes: maxTool}
-	job, err := s.c.d.cfg.Service.Exec(ctx, s.c.sandbox, req, func(e sandbox.JobEvent) error {
-		b := &out[0]
-		if e.Stream == sandbox.Stderr {
-			b = &out[1]
-		}
-		b.Write(e.Data[:min(len(e.Data), maxTool-b.Len())])
-		return nil
-	})
-	if err != nil {
-		return "", err
-	}
-	if job.ExitCode != 0 {
-		text := strings.TrimSpace(clip.ToText(out[1].Bytes()))
-		if text == "" {
-			text = fmt.Sprintf("%s has failed with exit code %d", command[0], job.ExitCode)
-		}
-		return "", invalid("%s", text)
-	}
-	return strings.TrimSuffix(clip.ToText(out[0].Bytes()), "\n"), nil
+	return dialect.RunTool(ctx, s.c.d.cfg.Service, s.c.sandbox, toolTag, command...)
 }
 
 // setAttrs changes attributes of a file.

@@ -46,6 +46,9 @@ type setting struct {
 // are in effect in all of its steps, the product's from their own step on: commands
 // before that unset the variables and name their directory.
 func addSteps(s *sandbox.TemplateSpec, steps []Step) error {
+	if len(steps) > sandbox.MaxTemplateSteps { // each has all variables before it
+		return invalid("build_spec.steps has %d steps; give at most %d", len(steps), sandbox.MaxTemplateSteps)
+	}
 	last := setting{env: map[string]string{}}
 	for _, step := range steps {
 		if step.Env != nil {
@@ -72,7 +75,9 @@ func addSteps(s *sandbox.TemplateSpec, steps []Step) error {
 			if strings.ContainsAny(step.WorkDir, "\x00\n") {
 				return invalid("build_spec.steps[%d].workdir has a line break or NUL", i)
 			}
-			now.dir = absolute(now.dir, step.WorkDir)
+			if now.dir = absolute(now.dir, step.WorkDir); len(now.dir) > sandbox.MaxPathBytes {
+				return invalid("build_spec.steps[%d].workdir is a path of %d bytes; give at most %d", i, len(now.dir), sandbox.MaxPathBytes)
+			}
 			s.Run = append(s.Run, sandbox.TemplateStep{Run: "mkdir -p " + dialect.Quote(now.dir) + " && chown " + now.user + " " + dialect.Quote(now.dir), WorkDir: "/"})
 		case step.User != nil:
 			if !userName.MatchString(step.User.Name) {

@@ -1,6 +1,7 @@
 package terms
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -56,11 +57,16 @@ func TestSpecRefusesSteps(t *testing.T) {
 		"a variable that is none": {Env: &StepEnv{Key: "A=B"}},
 		"a user that is a script": {User: &StepUser{Name: "a;id"}},
 		"a directory of lines":    {WorkDir: "/a\nb"},
+		"a directory too deep":    {WorkDir: strings.Repeat("/a", sandbox.MaxPathBytes)},
 	} {
 		r := Recipe{From: "x", Steps: []Step{step}}
 		if _, err := r.Spec(); sandbox.CodeOf(err) != sandbox.CodeInvalid || !strings.Contains(err.Error(), "steps[0]") {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+	many := Recipe{From: "x", Steps: slices.Repeat([]Step{{Env: &StepEnv{Key: "A"}}}, sandbox.MaxTemplateSteps+1)}
+	if _, err := many.Spec(); sandbox.CodeOf(err) != sandbox.CodeInvalid {
+		t.Errorf("many steps: %v", err)
 	}
 }
 
