@@ -78,8 +78,16 @@ const (
 	DefaultConnectionsPerSecond = 500
 	MaxConnectionsPerSecond     = 100_000
 	MaxNetworkRules             = 512
-	DefaultAskTimeoutSeconds    = 120
-	MaxAskTimeoutSeconds        = 600
+	// MaxHeaderRules bounds the rules of a policy that set headers, MaxHeaders the headers
+	// of each, and MaxHeaderName and MaxHeaderValue their sizes in bytes, without the values
+	// of secrets.
+	MaxHeaderRules = 32
+	MaxHeaders     = 20
+	MaxHeaderName  = 64
+	MaxHeaderValue = 2048
+
+	DefaultAskTimeoutSeconds = 120
+	MaxAskTimeoutSeconds     = 600
 
 	// Of questions about connections, see [Approval]: how many are open at once for a
 	// sandbox, for a team and on the server; above that, connections are refused unasked.

@@ -62,6 +62,8 @@ type NetworkPolicy struct {
 	// DenyOut are addresses and ranges that are denied, unless AllowOut has
 	// them. With "0.0.0.0/0", AllowOut is all that can be reached.
 	DenyOut []string `json:"deny_out,omitempty"`
+	// Headers are set on HTTPS requests, at most [MaxHeaderRules] rules.
+	Headers []HeaderRule `json:"headers,omitempty"`
 	// Placeholders says what becomes of a secret's placeholder on its way to a
 	// host that the secret is not for: "forward", the default, sends the
 	// placeholder as it is, "block" refuses the request.
@@ -77,6 +79,19 @@ type NetworkPolicy struct {
 	ConnectionsPerSecond int `json:"connections_per_second,omitempty"`
 	// BytesPerSecond bounds each direction; 0 is no bound.
 	BytesPerSecond int64 `json:"bytes_per_second,omitempty"`
+}
+
+// HeaderRule sets headers of HTTPS requests to a host. It allows no request: that is for
+// the rest of the policy.
+type HeaderRule struct {
+	// To is a domain ("example.com"), or all domains below one ("*.example.com", any
+	// depth, without example.com itself). Of several rules that match, only the most exact
+	// one counts.
+	To string `json:"to"`
+	// Set are headers by name, at most [MaxHeaders], which take the place of those of the
+	// same name. "${secret:NAME}" in a value is the value of a secret of the team, which
+	// must be for the host. Code in the sandbox sees neither the value nor a placeholder.
+	Set map[string]string `json:"set"`
 }
 
 // PlaceholderAction is what becomes of a placeholder that goes to a wrong host.

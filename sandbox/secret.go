@@ -62,15 +62,21 @@ type Secret struct {
 	Name string `json:"name"`
 	// Provider is a preset of Hosts and Auth, or empty.
 	Provider string `json:"provider,omitempty"`
-	// Hosts are domains, or "*.domain", to which the value may go.
+	// Hosts are domains, or "*.domain", to which the value may go. [AnyHost] alone is for
+	// each host to which a header rule of a network policy sends it, and for no variable.
 	Hosts []string   `json:"hosts"`
 	Auth  SecretAuth `json:"auth"`
+	// Metadata are the team's own notes, in the limits of those of sandboxes.
+	Metadata map[string]string `json:"metadata,omitempty"`
 	// Version counts rotations, from 1.
 	Version    int        `json:"version"`
 	CreatedAt  time.Time  `json:"created_at"`
 	RotatedAt  *time.Time `json:"rotated_at,omitempty"`
 	LastUsedAt *time.Time `json:"last_used_at,omitempty"`
 }
+
+// AnyHost stands in the place of a secret's hosts.
+const AnyHost = "*"
 
 // CreateSecretRequest describes a secret. Hosts and Auth come from the
 // provider if they are not given.
@@ -80,11 +86,15 @@ type CreateSecretRequest struct {
 	Provider string      `json:"provider,omitempty"`
 	Hosts    []string    `json:"hosts,omitempty"`
 	Auth     *SecretAuth `json:"auth,omitempty"`
+	// Metadata is shown to all of the team, unlike the value.
+	Metadata map[string]string `json:"metadata,omitempty"`
 }
 
 // RotateSecretRequest replaces a secret's value, at once in running sandboxes.
 type RotateSecretRequest struct {
 	Value SecretValue `json:"value"`
+	// Metadata takes the place of all there is; nil leaves it.
+	Metadata map[string]string `json:"metadata,omitempty"`
 }
 
 // Resealed tells what [Secrets.RotateSecretsKey] has done.

@@ -127,7 +127,7 @@ func (c *cell) configureAgent(ctx context.Context) error {
 // authority returns the certificate that the sandbox must trust: that of the gateway's
 // authority, if the sandbox has secrets.
 func (c *cell) authority(n *engine.Network) *string {
-	if n == nil || len(n.Bindings) == 0 || c.spec.Gateway.Authority == "" {
+	if n == nil || !n.Intercepts() || c.spec.Gateway.Authority == "" {
 		return nil
 	}
 	return &c.spec.Gateway.Authority

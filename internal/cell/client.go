@@ -13,6 +13,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/sandbox"
 )
 
 // Client calls a cell. An error of the cell is a [connect.Error] for which
@@ -179,9 +180,13 @@ func (c *Client) Checkpoint(ctx context.Context, req CheckpointRequest) (paused 
 }
 
 // SetNetwork replaces the gateway's configuration. When it returns, existing connections
-// have been judged again. The values of new bindings must have been delivered before, see
+// have been judged again. A cell that cannot set headers refuses them with an unsupported
+// error. The values of new bindings must have been delivered before, see
 // [SendValues]; those of removed bindings are wiped.
 func (c *Client) SetNetwork(ctx context.Context, n *engine.Network) error {
+	if c.protocol < 3 && len(n.Headers) > 0 {
+		return sandbox.Errorf(sandbox.CodeUnsupported, "the sandbox runs in an older version of cove, which sets no headers; restart it from its files only (files_only), or leave headers out")
+	}
 	if c.protocol >= 2 {
 		_, err := call[empty](ctx, c, "SetNetwork", n)
 		return err

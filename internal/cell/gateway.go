@@ -46,7 +46,7 @@ type gateway struct {
 
 	mu      sync.Mutex
 	network engine.Network // guarded by mu
-	// swaps puts secrets into requests; nil while there are none. Guarded by mu.
+	// swaps puts secrets and headers into requests; nil until there are some. Guarded by mu.
 	swaps *intercept.Interceptor
 }
 
@@ -144,16 +144,16 @@ func (g *gateway) set(n engine.Network) error {
 	return nil
 }
 
-// interceptor returns the interceptor that puts the secrets into requests, or nil if
-// there are no secrets.
+// interceptor returns the interceptor that puts secrets and headers into requests, or nil
+// if there are none.
 //
 // Preconditions: g.mu is held.
 func (g *gateway) interceptor(n *engine.Network) (egress.Interceptor, error) {
-	if len(n.Bindings) == 0 {
+	if !n.Intercepts() {
 		if g.swaps == nil {
 			return nil, nil
 		}
-		return nil, g.swaps.Set(nil, nil, n.Policy.Placeholders)
+		return nil, g.swaps.Set(n, nil)
 	}
 	if g.swaps == nil {
 		issuer := g.values.certifier()
@@ -166,7 +166,7 @@ func (g *gateway) interceptor(n *engine.Network) (egress.Interceptor, error) {
 			return nil, err
 		}
 	}
-	return g.swaps, g.swaps.Set(n.Bindings, g.values.tell, n.Policy.Placeholders)
+	return g.swaps, g.swaps.Set(n, g.values.tell)
 }
 
 func (g *gateway) closeLog(w *netlog.Writer) {

@@ -12,13 +12,14 @@ import (
 // support older versions too: those of running cells, and of programs that they start to
 // continue from the programs' checkpoints.
 //
+//   - 3: a network has [engine.Network.Headers].
 //   - 2: there is only the control protocol: [Client.Prepare] and [Client.Start] start a
 //     sandbox.
 //   - 1: a cell reads a [Standby] and a [Spec] from standard input, and answers each on
 //     file descriptor 3; SetNetwork takes bytes.
 //   - 0: as 1, but a cell must be started in its own network namespace, in which it makes
 //     the sandbox's link. It has no gateway, so that its sandboxes reach nothing.
-const Protocol = 2
+const Protocol = 3
 
 // The control protocol is JSON over HTTP/1.1, by the Connect protocol:
 //

@@ -16,6 +16,9 @@ type Network struct {
 	SandboxID string
 	Policy    sandbox.NetworkPolicy
 	Bindings  []Binding
+	// Headers are those of the policy, with placeholders of bindings in place of the names
+	// of secrets.
+	Headers []sandbox.HeaderRule `json:",omitempty"`
 	// Answers are those that hold, of questions that the policy had asked. Of two about
 	// one subject the later one counts.
 	Answers []Answer `json:",omitempty"`
@@ -23,9 +26,14 @@ type Network struct {
 	Values Values `json:"-"`
 }
 
+// Intercepts reports whether requests of the instance are changed, so that the gateway
+// must end TLS for it.
+func (n *Network) Intercepts() bool { return len(n.Bindings) > 0 || len(n.Headers) > 0 }
+
 // Binding is a secret attached to an instance, without its value.
 type Binding struct {
-	// Placeholder is what the sandbox sees of the secret. It identifies the binding.
+	// Placeholder is what the sandbox sees of the secret, if that is not for headers only.
+	// It identifies the binding.
 	Placeholder string
 	// SecretID and Secret are the secret's id and name.
 	SecretID string

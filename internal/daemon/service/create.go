@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/cove-sh/cove/internal/daemon/service/call"
+	"github.com/cove-sh/cove/internal/daemon/service/secrets"
 	"github.com/cove-sh/cove/internal/daemon/service/validate"
 	"github.com/cove-sh/cove/internal/daemon/store"
 	"github.com/cove-sh/cove/internal/engine"
@@ -52,6 +53,13 @@ func (s *Service) Create(ctx context.Context, req sandbox.CreateRequest) (*sandb
 		defer from.release()
 		c.SandboxID = r.ID
 		if err := s.Secrets.BindAll(c, &r, req.Secrets); err != nil {
+			return nil, err
+		}
+		forHeaders, err := s.Secrets.ForHeaders(c, r.Network, r.Bindings)
+		if err == nil {
+			err = secrets.SetHeaders(&r, forHeaders)
+		}
+		if err != nil {
 			return nil, err
 		}
 		if err := s.slot(c.Ctx); err != nil {

@@ -5,12 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/cove-sh/cove/internal/daemon/service/call"
+	"github.com/cove-sh/cove/internal/daemon/service/secrets"
 	"github.com/cove-sh/cove/internal/daemon/service/validate"
 	"github.com/cove-sh/cove/internal/daemon/store"
 	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/gateway/egress"
 	"github.com/cove-sh/cove/internal/guest/wire/agentv1"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -171,9 +175,13 @@ func (s *Service) SetNetwork(ctx context.Context, ref string, policy sandbox.Net
 			return nil, err
 		}
 		c.Detail = describePolicy(&policy)
+		forHeaders, err := s.Secrets.ForHeaders(c, &policy, nil)
+		if err != nil {
+			return nil, err
+		}
 		r, err = s.regate(c.Ctx, r.ID, func(r *store.Record) error {
 			r.Network, r.Answers = &policy, nil // answers were to the questions of the old one
-			return nil
+			return secrets.SetHeaders(r, forHeaders)
 		})
 		if err != nil {
 			return nil, err
@@ -185,7 +193,14 @@ func (s *Service) SetNetwork(ctx context.Context, ref string, policy sandbox.Net
 
 // describePolicy is what the audit record says of a policy.
 func describePolicy(p *sandbox.NetworkPolicy) string {
-	return fmt.Sprintf("preset %s, %d rules, %d allow_out, %d deny_out", p.Preset, len(p.Rules), len(p.AllowOut), len(p.DenyOut))
+	text := fmt.Sprintf("preset %s, %d rules, %d allow_out, %d deny_out", p.Preset, len(p.Rules), len(p.AllowOut), len(p.DenyOut))
+	for _, r := range p.Headers {
+		text += ", headers for " + r.To
+	}
+	if named := egress.HeaderSecrets(p.Headers); len(named) > 0 {
+		text += " with secret " + strings.Join(slices.Sorted(maps.Keys(named)), ", ")
+	}
+	return text
 }
 
 // NetworkLog implements [sandbox.Network].

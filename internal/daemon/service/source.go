@@ -8,11 +8,13 @@ import (
 
 	"github.com/cove-sh/cove/internal/daemon/service/call"
 	"github.com/cove-sh/cove/internal/daemon/service/recovery"
+	"github.com/cove-sh/cove/internal/daemon/service/secrets"
 	"github.com/cove-sh/cove/internal/daemon/service/startup"
 	"github.com/cove-sh/cove/internal/daemon/service/validate"
 	"github.com/cove-sh/cove/internal/daemon/store"
 	"github.com/cove-sh/cove/internal/daemon/vault"
 	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/gateway/egress"
 	"github.com/cove-sh/cove/internal/guest/agentclient"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -73,7 +75,9 @@ func environment(r *store.Record) map[string]string {
 	}
 	maps.Copy(env, r.Env)
 	for _, b := range r.Bindings {
-		env[b.Env] = b.Placeholder
+		if b.Env != "" {
+			env[b.Env] = b.Placeholder
+		}
 	}
 	return env
 }
@@ -99,6 +103,8 @@ func (s *Service) networkOf(ctx context.Context, r *store.Record) (*engine.Netwo
 		n.Answers = append(n.Answers, engine.Answer{Allow: a.Allow, Until: a.Until,
 			Subject: engine.Subject{Protocol: a.Protocol, Host: a.Host, Address: a.Address, Port: a.Port, Secret: a.Secret}})
 	}
+	forHeaders := egress.HeaderSecrets(n.Policy.Headers)
+	n.Headers = egress.BindHeaders(n.Policy.Headers, func(secret string) string { return secrets.HeaderPlaceholder(r, secret) })
 	sealed := map[string]store.SecretRecord{}
 	for _, b := range r.Bindings {
 		bound := engine.Binding{Placeholder: b.Placeholder, SecretID: b.SecretID, Secret: b.Secret}
@@ -106,6 +112,9 @@ func (s *Service) networkOf(ctx context.Context, r *store.Record) (*engine.Netwo
 		switch {
 		case err == nil && secret.Team == r.Team && s.cfg.Vault != nil:
 			bound.Hosts, bound.Auth = secret.Hosts, secret.Auth
+			if b.Env == "" {
+				bound.Hosts, bound.Auth = secrets.HeaderHosts(&secret, forHeaders[b.Secret]), headerAuth
+			}
 			sealed[b.Placeholder] = secret
 		case err == nil || sandbox.CodeOf(err) == sandbox.CodeNotFound:
 			bound.Revoked = true
@@ -119,6 +128,10 @@ func (s *Service) networkOf(ctx context.Context, r *store.Record) (*engine.Netwo
 	}
 	return n, nil
 }
+
+// headerAuth has the value in any header that carries credentials, and in one of basic
+// authentication as the credentials as a whole.
+var headerAuth = sandbox.SecretAuth{Type: "header", Name: "Authorization", Prefix: "Basic "}
 
 // values passes on the values of bindings, one at a time, and wipes each afterwards. A
 // value that was sealed with a new key since it was read is read again.

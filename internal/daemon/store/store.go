@@ -96,7 +96,8 @@ type Answer struct {
 
 // Binding is a secret attached to a sandbox, without its value.
 type Binding struct {
-	// Env is the environment variable that has the placeholder.
+	// Env is the environment variable that has the placeholder. It is empty if the secret
+	// is for headers that the network policy sets: then nothing in the sandbox has it.
 	Env         string `json:"env"`
 	SecretID    string `json:"secret_id"`
 	Secret      string `json:"secret"` // its name

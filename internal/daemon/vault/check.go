@@ -93,6 +93,9 @@ func checkHosts(hosts []string) ([]string, error) {
 	if len(hosts) > sandbox.MaxSecretHosts {
 		return nil, sandbox.Errorf(sandbox.CodeInvalid, "a secret has up to %d hosts: use \"*.domain\" for all below a domain", sandbox.MaxSecretHosts)
 	}
+	if slices.Equal(hosts, []string{sandbox.AnyHost}) {
+		return hosts, nil
+	}
 	list := make([]string, 0, len(hosts))
 	for _, h := range hosts {
 		clean, err := checkHost(h)

@@ -365,7 +365,7 @@ func TestComplete(t *testing.T) {
 		"space at the end":   {val(canary + " "), "white space"},
 		"unknown provider":   {func(r *sandbox.CreateSecretRequest) { r.Provider = "nobody" }, "anthropic"},
 		"no hosts":           {func(r *sandbox.CreateSecretRequest) { r.Hosts = nil }, "provider"},
-		"all hosts":          {host("*"), "not a domain"},
+		"all hosts and one":  {func(r *sandbox.CreateSecretRequest) { r.Hosts = []string{sandbox.AnyHost, "a.example"} }, "not a domain"},
 		"all of com":         {host("*.com"), "anybody"},
 		"all of co.uk":       {host("*.co.uk"), "anybody"},
 		"all of github.io":   {host("*.github.io"), "anybody"},

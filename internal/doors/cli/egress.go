@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -99,7 +100,12 @@ func printPolicy(c *call, p *sandbox.NetworkPolicy) error {
 	if p.BytesPerSecond > 0 {
 		bandwidth = bytesText(p.BytesPerSecond) + " a second each way"
 	}
+	var headers []string
+	for _, r := range p.Headers {
+		headers = append(headers, r.To+" gets "+strings.Join(slices.Sorted(maps.Keys(r.Set)), ", "))
+	}
 	return c.fields(
+		"headers", headers,
 		"placeholders", p.Placeholders,
 		"connections", amount(p.MaxConnections, "%d at the same time"),
 		"rate", amount(p.ConnectionsPerSecond, "%d new ones a second"),

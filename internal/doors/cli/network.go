@@ -186,7 +186,7 @@ func policyText(p *sandbox.NetworkPolicy) string {
 	for _, part := range []struct {
 		n    int
 		what string
-	}{{len(p.AllowOut), "allow_out"}, {len(p.DenyOut), "deny_out"}, {len(p.Rules), "rules"}} {
+	}{{len(p.AllowOut), "allow_out"}, {len(p.DenyOut), "deny_out"}, {len(p.Rules), "rules"}, {len(p.Headers), "header rules"}} {
 		if part.n > 0 {
 			text += fmt.Sprintf(", %d %s", part.n, part.what)
 		}

@@ -81,7 +81,7 @@ var secretTable = table([]string{"NAME", "PROVIDER", "HOSTS", "AUTH", "VERSION",
 
 var secretDetails = details(func(s *sandbox.Secret) []any {
 	return []any{
-		"id", s.ID, "name", s.Name, "team", s.Team, "provider", s.Provider, "hosts", s.Hosts, "sent as", authText(s.Auth), "version", s.Version,
+		"id", s.ID, "name", s.Name, "team", s.Team, "provider", s.Provider, "hosts", s.Hosts, "sent as", authText(s.Auth), "metadata", pairText(s.Metadata), "version", s.Version,
 		"created", stamp(&s.CreatedAt), "rotated", stamp(s.RotatedAt), "last used", stamp(s.LastUsedAt),
 	}
 })
@@ -125,16 +125,18 @@ type secretCreateOptions struct {
 	Header, Prefix        string
 	BasicUser, QueryParam string
 	Body                  bool
+	Metadata              map[string]string
 }
 
 func (o *secretCreateOptions) AddFlags(f *pflag.FlagSet) {
 	f.StringVarP(&o.Provider, "provider", "p", "", "preset of hosts and authentication; see: cove secret providers")
-	f.StringSliceVar(&o.Hosts, "host", nil, "host that it may be sent to, or *.domain; separated by commas or repeated")
+	f.StringSliceVar(&o.Hosts, "host", nil, "host that it may be sent to, or *.domain; separated by commas or repeated; '*' alone is for headers of policies only")
 	f.StringVar(&o.Header, "header", "", "header that carries it (default Authorization)")
 	f.StringVar(&o.Prefix, "prefix", "", "prefix of the value in the header, such as \"Bearer \"")
 	f.StringVar(&o.BasicUser, "basic", "", "send it as the password of this user, with basic authentication")
 	f.StringVar(&o.QueryParam, "query", "", "query parameter that carries it")
 	f.BoolVar(&o.Body, "body", false, "also replace the placeholder in request bodies")
+	f.VarP(pairsFlag(&o.Metadata), "metadata", "m", "notes that the team sees, key=value; may be repeated")
 }
 
 // auth returns how the secret is sent, nil if the provider decides.
@@ -183,7 +185,7 @@ func (a *app) secretCreateCommand() *cobra.Command {
 			if err != nil {
 				return nil, err
 			}
-			return c.client.CreateSecret(ctx, sandbox.CreateSecretRequest{Name: c.args[0], Value: value, Provider: opts.Provider, Hosts: opts.Hosts, Auth: auth})
+			return c.client.CreateSecret(ctx, sandbox.CreateSecretRequest{Name: c.args[0], Value: value, Provider: opts.Provider, Hosts: opts.Hosts, Auth: auth, Metadata: opts.Metadata})
 		}),
 	})
 }

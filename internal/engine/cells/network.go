@@ -74,7 +74,7 @@ func (i *instance) SetNetwork(ctx context.Context, n engine.Network) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, controlTimeout)
 	defer cancel()
-	if len(n.Bindings) > 0 {
+	if n.Intercepts() {
 		issuer, err := i.engine.authority.NewIssuer()
 		if err != nil {
 			return err
@@ -85,6 +85,9 @@ func (i *instance) SetNetwork(ctx context.Context, n engine.Network) error {
 		}
 	}
 	err := i.control.SetNetwork(ctx, &n)
+	if e, ok := errors.AsType[*sandbox.Error](err); ok {
+		return e
+	}
 	switch connect.CodeOf(err) {
 	case connect.CodeInvalidArgument:
 		e, _ := errors.AsType[*connect.Error](err)

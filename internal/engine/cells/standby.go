@@ -224,7 +224,10 @@ func (e *Engine) become(ctx context.Context, sb *standby, spec engine.Spec, rest
 	}
 	switch {
 	case sb.protocol >= 1:
-		cellSpec.Gateway, cellSpec.AwaitValues = e.gatewayConfig(), spec.Network != nil && len(spec.Network.Bindings) > 0
+		cellSpec.Gateway, cellSpec.AwaitValues = e.gatewayConfig(), spec.Network != nil && spec.Network.Intercepts()
+		if sb.protocol < 3 && spec.Network != nil && len(spec.Network.Headers) > 0 {
+			cellSpec.Unenforced = append(cellSpec.Unenforced, "network.headers: the memory was kept by an older version of cove, which sets none (restart it from its files only)")
+		}
 	case spec.Network != nil:
 		cellSpec.Unenforced = append(cellSpec.Unenforced, "network: the memory was kept by an older version of cove, in which sandboxes have none (restart it from its files only)")
 	}

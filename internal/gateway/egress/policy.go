@@ -119,6 +119,9 @@ func compile(in sandbox.NetworkPolicy, w *InternalAddrs) (*Policy, error) {
 	if p.preset == sandbox.NetworkPackages {
 		p.rules = append(p.rules, packageRules()...)
 	}
+	if err := checkHeaders(in.Headers); err != nil {
+		return nil, err
+	}
 	p.byName = slices.ContainsFunc(p.rules, func(r *rule) bool {
 		return (r.allow || r.ask) && (r.kind == domainTarget || r.kind == belowTarget)
 	})

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/gateway/egress"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -126,7 +127,7 @@ func TestSecretChangesWhileAsked(t *testing.T) {
 			w.set(b, value)
 		},
 		"detached": func() {
-			if err := w.x.Set(nil, nil, sandbox.PlaceholderForward); err != nil {
+			if err := w.x.Set(&engine.Network{}, nil); err != nil {
 				t.Fatal(err)
 			}
 		},

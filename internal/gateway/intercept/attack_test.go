@@ -324,7 +324,7 @@ func TestRevokedAndMissing(t *testing.T) {
 			t.Errorf("%s: %d %s", host, res.StatusCode, body)
 		}
 	}
-	if err := w.x.Set([]engine.Binding{secret()}, nil, ""); err != nil {
+	if err := w.x.Set(&engine.Network{Bindings: []engine.Binding{secret()}}, nil); err != nil {
 		t.Fatal(err)
 	}
 	if res, _ := do(t, w.client(2), "GET", "https://"+apiHost+"/", "", "X-Api-Key: "+placeholder); res.StatusCode != 503 {
@@ -334,7 +334,7 @@ func TestRevokedAndMissing(t *testing.T) {
 		t.Errorf("%d requests got through", n)
 	}
 	// Detached: the placeholder is a word like any other.
-	if err := w.x.Set(nil, nil, ""); err != nil {
+	if err := w.x.Set(&engine.Network{}, nil); err != nil {
 		t.Fatal(err)
 	}
 	do(t, w.client(2), "GET", "https://"+apiHost+"/", "", "X-Api-Key: "+placeholder)
@@ -342,14 +342,14 @@ func TestRevokedAndMissing(t *testing.T) {
 		t.Errorf("detached: %d, %v", n, r.Header)
 	}
 	for name, bad := range map[string]string{"line break": "a\r\nX: y-0123456789", "empty": "", "huge": strings.Repeat("x", sandbox.MaxSecretBytes+1)} {
-		err := w.x.Set([]engine.Binding{secret()}, tell(map[string]string{placeholder: bad}), "")
+		err := w.x.Set(&engine.Network{Bindings: []engine.Binding{secret()}}, tell(map[string]string{placeholder: bad}))
 		if err == nil || strings.Contains(err.Error(), "X: y") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	short := secret()
 	short.Placeholder = "short"
-	if err := w.x.Set([]engine.Binding{short}, nil, ""); err == nil {
+	if err := w.x.Set(&engine.Network{Bindings: []engine.Binding{short}}, nil); err == nil {
 		t.Error("a short placeholder was taken")
 	}
 }

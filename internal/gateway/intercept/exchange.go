@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/cove-sh/cove/internal/clip"
+	"github.com/cove-sh/cove/internal/gateway/egress"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -79,6 +80,7 @@ func (x *Interceptor) serveHTTP(w http.ResponseWriter, r *http.Request) {
 	e.loadBindings(x)
 	defer e.releaseValues()
 	defer func() { x.bodies.Release(e.reserved) }()
+	e.setHeaders(r)
 	a := e.check(r)
 	if a == nil {
 		a = e.mayUse(x, r)
@@ -149,6 +151,20 @@ func (e *exchange) releaseValues() {
 		v.release()
 	}
 	e.values = nil
+}
+
+// setHeaders sets the headers that the policy sets on requests to the host. Placeholders
+// in them are found like those of the sandbox, so that all that holds for a secret holds
+// for them too.
+func (e *exchange) setHeaders(r *http.Request) {
+	if !e.s.c.TLS {
+		return
+	}
+	if rule := egress.HeadersFor(e.bs.headers, e.host); rule != nil {
+		for name, value := range rule.Set {
+			r.Header.Set(name, value)
+		}
+	}
 }
 
 // check looks for placeholders, and returns an answer if the request must not be

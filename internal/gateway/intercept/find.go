@@ -6,6 +6,8 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+
+	"github.com/cove-sh/cove/internal/gateway/egress"
 )
 
 // minPlaceholder is the length of the shortest placeholder, in bytes: shorter ones
@@ -49,13 +51,6 @@ type finding struct {
 	at location
 }
 
-// shownHeaders are headers that never carry credentials: servers write them to logs and
-// pages, or pass them on.
-var shownHeaders = []string{
-	"Forwarded", "From", "Host", "Origin", "Referer", "User-Agent", "Via", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto",
-	"X-Real-Ip", "X-Request-Id",
-}
-
 // find returns the bindings whose placeholders are in a request's headers, path or
 // query.
 func (bs *bindings) find(r *http.Request) []finding {
@@ -86,7 +81,7 @@ func (b *binding) find(r *http.Request) location {
 
 // mayCarry reports whether a header may carry the value. The name is in canonical form.
 func (b *binding) mayCarry(name string) bool {
-	return !slices.Contains(shownHeaders, name) || b.Auth.Type == "header" && strings.EqualFold(b.Auth.Name, name)
+	return !slices.Contains(egress.ShownHeaders, name) || b.Auth.Type == "header" && strings.EqualFold(b.Auth.Name, name)
 }
 
 // inParameter returns [inQuery] or [inOtherQuery] if the placeholder is in an encoded

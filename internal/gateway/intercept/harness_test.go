@@ -122,7 +122,7 @@ func (w *harness) set(b engine.Binding, v string) {
 
 func (w *harness) setAction(b engine.Binding, v string, action sandbox.PlaceholderAction) {
 	w.t.Helper()
-	if err := w.x.Set([]engine.Binding{b}, tell(map[string]string{b.Placeholder: v}), action); err != nil {
+	if err := w.x.Set(&engine.Network{Bindings: []engine.Binding{b}, Policy: sandbox.NetworkPolicy{Placeholders: action}}, tell(map[string]string{b.Placeholder: v})); err != nil {
 		w.t.Fatal(err)
 	}
 }

@@ -20,7 +20,6 @@ import (
 
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/gateway/egress"
-	"github.com/cove-sh/cove/sandbox"
 )
 
 const (
@@ -56,7 +55,7 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// Interceptor puts secrets into the requests of one sandbox. It has no secrets until
+// Interceptor puts secrets and headers into the requests of one sandbox. It has none until
 // [Interceptor.Set] is called. It is safe for concurrent use.
 type Interceptor struct {
 	issuer *Issuer
@@ -138,13 +137,13 @@ func New(cfg Config) (*Interceptor, error) {
 	return x, nil
 }
 
-// Set replaces the bindings, their values, and the action for placeholders that are
-// sent to other hosts. Requests that began before keep their values until they are
+// Set replaces the bindings, their values, the headers, and the action for placeholders
+// that are sent to other hosts. Requests that began before keep their values until they are
 // over; then the old values are wiped. If values fails, nothing is changed.
-func (x *Interceptor) Set(list []engine.Binding, values engine.Values, action sandbox.PlaceholderAction) error {
+func (x *Interceptor) Set(n *engine.Network, values engine.Values) error {
 	x.setting.Lock()
 	defer x.setting.Unlock()
-	bs, err := newBindings(list, values, action)
+	bs, err := newBindings(n, values)
 	if err != nil {
 		return fmt.Errorf("intercept: %w", err)
 	}

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/iotest"
 	"time"
+
+	"github.com/cove-sh/cove/internal/engine"
 )
 
 // pieces gives out a text in pieces.
@@ -258,7 +260,7 @@ func TestValuesAreWiped(t *testing.T) {
 	// A failing set changes nothing and leaves nothing.
 	now := w.x.bindings.Load()
 	boom := errors.New("boom")
-	err := w.x.Set(nil, func(func(string, []byte) error) error { return boom }, "")
+	err := w.x.Set(&engine.Network{}, func(func(string, []byte) error) error { return boom })
 	if !errors.Is(err, boom) || w.x.bindings.Load() != now {
 		t.Errorf("%v", err)
 	}

@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/gateway/egress"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -67,17 +68,19 @@ func (b *binding) sameValue(v *secretValue) bool {
 	return subtle.ConstantTimeCompare(b.value.bytes, v.bytes) == 1
 }
 
-// bindings are the secrets of a sandbox at one time. They are never changed.
+// bindings are the secrets of a sandbox at one time, and the headers that its policy sets,
+// in which the placeholders of secrets may be. They are never changed.
 type bindings struct {
 	list         []*binding
+	headers      []sandbox.HeaderRule
 	placeholders sandbox.PlaceholderAction
 }
 
 // newBindings returns bindings with copies of the values that values passes.
-func newBindings(list []engine.Binding, values engine.Values, action sandbox.PlaceholderAction) (*bindings, error) {
-	bs := &bindings{placeholders: action, list: make([]*binding, len(list))}
-	byPlaceholder := make(map[string]*binding, len(list))
-	for i, b := range list {
+func newBindings(n *engine.Network, values engine.Values) (*bindings, error) {
+	bs := &bindings{placeholders: n.Policy.Placeholders, headers: n.Headers, list: make([]*binding, len(n.Bindings))}
+	byPlaceholder := make(map[string]*binding, len(n.Bindings))
+	for i, b := range n.Bindings {
 		if len(b.Placeholder) < minPlaceholder {
 			return nil, fmt.Errorf("the placeholder of secret %s is too short to be looked for", b.Secret)
 		}
@@ -123,6 +126,11 @@ func (bs *bindings) of(host string) []*binding {
 		}
 	}
 	return list
+}
+
+// concern reports whether requests to a host may be changed.
+func (bs *bindings) concern(host string) bool {
+	return len(bs.of(host)) > 0 || egress.HeadersFor(bs.headers, host) != nil
 }
 
 // isFor reports whether the value may be sent to host, which is in lower case without

@@ -33,8 +33,8 @@ func (s *session) serveTLS() error {
 	}
 	replayed := &replayConn{Conn: s.conn, first: raw}
 	if !hello.mayBeHTTP() {
-		if len(s.x.bindings.Load().of(s.host)) > 0 {
-			return fmt.Errorf("the client offers no HTTP in TLS (%q), and a secret is for %s", hello.alpn, s.host)
+		if s.x.bindings.Load().concern(s.host) {
+			return fmt.Errorf("the client offers no HTTP in TLS (%q), and a secret or headers are for %s", hello.alpn, s.host)
 		}
 		return s.passThrough(replayed)
 	}

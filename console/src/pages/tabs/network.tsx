@@ -314,6 +314,14 @@ function Policy({
               remove={(n) => void set((p) => ({ ...p, deny_out: p.deny_out?.filter((x) => x !== n) }), "The policy holds now")}
             />
           )}
+          {!!policy.headers?.length && (
+            <Names
+              title="Hosts whose HTTPS requests get headers"
+              list={policy.headers.map((h) => h.to)}
+              off={off}
+              remove={(n) => void set((p) => ({ ...p, headers: p.headers?.filter((x) => x.to !== n) }), "The policy holds now")}
+            />
+          )}
           <div class="stack tight-stack">
             <h3>Rules, the first that matches decides</h3>
             {rules.length === 0 && <p class="muted small">There are none.</p>}

@@ -391,5 +391,8 @@ func checkNetworks(spec *sandbox.TemplateSpec) error {
 	if n := spec.BuildNetwork; n != nil && slices.ContainsFunc(n.Rules, func(r sandbox.NetworkRule) bool { return r.Action == sandbox.NetworkAsk }) {
 		return validate.Errorf("build_network asks, but nobody is asked about a build; allow what it needs")
 	}
+	if n := spec.BuildNetwork; n != nil && len(n.Headers) > 0 {
+		return validate.Errorf("build_network has headers, which requests of a build do not get; leave them out")
+	}
 	return nil
 }

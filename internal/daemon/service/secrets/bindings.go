@@ -55,6 +55,9 @@ func (s *Secrets) bind(c *call.Call, env, secret string) (store.Binding, error) 
 	if err != nil {
 		return store.Binding{}, err
 	}
+	if slices.Contains(r.Hosts, sandbox.AnyHost) {
+		return store.Binding{}, validate.Errorf("secret %q is for every host, so that no variable can have it: code in the sandbox could send it anywhere; name it in the headers of a network policy, or make it anew with its hosts", r.Name)
+	}
 	placeholder, err := vault.NewPlaceholder(r.Provider)
 	if err != nil {
 		return store.Binding{}, err
@@ -122,7 +125,7 @@ func CheckBindings(r *store.Record) error {
 		return validate.Errorf("the sandbox has %d secrets; attach at most %d", len(r.Bindings), sandbox.MaxSecretsPerSandbox)
 	}
 	for _, b := range r.Bindings {
-		if _, both := r.Env[b.Env]; both {
+		if _, both := r.Env[b.Env]; both && b.Env != "" {
 			return validate.Errorf("env has %s, which is to have the placeholder of secret %q; leave one out", b.Env, b.Secret)
 		}
 	}
@@ -131,11 +134,14 @@ func CheckBindings(r *store.Record) error {
 
 // Names tells which secrets a record has, as callers see it.
 func Names(r *store.Record) map[string]string {
-	if len(r.Bindings) == 0 {
-		return nil
-	}
-	names := make(map[string]string, len(r.Bindings))
+	var names map[string]string
 	for _, b := range r.Bindings {
+		if b.Env == "" {
+			continue
+		}
+		if names == nil {
+			names = map[string]string{}
+		}
 		names[b.Env] = b.Secret
 	}
 	return names

@@ -3,6 +3,7 @@
 package secrets
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -89,8 +90,11 @@ func (s *Secrets) CreateSecret(ctx context.Context, req sandbox.CreateSecretRequ
 		if isID(req.Name) {
 			return nil, validate.Errorf("name %s begins like an id; choose one that does not begin with %q", validate.Quote(req.Name), ids.Secret)
 		}
+		if err := validate.Metadata(req.Metadata); err != nil {
+			return nil, err
+		}
 		r := store.SecretRecord{Secret: sandbox.Secret{
-			ID: ids.New(ids.Secret), Team: c.Caller.Team, Name: req.Name, Provider: req.Provider, Hosts: req.Hosts, Auth: *req.Auth,
+			ID: ids.New(ids.Secret), Team: c.Caller.Team, Name: req.Name, Provider: req.Provider, Hosts: req.Hosts, Auth: *req.Auth, Metadata: req.Metadata,
 			Version: 1, CreatedAt: time.Now().UTC(),
 		}}
 		c.Detail = detail(&r)
@@ -173,7 +177,7 @@ func (s *Secrets) RotateSecret(ctx context.Context, ref string, req sandbox.Rota
 		if s.cfg.Vault == nil {
 			return nil, ErrNone
 		}
-		if err := vault.CheckValue(req.Value); err != nil {
+		if err := cmp.Or(vault.CheckValue(req.Value), validate.Metadata(req.Metadata)); err != nil {
 			return nil, err
 		}
 		r, err := s.find(c, ref)
@@ -181,7 +185,7 @@ func (s *Secrets) RotateSecret(ctx context.Context, ref string, req sandbox.Rota
 			return nil, err
 		}
 		c.Detail = detail(&r)
-		r, err = s.replaceValue(c.Ctx, r.ID, req.Value)
+		r, err = s.replaceValue(c.Ctx, r.ID, &req)
 		if sandbox.CodeOf(err) == sandbox.CodeNotFound {
 			return nil, notFound(ref)
 		}
@@ -196,14 +200,17 @@ func (s *Secrets) RotateSecret(ctx context.Context, ref string, req sandbox.Rota
 }
 
 // replaceValue stores another value of a secret.
-func (s *Secrets) replaceValue(ctx context.Context, id string, value sandbox.SecretValue) (store.SecretRecord, error) {
+func (s *Secrets) replaceValue(ctx context.Context, id string, req *sandbox.RotateSecretRequest) (store.SecretRecord, error) {
 	s.sealing.RLock()
 	defer s.sealing.RUnlock()
 	return s.cfg.Store.UpdateSecret(ctx, id, func(r *store.SecretRecord) (err error) {
 		now := time.Now().UTC()
 		r.Version++
 		r.RotatedAt = &now
-		r.Sealed, err = s.seal(r, value)
+		if req.Metadata != nil {
+			r.Metadata = req.Metadata
+		}
+		r.Sealed, err = s.seal(r, req.Value)
 		return err
 	})
 }

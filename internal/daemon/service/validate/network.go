@@ -2,6 +2,7 @@ package validate
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 
 	"github.com/cove-sh/cove/internal/gateway/egress"
@@ -22,6 +23,10 @@ func ClonePolicy(p *sandbox.NetworkPolicy) *sandbox.NetworkPolicy {
 		c.Rules[i].Ports = slices.Clone(c.Rules[i].Ports)
 	}
 	c.AllowOut, c.DenyOut = slices.Clone(p.AllowOut), slices.Clone(p.DenyOut)
+	c.Headers = slices.Clone(p.Headers)
+	for i := range c.Headers {
+		c.Headers[i].Set = maps.Clone(c.Headers[i].Set)
+	}
 	return &c
 }
 

@@ -11,11 +11,11 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-const secretColumns = "id, name, team, provider, hosts, auth, version, created_at, rotated_at, last_used_at, sealed"
+const secretColumns = "id, name, team, provider, hosts, auth, metadata, version, created_at, rotated_at, last_used_at, sealed"
 
 func scanSecret(scan func(...any) error) (store.SecretRecord, error) {
 	var r store.SecretRecord
-	err := scan(&r.ID, &r.Name, &r.Team, &r.Provider, jsonText(&r.Hosts), jsonText(&r.Auth), &r.Version,
+	err := scan(&r.ID, &r.Name, &r.Team, &r.Provider, jsonText(&r.Hosts), jsonText(&r.Auth), jsonText(&r.Metadata), &r.Version,
 		instant{&r.CreatedAt}, maybe{&r.RotatedAt}, maybe{&r.LastUsedAt}, &r.Sealed)
 	if err != nil {
 		return store.SecretRecord{}, err
@@ -33,8 +33,12 @@ func (s *Store) CreateSecret(ctx context.Context, r store.SecretRecord, max int)
 	if err != nil {
 		return fmt.Errorf("encode secret %s: %w", r.ID, err)
 	}
+	metadata, err := encode(r.Metadata)
+	if err != nil {
+		return fmt.Errorf("encode secret %s: %w", r.ID, err)
+	}
 	values := []any{
-		r.ID, r.Name, r.Team, r.Provider, hosts, auth, r.Version,
+		r.ID, r.Name, r.Team, r.Provider, hosts, auth, metadata, r.Version,
 		r.CreatedAt.UnixNano(), nanos(r.RotatedAt), nanos(r.LastUsedAt), r.Sealed,
 	}
 	return s.lasting(ctx, func(tx *sql.Tx) error {
@@ -91,8 +95,12 @@ func (s *Store) UpdateSecret(ctx context.Context, id string, apply func(*store.S
 		if err := apply(&after); err != nil {
 			return err
 		}
-		_, err = tx.ExecContext(ctx, "UPDATE secrets SET sealed = ?, version = ?, rotated_at = ? WHERE id = ?",
-			after.Sealed, after.Version, nanos(after.RotatedAt), id)
+		metadata, err := encode(after.Metadata)
+		if err != nil {
+			return fmt.Errorf("encode secret %s: %w", id, err)
+		}
+		_, err = tx.ExecContext(ctx, "UPDATE secrets SET sealed = ?, metadata = ?, version = ?, rotated_at = ? WHERE id = ?",
+			after.Sealed, metadata, after.Version, nanos(after.RotatedAt), id)
 		if err != nil {
 			return fmt.Errorf("write secret %s: %w", id, err)
 		}

@@ -53,8 +53,9 @@ func testSecrets(t *testing.T, open Opener) {
 	want := store.SecretRecord{
 		Secret: sandbox.Secret{
 			ID: "sec-a", Team: "red", Name: "x", Provider: "p", Hosts: []string{"a.example", "*.b.example"},
-			Auth:    sandbox.SecretAuth{Type: "header", Name: "X-Key", Prefix: "Bearer ", User: "u", Body: true},
-			Version: 7, CreatedAt: epoch, RotatedAt: at(time.Second), LastUsedAt: at(time.Minute),
+			Auth:     sandbox.SecretAuth{Type: "header", Name: "X-Key", Prefix: "Bearer ", User: "u", Body: true},
+			Metadata: map[string]string{"owner": "us"},
+			Version:  7, CreatedAt: epoch, RotatedAt: at(time.Second), LastUsedAt: at(time.Minute),
 		},
 		Sealed: []byte("sealed"),
 	}

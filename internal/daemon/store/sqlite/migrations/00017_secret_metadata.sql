@@ -1,0 +1,2 @@
+-- +goose Up
+ALTER TABLE secrets ADD COLUMN metadata TEXT NOT NULL DEFAULT 'null';
