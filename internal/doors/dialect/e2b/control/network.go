@@ -1,9 +1,12 @@
 package control
 
 import (
+	"context"
 	"encoding/json"
+	"maps"
 	"net/http"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -18,8 +21,9 @@ type egress struct {
 	AllowOut           []string `json:"allowOut,omitempty"`
 	DenyOut            []string `json:"denyOut,omitempty"`
 	AllowPublicTraffic *bool    `json:"allowPublicTraffic,omitempty"`
+	// Rules are by domain, at most one for each.
+	Rules map[string][]networkRule `json:"rules,omitempty"`
 	// The following are refused.
-	Rules           json.RawMessage `json:"rules,omitempty"`
 	EgressProxy     json.RawMessage `json:"egressProxy,omitempty"`
 	MaskRequestHost json.RawMessage `json:"maskRequestHost,omitempty"`
 	HTTPSPorts      json.RawMessage `json:"httpsPorts,omitempty"`
@@ -30,7 +34,7 @@ func (e *egress) check(in string) error {
 	for _, f := range []struct {
 		name string
 		raw  json.RawMessage
-	}{{"rules", e.Rules}, {"egressProxy", e.EgressProxy}, {"maskRequestHost", e.MaskRequestHost}, {"httpsPorts", e.HTTPSPorts}} {
+	}{{"egressProxy", e.EgressProxy}, {"maskRequestHost", e.MaskRequestHost}, {"httpsPorts", e.HTTPSPorts}} {
 		if len(f.raw) > 0 {
 			return refused(in + f.name)
 		}
@@ -44,7 +48,79 @@ func (e *egress) check(in string) error {
 	if names && !slices.Contains(e.DenyOut, allTraffic) {
 		return invalid("domains in %sallowOut have an effect only if %sdenyOut holds %s (ALL_TRAFFIC); add it", in, in, allTraffic)
 	}
+	for to, rules := range e.Rules {
+		if len(rules) != 1 {
+			return invalid("%srules of %.80q has %d rules; give one", in, to, len(rules))
+		}
+		for name, value := range rules[0].Transform.Headers {
+			if rest := e2bSecret.ReplaceAllString(value, ""); strings.Contains(rest, "${") {
+				return invalid("%srules: header %.80q has a placeholder that Cove does not resolve; it resolves ${e2b.secrets.NAME}", in, name)
+			}
+		}
+	}
 	return nil
+}
+
+// networkRule sets headers of HTTPS requests.
+type networkRule struct {
+	Transform struct {
+		Headers map[string]string `json:"headers,omitempty"`
+	} `json:"transform,omitzero"`
+}
+
+// How a header names a secret, in the product and in Cove.
+var (
+	e2bSecret  = regexp.MustCompile(`\$\{e2b\.secrets\.([A-Za-z0-9_-]+)\}`)
+	coveSecret = regexp.MustCompile(`\$\{secret:([A-Za-z0-9_-]+)\}`)
+)
+
+// headersOf translates rules.
+func headersOf(rules map[string][]networkRule) []sandbox.HeaderRule {
+	var out []sandbox.HeaderRule
+	for _, to := range slices.Sorted(maps.Keys(rules)) {
+		set := map[string]string{}
+		for name, value := range rules[to][0].Transform.Headers {
+			set[name] = e2bSecret.ReplaceAllString(value, "$${secret:$1}")
+		}
+		if len(set) > 0 {
+			out = append(out, sandbox.HeaderRule{To: to, Set: set})
+		}
+	}
+	return out
+}
+
+// findSecrets refuses rules that name a secret which is not there, as an error of the
+// request: that the sandbox is not there would be another.
+func (p *plane) findSecrets(ctx context.Context, rules map[string][]networkRule) error {
+	for to, list := range rules {
+		for _, value := range list[0].Transform.Headers {
+			for _, m := range e2bSecret.FindAllStringSubmatch(value, -1) {
+				if _, err := p.cfg.Service.GetSecret(ctx, m[1]); sandbox.CodeOf(err) == sandbox.CodeNotFound {
+					return invalid("the rules for %.80q name the secret %.80q, which there is not; create it first", to, m[1])
+				} else if err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// viewRules is headersOf the other way.
+func viewRules(headers []sandbox.HeaderRule) map[string][]networkRule {
+	var rules map[string][]networkRule
+	for _, h := range headers {
+		var r networkRule
+		r.Transform.Headers = map[string]string{}
+		for name, value := range h.Set {
+			r.Transform.Headers[name] = coveSecret.ReplaceAllString(value, "$${e2b.secrets.$1}")
+		}
+		if rules == nil {
+			rules = map[string][]networkRule{}
+		}
+		rules[h.To] = []networkRule{r}
+	}
+	return rules
 }
 
 func isAddress(text string) bool {
@@ -63,7 +139,7 @@ func policyOf(was *sandbox.NetworkPolicy, e *egress, internet *bool) *sandbox.Ne
 	if was != nil {
 		policy = *was
 	}
-	policy.AllowOut, policy.DenyOut = slices.Clone(e.AllowOut), slices.Clone(e.DenyOut)
+	policy.AllowOut, policy.DenyOut, policy.Headers = slices.Clone(e.AllowOut), slices.Clone(e.DenyOut), headersOf(e.Rules)
 	if internet != nil && !*internet && !slices.Contains(policy.DenyOut, allTraffic) {
 		policy.DenyOut = append(policy.DenyOut, allTraffic)
 	}
@@ -90,6 +166,9 @@ func (p *plane) setNetwork(r *http.Request, args []string, body *networkBody) (*
 	was, err := p.cfg.Service.GetNetwork(r.Context(), box.ID)
 	if err != nil {
 		return nil, about(args[0], err)
+	}
+	if err := p.findSecrets(r.Context(), body.Rules); err != nil {
+		return nil, err
 	}
 	if _, err := p.cfg.Service.SetNetwork(r.Context(), box.ID, *policyOf(was, &body.egress, body.AllowInternetAccess)); err != nil {
 		return nil, about(args[0], err)

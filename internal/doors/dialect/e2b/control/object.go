@@ -139,7 +139,7 @@ func (p *plane) detail(ctx context.Context, box *sandbox.Sandbox) detail {
 			d.AllowInternetAccess = new(bool)
 		}
 		public := box.Metadata[access.TagPorts] != ""
-		d.Network = &egress{AllowOut: n.AllowOut, DenyOut: n.DenyOut, AllowPublicTraffic: &public}
+		d.Network = &egress{AllowOut: n.AllowOut, DenyOut: n.DenyOut, Rules: viewRules(n.Headers), AllowPublicTraffic: &public}
 	}
 	return d
 }

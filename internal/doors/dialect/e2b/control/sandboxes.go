@@ -130,9 +130,12 @@ func (p *plane) request(ctx context.Context, body *createBody, timeout int64) (*
 		caller, _ := sandbox.CallerOf(ctx)
 		req.Metadata[access.TagPorts] = caller.KeyID
 	}
-	if net != nil && len(net.AllowOut)+len(net.DenyOut) > 0 || body.Internet != nil && !*body.Internet {
+	if net != nil && len(net.AllowOut)+len(net.DenyOut)+len(net.Rules) > 0 || body.Internet != nil && !*body.Internet {
 		if net == nil {
 			net = &egress{}
+		}
+		if err := p.findSecrets(ctx, net.Rules); err != nil {
+			return nil, err
 		}
 		req.Network = policyOf(nil, net, body.Internet)
 	}
