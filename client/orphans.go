@@ -16,3 +16,8 @@ func (c *Client) ListOrphans(ctx context.Context, page sandbox.Page) (*sandbox.L
 func (c *Client) RecoverOrphan(ctx context.Context, id string) (*sandbox.Recovered, error) {
 	return get(ctx, c, operation.RecoverOrphan, nil, id)
 }
+
+// CheckMachine implements [sandbox.Machine].
+func (c *Client) CheckMachine(ctx context.Context) (*sandbox.MachineReport, error) {
+	return get(ctx, c, operation.CheckMachine, nil)
+}

@@ -29,6 +29,7 @@ type Service interface {
 	Templates
 	Volumes
 	Orphans
+	Machine
 	Computers
 	Events
 	Keys
@@ -342,6 +343,13 @@ type Orphans interface {
 	// by now. State that says nothing of itself becomes a snapshot of the
 	// caller's team whose sandboxes reach no network.
 	RecoverOrphan(ctx context.Context, id string) (*Recovered, error)
+}
+
+// Machine is what the server runs on. Scope: admin.
+type Machine interface {
+	// CheckMachine tells what the server's machine lets Cove do for the user who runs the
+	// server, and how to get what is missing, as "cove doctor" does there.
+	CheckMachine(ctx context.Context) (*MachineReport, error)
 }
 
 // Computers uses the screens of sandboxes whose template has a desktop; others

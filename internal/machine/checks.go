@@ -13,6 +13,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cove-sh/cove/sandbox"
 )
 
 const delegate = "run cove as root, or with systemd-run --user --scope -p Delegate=yes"
@@ -38,47 +40,47 @@ func (p probe) statusField(name string) string {
 
 var release = regexp.MustCompile(`^(\d+)\.(\d+)`)
 
-func (p probe) kernel() Check {
-	c := Check{Name: "kernel", Status: OK}
+func (p probe) kernel() sandbox.MachineCheck {
+	c := sandbox.MachineCheck{Name: "kernel", Status: sandbox.CheckOK}
 	v := p.read("sys/kernel/osrelease")
 	c.Detail = "Linux " + v + " on " + runtime.GOARCH
 	if runtime.GOARCH != "amd64" && runtime.GOARCH != "arm64" {
-		c.Status, c.Fix = Fail, "gVisor runs on amd64 and arm64 only"
+		c.Status, c.Fix = sandbox.CheckFail, "gVisor runs on amd64 and arm64 only"
 		return c
 	}
 	m := release.FindStringSubmatch(v)
 	if m == nil {
-		c.Status, c.Detail = Warn, "the kernel's version cannot be read"
+		c.Status, c.Detail = sandbox.CheckWarn, "the kernel's version cannot be read"
 		return c
 	}
 	major, _ := strconv.Atoi(m[1])
 	minor, _ := strconv.Atoi(m[2])
 	if major < 5 || major == 5 && minor < 4 {
-		c.Status, c.Fix = Warn, "use Linux 5.4 or later; older ones are not tested"
+		c.Status, c.Fix = sandbox.CheckWarn, "use Linux 5.4 or later; older ones are not tested"
 	}
 	return c
 }
 
-func (p probe) user() Check {
+func (p probe) user() sandbox.MachineCheck {
 	if p.root {
-		return Check{Name: "user", Status: OK, Detail: "root"}
+		return sandbox.MachineCheck{Name: "user", Status: sandbox.CheckOK, Detail: "root"}
 	}
-	return Check{Name: "user", Status: OK, Detail: fmt.Sprintf("ordinary user (uid %d): everything runs in user namespaces of that user", os.Geteuid())}
+	return sandbox.MachineCheck{Name: "user", Status: sandbox.CheckOK, Detail: fmt.Sprintf("ordinary user (uid %d): everything runs in user namespaces of that user", os.Geteuid())}
 }
 
 // namespaces tries to make the namespaces of a cell.
-func (p probe) namespaces() Check {
-	c := Check{Name: "namespaces", Status: OK, Detail: "user, mount and network namespaces can be made"}
+func (p probe) namespaces() sandbox.MachineCheck {
+	c := sandbox.MachineCheck{Name: "namespaces", Status: sandbox.CheckOK, Detail: "user, mount and network namespaces can be made"}
 	const sysAdmin = 21
 	if caps, err := strconv.ParseUint(p.statusField("CapEff"), 16, 64); p.root && err == nil && caps&(1<<sysAdmin) == 0 {
-		return Check{Name: "namespaces", Status: Fail, Detail: "root lacks the capability SYS_ADMIN, as in an unprivileged container",
+		return sandbox.MachineCheck{Name: "namespaces", Status: sandbox.CheckFail, Detail: "root lacks the capability SYS_ADMIN, as in an unprivileged container",
 			Fix: "run cove as an ordinary user, or give the container CAP_SYS_ADMIN"}
 	}
 	err := UserNamespaces()
 	if err == nil {
 		return c
 	}
-	c.Status, c.Detail = Fail, cause(err)
+	c.Status, c.Detail = sandbox.CheckFail, cause(err)
 	switch {
 	case p.read("sys/kernel/unprivileged_userns_clone") == "0":
 		c.Fix = "sysctl -w kernel.unprivileged_userns_clone=1"
@@ -95,9 +97,9 @@ func (p probe) namespaces() Check {
 }
 
 // sandboxUsers tries to give gVisor's processes user ids of their own on the host.
-func (p probe) sandboxUsers() Check {
+func (p probe) sandboxUsers() sandbox.MachineCheck {
 	const first, count = 0x00080000, 1 << 16 // any will do
-	c := Check{Name: "sandbox users", Status: OK, Detail: "gVisor's processes are users of the host that own nothing"}
+	c := sandbox.MachineCheck{Name: "sandbox users", Status: sandbox.CheckOK, Detail: "gVisor's processes are users of the host that own nothing"}
 	if !p.root {
 		c.Detail = "gVisor's processes are this user, in a user namespace of their own"
 		return c
@@ -114,7 +116,7 @@ func (p probe) sandboxUsers() Check {
 		}
 	}
 	if err != nil {
-		c.Status, c.Detail = Warn, "gVisor's processes have root's user id on the host: "+err.Error()
+		c.Status, c.Detail = sandbox.CheckWarn, "gVisor's processes have root's user id on the host: "+err.Error()
 		c.Fix = "use Linux 5.12 or later, and a file system that can map owners, such as ext4, XFS or btrfs, for the state directory; run cove as an ordinary user otherwise"
 	}
 	return c
@@ -122,8 +124,8 @@ func (p probe) sandboxUsers() Check {
 
 // procMount checks whether /proc can be mounted in a new namespace: the kernel refuses
 // this to users who would see more than before.
-func (p probe) procMount() Check {
-	c := Check{Name: "proc", Status: OK, Detail: "/proc is fully visible"}
+func (p probe) procMount() sandbox.MachineCheck {
+	c := sandbox.MachineCheck{Name: "proc", Status: sandbox.CheckOK, Detail: "/proc is fully visible"}
 	var covered []string
 	for line := range strings.Lines(p.read("self/mountinfo")) {
 		f := strings.Fields(line)
@@ -136,13 +138,13 @@ func (p probe) procMount() Check {
 	}
 	c.Detail = "parts of /proc are covered (" + covered[0] + "), as in a container"
 	if !p.root {
-		c.Status, c.Fix = Fail, "an ordinary user cannot mount a /proc then: start the container with --security-opt systempaths=unconfined, or run cove as root"
+		c.Status, c.Fix = sandbox.CheckFail, "an ordinary user cannot mount a /proc then: start the container with --security-opt systempaths=unconfined, or run cove as root"
 	}
 	return c
 }
 
-func (p probe) platform() Check {
-	c := Check{Name: "platform", Status: OK, Detail: "gVisor's systrap, which needs no virtualisation"}
+func (p probe) platform() sandbox.MachineCheck {
+	c := sandbox.MachineCheck{Name: "platform", Status: sandbox.CheckOK, Detail: "gVisor's systrap, which needs no virtualisation"}
 	fd, err := unix.Open("/dev/kvm", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	switch {
 	case err == nil:
@@ -155,10 +157,10 @@ func (p probe) platform() Check {
 	return c
 }
 
-func (p probe) seccomp() Check {
-	c := Check{Name: "seccomp", Status: OK, Detail: "filters can be used"}
+func (p probe) seccomp() sandbox.MachineCheck {
+	c := sandbox.MachineCheck{Name: "seccomp", Status: sandbox.CheckOK, Detail: "filters can be used"}
 	if actions := p.read("sys/kernel/seccomp/actions_avail"); !strings.Contains(actions, "trap") {
-		return Check{Name: "seccomp", Status: Fail, Detail: "the kernel offers no seccomp filters", Fix: "use a kernel with CONFIG_SECCOMP_FILTER"}
+		return sandbox.MachineCheck{Name: "seccomp", Status: sandbox.CheckFail, Detail: "the kernel offers no seccomp filters", Fix: "use a kernel with CONFIG_SECCOMP_FILTER"}
 	}
 	if p.statusField("Seccomp") == "2" {
 		c.Detail += "; cove itself runs under one, as in a container"
@@ -166,11 +168,11 @@ func (p probe) seccomp() Check {
 	return c
 }
 
-func (p probe) ptrace() Check {
-	c := Check{Name: "ptrace", Status: OK, Detail: "processes may trace their children"}
+func (p probe) ptrace() sandbox.MachineCheck {
+	c := sandbox.MachineCheck{Name: "ptrace", Status: sandbox.CheckOK, Detail: "processes may trace their children"}
 	switch scope := p.read("sys/kernel/yama/ptrace_scope"); {
 	case scope == "3", scope == "2" && !p.root:
-		c.Status, c.Detail, c.Fix = Fail, "kernel.yama.ptrace_scope is "+scope+": gVisor cannot trace its own processes", "sysctl -w kernel.yama.ptrace_scope=1"
+		c.Status, c.Detail, c.Fix = sandbox.CheckFail, "kernel.yama.ptrace_scope is "+scope+": gVisor cannot trace its own processes", "sysctl -w kernel.yama.ptrace_scope=1"
 		if scope == "3" {
 			c.Fix = "remove the setting kernel.yama.ptrace_scope=3 and boot again"
 		}
@@ -179,8 +181,8 @@ func (p probe) ptrace() Check {
 }
 
 // network looks for the kernel driver of the link between a sandbox and its cell.
-func (p probe) network() Check {
-	c := Check{Name: "network", Status: OK, Detail: "sandboxes have a virtual Ethernet link to their own gateway (veth); /dev/net/tun is not needed"}
+func (p probe) network() sandbox.MachineCheck {
+	c := sandbox.MachineCheck{Name: "network", Status: sandbox.CheckOK, Detail: "sandboxes have a virtual Ethernet link to their own gateway (veth); /dev/net/tun is not needed"}
 	if _, err := os.Stat("/sys/module/veth"); err == nil {
 		return c
 	}
@@ -193,14 +195,14 @@ func (p probe) network() Check {
 	if strings.Contains(p.kconfig(), "CONFIG_VETH=") {
 		return c
 	}
-	c.Status, c.Detail = Warn, "cannot tell whether the kernel has the driver veth, which the link of each sandbox needs"
+	c.Status, c.Detail = sandbox.CheckWarn, "cannot tell whether the kernel has the driver veth, which the link of each sandbox needs"
 	c.Fix = "if creating a sandbox fails, load it ('modprobe veth') or use a kernel with CONFIG_VETH"
 	return c
 }
 
-func (p probe) cgroup() Check {
+func (p probe) cgroup() sandbox.MachineCheck {
 	s := p.cgroups
-	c := Check{Name: "cgroups", Status: OK}
+	c := sandbox.MachineCheck{Name: "cgroups", Status: sandbox.CheckOK}
 	var have []string
 	for _, x := range []struct {
 		name string
@@ -215,29 +217,29 @@ func (p probe) cgroup() Check {
 		c.Detail = "cgroup " + s.Version + ", no controller can be used"
 	}
 	if len(have) < 3 {
-		c.Status, c.Detail = Warn, c.Detail+" ("+strings.Join(s.Missing, "; ")+")"
+		c.Status, c.Detail = sandbox.CheckWarn, c.Detail+" ("+strings.Join(s.Missing, "; ")+")"
 		c.Fix = delegate + "; for cpu as a user, also: systemctl edit user@.service with [Service] Delegate=cpu memory pids"
 	}
 	return c
 }
 
-func (p probe) processors() Check {
+func (p probe) processors() sandbox.MachineCheck {
 	var set unix.CPUSet
 	n := runtime.NumCPU()
 	if err := unix.SchedGetaffinity(0, &set); err == nil {
 		n = set.Count()
 	}
-	c := Check{Name: "processors", Status: OK, Detail: strconv.Itoa(n)}
+	c := sandbox.MachineCheck{Name: "processors", Status: sandbox.CheckOK, Detail: strconv.Itoa(n)}
 	if n < 2 {
-		c.Status, c.Fix = Warn, "sandboxes start and answer slowly on one processor; use at least two"
+		c.Status, c.Fix = sandbox.CheckWarn, "sandboxes start and answer slowly on one processor; use at least two"
 	}
 	return c
 }
 
 // memory reports how much memory sandboxes may take, by the machine's memory and by the
 // limits of cgroups.
-func (p probe) memory() Check {
-	c := Check{Name: "memory", Status: OK}
+func (p probe) memory() sandbox.MachineCheck {
+	c := sandbox.MachineCheck{Name: "memory", Status: sandbox.CheckOK}
 	var found []string
 	for i, m := range p.bounds {
 		text := fmt.Sprintf("%s and keeps %d free", m, m.Floor()>>20)
@@ -247,60 +249,60 @@ func (p probe) memory() Check {
 		found = append(found, text)
 	}
 	if len(found) == 0 {
-		return Check{Name: "memory", Status: Warn, Detail: "the kernel does not tell how much there is, so sandboxes are started whether or not there is any", Fix: "mount /proc"}
+		return sandbox.MachineCheck{Name: "memory", Status: sandbox.CheckWarn, Detail: "the kernel does not tell how much there is, so sandboxes are started whether or not there is any", Fix: "mount /proc"}
 	}
 	c.Detail = strings.Join(found, "; ")
 	for _, m := range p.bounds {
 		if m.Room() < 256<<20 {
-			c.Status, c.Fix = Warn, "end something, or raise the limit: a sandbox needs what its programs use and about 50 MiB more"
+			c.Status, c.Fix = sandbox.CheckWarn, "end something, or raise the limit: a sandbox needs what its programs use and about 50 MiB more"
 		}
 	}
 	return c
 }
 
 // quotas reports the default quota of a team.
-func (p probe) quotas() Check {
+func (p probe) quotas() sandbox.MachineCheck {
 	vcpus, memory := DefaultQuota(p.capacity)
-	return Check{Name: "quotas", Status: OK, Detail: fmt.Sprintf(
+	return sandbox.MachineCheck{Name: "quotas", Status: sandbox.CheckOK, Detail: fmt.Sprintf(
 		"one sandbox has at most %d vCPUs, %d MiB of memory and %d MiB of disk; one team's together at most %d vCPUs and %d MiB, unless quotas.vcpus and quotas.memory_mib say otherwise",
 		p.capacity.VCPUs, p.capacity.MemoryMiB, p.capacity.DiskMiB, vcpus, memory)}
 }
 
-func (p probe) swap() Check {
-	c := Check{Name: "swap", Status: OK}
+func (p probe) swap() sandbox.MachineCheck {
+	c := sandbox.MachineCheck{Name: "swap", Status: sandbox.CheckOK}
 	switch total, err := meminfo(p.read("meminfo"), "SwapTotal"); {
 	case err != nil || total == 0:
 		c.Detail = "none"
 	case p.cgroups.Swap:
 		c.Detail = fmt.Sprintf("%d MiB, counted in the memory limit", total>>20)
 	default:
-		c.Status = Warn
+		c.Status = sandbox.CheckWarn
 		c.Detail = fmt.Sprintf("%d MiB, not counted in the memory limit: a sandbox over its limit may swap", total>>20)
 		c.Fix = "boot with swapaccount=1, or turn swap off"
 	}
 	return c
 }
 
-func (p probe) files() Check {
+func (p probe) files() sandbox.MachineCheck {
 	var l syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l); err != nil {
-		return Check{Name: "open files", Status: Warn, Detail: cause(err)}
+		return sandbox.MachineCheck{Name: "open files", Status: sandbox.CheckWarn, Detail: cause(err)}
 	}
-	c := Check{Name: "open files", Status: OK, Detail: fmt.Sprintf("at most %d a process", l.Max)}
+	c := sandbox.MachineCheck{Name: "open files", Status: sandbox.CheckOK, Detail: fmt.Sprintf("at most %d a process", l.Max)}
 	if l.Max < 16384 {
-		c.Status, c.Fix = Warn, "raise the limit: ulimit -Hn 65536"
+		c.Status, c.Fix = sandbox.CheckWarn, "raise the limit: ulimit -Hn 65536"
 	}
 	return c
 }
 
-func (p probe) subordinateIDs() Check {
-	c := Check{Name: "subordinate ids", Status: OK}
+func (p probe) subordinateIDs() sandbox.MachineCheck {
+	c := sandbox.MachineCheck{Name: "subordinate ids", Status: sandbox.CheckOK}
 	if p.root {
 		c.Detail = "not needed by root"
 		return c
 	}
 	if err := SubordinateIDs(); err != nil {
-		c.Status, c.Detail = Warn, cause(err)+"; needed only to build Debian templates as an ordinary user without fakechroot"
+		c.Status, c.Detail = sandbox.CheckWarn, cause(err)+"; needed only to build Debian templates as an ordinary user without fakechroot"
 		c.Fix = "apt install uidmap, then as root: usermod --add-subuids 100000-165535 --add-subgids 100000-165535 $USER"
 		return c
 	}
@@ -308,14 +310,14 @@ func (p probe) subordinateIDs() Check {
 	return c
 }
 
-func (p probe) debian() Check {
-	c := Check{Name: "templates", Status: OK, Detail: "the template host is ready, and Debian templates can be built"}
+func (p probe) debian() sandbox.MachineCheck {
+	c := sandbox.MachineCheck{Name: "templates", Status: sandbox.CheckOK, Detail: "the template host is ready, and Debian templates can be built"}
 	has := func(prog string) bool { _, err := exec.LookPath(prog); return err == nil }
 	switch {
 	case !has("mmdebstrap"):
-		c.Status, c.Detail, c.Fix = Warn, "the template host is ready; Debian templates such as code-interpreter need mmdebstrap", "apt install mmdebstrap"
+		c.Status, c.Detail, c.Fix = sandbox.CheckWarn, "the template host is ready; Debian templates such as code-interpreter need mmdebstrap", "apt install mmdebstrap"
 	case !p.root && SubordinateIDs() != nil && !(has("fakechroot") && has("fakeroot")):
-		c.Status, c.Detail = Warn, "the template host is ready; Debian templates cannot be built by this user"
+		c.Status, c.Detail = sandbox.CheckWarn, "the template host is ready; Debian templates cannot be built by this user"
 		c.Fix = "apt install uidmap fakechroot fakeroot, or see subordinate ids"
 	}
 	return c

@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cove-sh/cove/sandbox"
 )
 
 // fsNames are the names of common file systems.
@@ -20,35 +22,35 @@ var fsNames = map[int64]string{
 	unix.OVERLAYFS_SUPER_MAGIC: "overlay", unix.NFS_SUPER_MAGIC: "nfs", 0x2fc12fc1: "zfs", unix.FUSE_SUPER_MAGIC: "fuse", 0x01021997: "9p",
 }
 
-func (p probe) disk() Check {
+func (p probe) disk() sandbox.MachineCheck {
 	dir := nearest(p.stateDir)
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
-		return Check{Name: "disk", Status: Fail, Detail: fmt.Sprintf("%s: %v", dir, err), Fix: "choose another state directory"}
+		return sandbox.MachineCheck{Name: "disk", Status: sandbox.CheckFail, Detail: fmt.Sprintf("%s: %v", dir, err), Fix: "choose another state directory"}
 	}
 	name := fsNames[int64(st.Type)] //nolint:unconvert // an int32 on some processors
 	if name == "" {
 		name = fmt.Sprintf("type %#x", st.Type)
 	}
 	free := int64(st.Bavail) * st.Bsize >> 20
-	c := Check{Name: "disk", Status: OK, Detail: fmt.Sprintf("%d MiB free (%s) in %s", free, name, dir)}
+	c := sandbox.MachineCheck{Name: "disk", Status: sandbox.CheckOK, Detail: fmt.Sprintf("%d MiB free (%s) in %s", free, name, dir)}
 	switch {
 	case st.Flags&unix.ST_RDONLY != 0:
-		c.Status, c.Fix = Fail, "the file system is read-only; choose another state directory"
+		c.Status, c.Fix = sandbox.CheckFail, "the file system is read-only; choose another state directory"
 	case unix.Access(dir, unix.W_OK) != nil:
-		c.Status, c.Fix = Fail, "this user may not write there; choose another state directory"
+		c.Status, c.Fix = sandbox.CheckFail, "this user may not write there; choose another state directory"
 	case free < 1024:
-		c.Status, c.Fix = Warn, "make room: sandboxes write up to their disk limit, and Debian templates take up to 2.5 GiB"
+		c.Status, c.Fix = sandbox.CheckWarn, "make room: sandboxes write up to their disk limit, and Debian templates take up to 2.5 GiB"
 	case name == "nfs" || name == "fuse" || name == "9p":
-		c.Status, c.Fix = Warn, "keep the state on a local disk: the database needs file locks"
+		c.Status, c.Fix = sandbox.CheckWarn, "keep the state on a local disk: the database needs file locks"
 	}
 	return c
 }
 
 // reflink tries to make one file share another's blocks. The files have no names, so
 // that nothing is left behind.
-func (p probe) reflink() Check {
-	c := Check{Name: "reflink", Status: OK}
+func (p probe) reflink() sandbox.MachineCheck {
+	c := sandbox.MachineCheck{Name: "reflink", Status: sandbox.CheckOK}
 	switch err := tryReflink(nearest(p.stateDir)); {
 	case err == nil:
 		c.Detail = "copies of files share their blocks"

@@ -11,43 +11,6 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Status is the outcome of a check.
-type Status string
-
-// The outcomes of a check.
-const (
-	OK   Status = "ok"
-	Warn Status = "warn" // something is less than it could be
-	Fail Status = "fail" // sandboxes cannot run
-)
-
-// Check is one property of the machine that was checked.
-type Check struct {
-	Name   string `json:"name"`
-	Status Status `json:"status"`
-	// Detail says what was found.
-	Detail string `json:"detail"`
-	// Fix says what to do about it; empty if nothing need be done.
-	Fix string `json:"fix,omitempty"`
-}
-
-// Limit is a limit of sandboxes, and how this machine enforces it.
-type Limit struct {
-	Name string `json:"name"`
-	// Enforced is set if the host's kernel, or gVisor's, enforces the limit whatever
-	// the sandbox does.
-	Enforced bool   `json:"enforced"`
-	How      string `json:"how"`
-}
-
-// Report is the result of [Probe].
-type Report struct {
-	// OK is false if sandboxes cannot run here at all.
-	OK     bool    `json:"ok"`
-	Checks []Check `json:"checks"`
-	Limits []Limit `json:"limits"`
-}
-
 // Config configures [Probe].
 type Config struct {
 	// StateDir is where Cove keeps its state; it need not exist yet.
@@ -55,13 +18,13 @@ type Config struct {
 }
 
 // Probe checks the machine. It takes some milliseconds and leaves nothing behind.
-func Probe(ctx context.Context, cfg Config) Report {
+func Probe(ctx context.Context, cfg Config) sandbox.MachineReport {
 	p := probe{
 		root: os.Geteuid() == 0, stateDir: cfg.StateDir, cgroups: cgroup.Available(), proc: "/proc",
 		bounds: MemoryBounds(), capacity: Capacity(cfg.StateDir),
 	}
-	var r Report
-	for _, check := range []func() Check{
+	var r sandbox.MachineReport
+	for _, check := range []func() sandbox.MachineCheck{
 		p.kernel, p.user, p.namespaces, p.sandboxUsers, p.procMount, p.platform, p.seccomp, p.ptrace, p.network,
 		p.cgroup, p.processors, p.memory, p.quotas, p.swap, p.disk, p.reflink, p.files, p.subordinateIDs, p.debian,
 	} {
@@ -72,7 +35,7 @@ func Probe(ctx context.Context, cfg Config) Report {
 	}
 	r.OK = ctx.Err() == nil
 	for _, c := range r.Checks {
-		r.OK = r.OK && c.Status != Fail
+		r.OK = r.OK && c.Status != sandbox.CheckFail
 	}
 	r.Limits = limits(p.cgroups)
 	return r
@@ -89,14 +52,14 @@ type probe struct {
 }
 
 // limits returns how each limit is enforced.
-func limits(s cgroup.Support) []Limit {
-	either := func(name string, enforced bool, how, otherwise string) Limit {
+func limits(s cgroup.Support) []sandbox.MachineLimit {
+	either := func(name string, enforced bool, how, otherwise string) sandbox.MachineLimit {
 		if !enforced {
 			how = otherwise
 		}
-		return Limit{name, enforced, how}
+		return sandbox.MachineLimit{Name: name, Enforced: enforced, How: how}
 	}
-	return []Limit{
+	return []sandbox.MachineLimit{
 		either("memory", s.Memory,
 			"the sandbox's processes are ended when they use more, watched by the agent inside; the host's kernel (cgroup) is behind it",
 			"only by the agent inside, which root in the sandbox could get round: the host's kernel has no limit for it here"),
@@ -106,6 +69,6 @@ func limits(s cgroup.Support) []Limit {
 		either("pids", s.PIDs,
 			"the sandbox's kernel and the host's (cgroup) refuse more processes and threads",
 			"only by the sandbox's own kernel: the host's has no limit for it here"),
-		{"disk", true, "gVisor refuses to write more above the template"},
+		{Name: "disk", Enforced: true, How: "gVisor refuses to write more above the template"},
 	}
 }

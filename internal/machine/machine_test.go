@@ -11,6 +11,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/cove-sh/cove/internal/machine/cgroup"
+
+	"github.com/cove-sh/cove/sandbox"
 )
 
 func TestProbeLeavesNothing(t *testing.T) {
@@ -18,13 +20,13 @@ func TestProbeLeavesNothing(t *testing.T) {
 	r := Probe(t.Context(), Config{StateDir: filepath.Join(dir, "not", "there")})
 	for _, c := range r.Checks {
 		t.Logf("%-4s %s: %s", c.Status, c.Name, c.Detail)
-		if c.Name == "" || c.Detail == "" || c.Status != OK && c.Status != Warn && c.Status != Fail {
+		if c.Name == "" || c.Detail == "" || c.Status != sandbox.CheckOK && c.Status != sandbox.CheckWarn && c.Status != sandbox.CheckFail {
 			t.Errorf("incomplete check %+v", c)
 		}
-		if c.Status == Fail && c.Fix == "" {
+		if c.Status == sandbox.CheckFail && c.Fix == "" {
 			t.Errorf("nothing to do about %+v", c)
 		}
-		if c.Status == Fail && r.OK {
+		if c.Status == sandbox.CheckFail && r.OK {
 			t.Errorf("the machine is fine although %s failed", c.Name)
 		}
 	}
@@ -59,25 +61,25 @@ func TestChecks(t *testing.T) {
 		name  string
 		root  bool
 		files map[string]string
-		check func(probe) Check
-		want  Status
+		check func(probe) sandbox.MachineCheck
+		want  sandbox.CheckStatus
 		fix   string
 	}{
-		{"old kernel", true, map[string]string{"sys/kernel/osrelease": "4.4.0-generic"}, probe.kernel, Warn, "5.4"},
-		{"new kernel", true, map[string]string{"sys/kernel/osrelease": "6.1.0-1-amd64"}, probe.kernel, OK, ""},
-		{"no kernel version", true, nil, probe.kernel, Warn, ""},
-		{"container root", true, map[string]string{"self/status": "CapEff:\t00000000a80425fb\n"}, probe.namespaces, Fail, "CAP_SYS_ADMIN"},
-		{"masked proc as user", false, map[string]string{"self/mountinfo": "1 2 0:1 / /proc/kcore rw - tmpfs t rw\n"}, probe.procMount, Fail, "systempaths"},
-		{"masked proc as root", true, map[string]string{"self/mountinfo": "1 2 0:1 / /proc/kcore rw - tmpfs t rw\n"}, probe.procMount, OK, ""},
-		{"binfmt", false, map[string]string{"self/mountinfo": "1 2 0:1 / /proc/sys/fs/binfmt_misc rw - autofs t rw\n"}, probe.procMount, OK, ""},
-		{"no seccomp", true, nil, probe.seccomp, Fail, "SECCOMP"},
-		{"ptrace off", true, map[string]string{"sys/kernel/yama/ptrace_scope": "3\n"}, probe.ptrace, Fail, "boot"},
-		{"ptrace for root", true, map[string]string{"sys/kernel/yama/ptrace_scope": "2\n"}, probe.ptrace, OK, ""},
-		{"ptrace for a user", false, map[string]string{"sys/kernel/yama/ptrace_scope": "2\n"}, probe.ptrace, Fail, "ptrace_scope=1"},
-		{"no ptrace setting", false, nil, probe.ptrace, OK, ""},
-		{"uncounted swap", true, map[string]string{"meminfo": "SwapTotal: 1048576 kB\n"}, probe.swap, Warn, "swapaccount"},
-		{"no swap", true, map[string]string{"meminfo": "SwapTotal: 0 kB\n"}, probe.swap, OK, ""},
-		{"no cgroups", false, nil, probe.cgroup, Warn, "Delegate"},
+		{"old kernel", true, map[string]string{"sys/kernel/osrelease": "4.4.0-generic"}, probe.kernel, sandbox.CheckWarn, "5.4"},
+		{"new kernel", true, map[string]string{"sys/kernel/osrelease": "6.1.0-1-amd64"}, probe.kernel, sandbox.CheckOK, ""},
+		{"no kernel version", true, nil, probe.kernel, sandbox.CheckWarn, ""},
+		{"container root", true, map[string]string{"self/status": "CapEff:\t00000000a80425fb\n"}, probe.namespaces, sandbox.CheckFail, "CAP_SYS_ADMIN"},
+		{"masked proc as user", false, map[string]string{"self/mountinfo": "1 2 0:1 / /proc/kcore rw - tmpfs t rw\n"}, probe.procMount, sandbox.CheckFail, "systempaths"},
+		{"masked proc as root", true, map[string]string{"self/mountinfo": "1 2 0:1 / /proc/kcore rw - tmpfs t rw\n"}, probe.procMount, sandbox.CheckOK, ""},
+		{"binfmt", false, map[string]string{"self/mountinfo": "1 2 0:1 / /proc/sys/fs/binfmt_misc rw - autofs t rw\n"}, probe.procMount, sandbox.CheckOK, ""},
+		{"no seccomp", true, nil, probe.seccomp, sandbox.CheckFail, "SECCOMP"},
+		{"ptrace off", true, map[string]string{"sys/kernel/yama/ptrace_scope": "3\n"}, probe.ptrace, sandbox.CheckFail, "boot"},
+		{"ptrace for root", true, map[string]string{"sys/kernel/yama/ptrace_scope": "2\n"}, probe.ptrace, sandbox.CheckOK, ""},
+		{"ptrace for a user", false, map[string]string{"sys/kernel/yama/ptrace_scope": "2\n"}, probe.ptrace, sandbox.CheckFail, "ptrace_scope=1"},
+		{"no ptrace setting", false, nil, probe.ptrace, sandbox.CheckOK, ""},
+		{"uncounted swap", true, map[string]string{"meminfo": "SwapTotal: 1048576 kB\n"}, probe.swap, sandbox.CheckWarn, "swapaccount"},
+		{"no swap", true, map[string]string{"meminfo": "SwapTotal: 0 kB\n"}, probe.swap, sandbox.CheckOK, ""},
+		{"no cgroups", false, nil, probe.cgroup, sandbox.CheckWarn, "Delegate"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -3,6 +3,8 @@ package machine
 import (
 	"strings"
 	"testing"
+
+	"github.com/cove-sh/cove/sandbox"
 )
 
 func TestMeminfo(t *testing.T) {
@@ -65,12 +67,12 @@ func TestMemoryCheck(t *testing.T) {
 	large, small := Memory{Total: 64 << 30, Available: 32 << 30}, Memory{Group: "/sys/fs/cgroup/cove", Total: 3000 << 20, Available: 400 << 20}
 	for name, tt := range map[string]struct {
 		bounds []Memory
-		want   Status
+		want   sandbox.CheckStatus
 		detail string
 	}{
-		"enough":        {[]Memory{large}, OK, "the machine has 32768 of its 65536 MiB of memory available and keeps 1024 free"},
-		"a small group": {[]Memory{large, small}, Warn, "the daemon's memory cgroup has 400 of its 3000 MiB left and keeps 300 free (/sys/fs/cgroup/cove)"},
-		"unknown":       {nil, Warn, "does not tell"},
+		"enough":        {[]Memory{large}, sandbox.CheckOK, "the machine has 32768 of its 65536 MiB of memory available and keeps 1024 free"},
+		"a small group": {[]Memory{large, small}, sandbox.CheckWarn, "the daemon's memory cgroup has 400 of its 3000 MiB left and keeps 300 free (/sys/fs/cgroup/cove)"},
+		"unknown":       {nil, sandbox.CheckWarn, "does not tell"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := probe{bounds: tt.bounds}

@@ -60,6 +60,9 @@ type Deps struct {
 	// DialectReady, if set, is called before Ready with each address that
 	// speaks a dialect of its own.
 	DialectReady func(dialect string, addr net.Addr)
+	// CheckMachine says what the machine lets Cove do with a state directory; nil says
+	// that nobody knows.
+	CheckMachine func(ctx context.Context, stateDir string) sandbox.MachineReport
 	// MCP, if set, may change how MCP is served, and what.
 	MCP func(*mcpserver.Config)
 }
@@ -213,6 +216,7 @@ func (s *Server) open(ctx context.Context, p *parts) error {
 		HostMounts:      s.cfg.Mounts.AllowHost,
 		StateDir:        s.cfg.StateDir,
 		Vault:           secrets,
+		CheckMachine:    s.checkMachine(),
 		Metrics:         p.metrics.registry,
 		Webhooks:        webhook.Config{AllowPrivate: s.cfg.Webhooks.AllowPrivate, UserAgent: "Cove-Webhook/" + s.deps.Version},
 		Receivers:       receivers,
@@ -229,6 +233,14 @@ func (s *Server) open(ctx context.Context, p *parts) error {
 		return fmt.Errorf("start the service: %w", err)
 	}
 	return s.collect(ctx, p)
+}
+
+// checkMachine is [Deps.CheckMachine] for the daemon's own state directory.
+func (s *Server) checkMachine() func(context.Context) sandbox.MachineReport {
+	if s.deps.CheckMachine == nil {
+		return nil
+	}
+	return func(ctx context.Context) sandbox.MachineReport { return s.deps.CheckMachine(ctx, s.cfg.StateDir) }
 }
 
 // collector is a [service.TemplateProvider] that can remove what no template

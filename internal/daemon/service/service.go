@@ -100,6 +100,8 @@ type Config struct {
 	// UploadURL returns the address to which an archive is uploaded, from a signed
 	// link; it is "" if this server has no address that others know. Nil means that.
 	UploadURL func(link string) string
+	// CheckMachine says what the machine lets Cove do; nil says that nobody knows.
+	CheckMachine func(ctx context.Context) sandbox.MachineReport
 	// Metrics registers the service's Prometheus metrics; nil registers none.
 	Metrics prometheus.Registerer
 	// Webhooks configures how webhooks are sent, and Receivers are told what network

@@ -9,6 +9,7 @@ import (
 	"github.com/cove-sh/cove/internal/cell/runsc"
 	"github.com/cove-sh/cove/internal/guest/agentbin"
 	"github.com/cove-sh/cove/internal/machine"
+	"github.com/cove-sh/cove/sandbox"
 )
 
 func (a *app) doctorCommand() *cobra.Command {
@@ -26,39 +27,45 @@ func runDoctor(ctx context.Context, c *call) error {
 	if err != nil {
 		return err
 	}
-	report := machine.Probe(ctx, machine.Config{StateDir: dir})
+	report := checkMachine(ctx, dir)
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if _, err := agentbin.Binary(); err != nil {
-		report.Checks = append(report.Checks, machine.Check{
-			Name: "agent", Status: machine.Warn, Detail: "this program was built without the agent and is the agent of its sandboxes itself, which makes their start slower",
-			Fix: "build the program with 'make build', which embeds the agent",
-		})
-	}
-	report.Checks = append(report.Checks, gvisorCheck())
-	view := func(c *call, r *machine.Report) error { return c.print(doctorText(*r)) }
+	view := func(c *call, r *sandbox.MachineReport) error { return c.print(doctorText(*r)) }
 	if err := shown(c, view, &report, nil); err != nil || report.OK {
 		return err
 	}
 	return &exit{code: exitError}
 }
 
+// checkMachine says what this machine lets this program do with a state directory.
+func checkMachine(ctx context.Context, stateDir string) sandbox.MachineReport {
+	report := machine.Probe(ctx, machine.Config{StateDir: stateDir})
+	if _, err := agentbin.Binary(); err != nil {
+		report.Checks = append(report.Checks, sandbox.MachineCheck{
+			Name: "agent", Status: sandbox.CheckWarn, Detail: "this program was built without the agent and is the agent of its sandboxes itself, which makes their start slower",
+			Fix: "build the program with 'make build', which embeds the agent",
+		})
+	}
+	report.Checks = append(report.Checks, gvisorCheck())
+	return report
+}
+
 // gvisorCheck says which gVisor this program has: one without the patches works,
 // and loads all memory of a fork.
-func gvisorCheck() machine.Check {
-	c := machine.Check{Name: "gVisor", Status: machine.OK, Detail: gvisorText()}
+func gvisorCheck() sandbox.MachineCheck {
+	c := sandbox.MachineCheck{Name: "gVisor", Status: sandbox.CheckOK, Detail: gvisorText()}
 	if !runsc.Patched() {
 		c.Detail += ": a fork loads all of its memory; 'make build' makes a program whose forks load what they touch"
 	}
 	return c
 }
 
-func doctorText(report machine.Report) string {
+func doctorText(report sandbox.MachineReport) string {
 	var b strings.Builder
 	for _, c := range report.Checks {
 		paragraph(&b, string(c.Status), c.Name, c.Detail)
-		if c.Fix != "" && c.Status != machine.OK {
+		if c.Fix != "" && c.Status != sandbox.CheckOK {
 			paragraph(&b, "", "fix", c.Fix)
 		}
 	}

@@ -77,7 +77,7 @@ func (a *app) runServe(ctx context.Context, opts serveOptions) error {
 		return err
 	}
 	log := server.NewLog(cfg.Log, a.Stderr)
-	deps := server.Deps{Assembly: a.Assembly, Version: a.Version, Log: log}
+	deps := server.Deps{Assembly: a.Assembly, Version: a.Version, Log: log, CheckMachine: checkMachine}
 	if opts.OnDemand {
 		deps.LockWait, deps.OnDemand = onDemandWait, true
 	} else {

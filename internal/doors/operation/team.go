@@ -36,6 +36,7 @@ var (
 	DeleteVolume  = op(about("DELETE /v1/volumes/{volume}", "delete-volume", "volumes", write, "Delete a volume and its files; one that a sandbox or a snapshot has is a conflict"), remove[volumePath](sandbox.Service.DeleteVolume))
 	ListOrphans   = op(about("GET /v1/orphans", "list-orphans", "orphans", admin, "List what the server has found without a record of it and has set aside, the oldest first; needs the scope admin"), query(sandbox.Service.ListOrphans))
 	RecoverOrphan = op(about("POST /v1/orphans/{id}/recover", "recover-orphan", "orphans", admin, "Make a record of an orphan again: a volume, or a snapshot; needs the scope admin"), one[orphanPath](sandbox.Service.RecoverOrphan))
+	CheckMachine  = op(about("GET /v1/machine", "check-machine", "server", admin, "Tell what the server's machine lets Cove do, and how to get what is missing; needs the scope admin"), plain(sandbox.Service.CheckMachine))
 )
 
 // Of API keys.

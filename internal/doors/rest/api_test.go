@@ -145,6 +145,7 @@ func (f failing) ListOrphans(context.Context, sandbox.Page) (*sandbox.List[sandb
 func (f failing) RecoverOrphan(context.Context, string) (*sandbox.Recovered, error) {
 	return nil, f.err
 }
+func (f failing) CheckMachine(context.Context) (*sandbox.MachineReport, error) { return nil, f.err }
 func (f failing) ListApprovals(context.Context, sandbox.ListApprovalsRequest) (*sandbox.List[sandbox.Approval], error) {
 	return nil, f.err
 }
@@ -202,6 +203,7 @@ func verbs(ctx context.Context, s sandbox.Service) map[string]error {
 	note("ListKeys")(s.ListKeys(ctx, sandbox.Page{}))
 	note("ListOrphans")(s.ListOrphans(ctx, sandbox.Page{}))
 	note("RecoverOrphan")(s.RecoverOrphan(ctx, "o"))
+	note("CheckMachine")(s.CheckMachine(ctx))
 	note("ListApprovals")(s.ListApprovals(ctx, sandbox.ListApprovalsRequest{}))
 	note("GetApproval")(s.GetApproval(ctx, "a"))
 	note("AnswerApproval")(s.AnswerApproval(ctx, "a", sandbox.AnswerApprovalRequest{}))
@@ -234,7 +236,7 @@ func TestErrorsAreTheSameOnBothSides(t *testing.T) {
 			_, c := serve(t, failing{err: want})
 			got := verbs(t.Context(), c)
 			if len(got) != 48 {
-				t.Errorf("%d verbs were called, want 48", len(got))
+				t.Errorf("%d verbs were called, want 49", len(got))
 			}
 			for verb, err := range got {
 				e, ok := errors.AsType[*sandbox.Error](err)

@@ -213,6 +213,7 @@ func (h *handlers) registerTeam(a huma.API) {
 	serve(h, a, operation.DeleteVolume)
 	serve(h, a, operation.ListOrphans)
 	serve(h, a, operation.RecoverOrphan)
+	serve(h, a, operation.CheckMachine)
 	serve(h, a, operation.CreateKey)
 	serve(h, a, operation.ListKeys)
 	serve(h, a, operation.RevokeKey)
