@@ -235,7 +235,7 @@ func TestErrorsAreTheSameOnBothSides(t *testing.T) {
 			want.RetryAfter = 1500 * time.Millisecond
 			_, c := serve(t, failing{err: want})
 			got := verbs(t.Context(), c)
-			if len(got) != 48 {
+			if len(got) != 49 {
 				t.Errorf("%d verbs were called, want 49", len(got))
 			}
 			for verb, err := range got {
