@@ -1,7 +1,8 @@
 import { useComputed, useSignal } from "@preact/signals";
 import { api, pages, want } from "../api/client";
 import { may, session } from "../api/session";
-import { bytes, day } from "../lib/format";
+import { bytes, day, span } from "../lib/format";
+import { readMetrics, requestsByDoor, sum } from "../lib/prometheus";
 import { label } from "../lib/text";
 import { connection, living, sandboxes, snapshots } from "../state/live";
 import { isEnded } from "../state/world";
@@ -86,21 +87,14 @@ export function ServerPage() {
               </dl>
             </div>
           </section>
+          {may("admin") && <Daemon />}
           {may("admin") && <Orphans />}
-          <section class="card">
-            <header>
-              <h2>What this machine lets Cove do</h2>
-            </header>
-            <div class="body stack">
-              <Snippet text="cove doctor" lang="Command" />
-              <p class="muted small">Run it on the server. It tells what is missing, and how to get it.</p>
-              <p>
-                <a href="/v1/openapi.yaml" target="_blank" rel="noreferrer">
-                  The REST interface, as OpenAPI
-                </a>
-              </p>
-            </div>
-          </section>
+          {may("admin") ? <Machine /> : <AskDoctor />}
+          <p>
+            <a href="/v1/openapi.yaml" target="_blank" rel="noreferrer">
+              The REST interface, as OpenAPI
+            </a>
+          </p>
         </div>
       </div>
     </div>
@@ -116,6 +110,143 @@ function Tile({ name, value, more }: { name: string; value: string; more: string
       </b>
       <span class="muted small">{more}</span>
     </div>
+  );
+}
+
+/** AskDoctor is for those who may not see what the machine lets Cove do. */
+function AskDoctor() {
+  return (
+    <section class="card">
+      <header>
+        <h2>What this machine lets Cove do</h2>
+      </header>
+      <div class="body stack">
+        <Snippet text="cove doctor" lang="Command" />
+        <p class="muted small">Run it on the server. It tells what is missing, and how to get it.</p>
+      </div>
+    </section>
+  );
+}
+
+const STATUS = { ok: ["green", "fine"], warn: ["amber", "less than it could be"], fail: ["red", "missing"] } as const;
+
+/** Machine shows what cove doctor says on the server. */
+function Machine() {
+  const report = useLoad(() => want(api.GET("/v1/machine")), []);
+  const all = useSignal(false);
+  if (report.error.value) return <Failure error={report.error.value} again={report.again} />;
+  const r = report.data.value;
+  const checks = r?.checks ?? [];
+  const shown = all.value ? checks : checks.filter((c) => c.status !== "ok");
+  const weak = (r?.limits ?? []).filter((l) => !l.enforced);
+  return (
+    <section class="card">
+      <header>
+        <h2>What this machine lets Cove do</h2>
+        {r && <span class={`badge ${r.ok ? "green" : "red"}`}>{r.ok ? "sandboxes can run" : "sandboxes cannot run"}</span>}
+        <span class="grow" />
+        {r && (
+          <Button small kind="ghost" onClick={() => (all.value = !all.value)} aria-expanded={all.value}>
+            {all.value ? "Only what is missing" : `All ${checks.length} checks`}
+          </Button>
+        )}
+      </header>
+      {!r ? (
+        <Loading rows={3} />
+      ) : (
+        <div class="body stack machine">
+          {shown.length === 0 && <p class="muted">Nothing is missing.</p>}
+          {shown.map((c) => (
+            <div class="stack tight-stack" key={c.name}>
+              <div class="row">
+                <span class={`badge ${STATUS[c.status as keyof typeof STATUS]?.[0] ?? ""}`}>
+                  {STATUS[c.status as keyof typeof STATUS]?.[1] ?? label(c.status)}
+                </span>
+                <b>{label(c.name)}</b>
+              </div>
+              <span>{label(c.detail, 1000)}</span>
+              {c.fix && c.status !== "ok" && <span class="muted small">{label(c.fix, 1000)}</span>}
+            </div>
+          ))}
+          {(all.value ? (r.limits ?? []) : weak).map((l) => (
+            <div class="stack tight-stack" key={l.name}>
+              <div class="row">
+                <span class={`badge ${l.enforced ? "green" : "amber"}`}>{l.enforced ? "held" : "weak"}</span>
+                <b>the limit of {label(l.name)}</b>
+              </div>
+              <span>{label(l.how, 1000)}</span>
+            </div>
+          ))}
+        </div>
+      )}
+    </section>
+  );
+}
+
+/** Daemon shows what the server tells Prometheus of itself. */
+function Daemon() {
+  const text = useSignal<string | undefined>(undefined);
+  const load = () =>
+    void fetch("/metrics").then(
+      async (r) => {
+        if (r.ok) text.value = await r.text();
+      },
+      () => {}, // the page says when the server does not answer
+    );
+  useEvery(10_000, load);
+  if (text.value === undefined) load();
+  const samples = useComputed(() => (text.value === undefined ? undefined : readMetrics(text.value)));
+  const m = samples.value;
+  if (!m) return null;
+  const doors = requestsByDoor(m);
+  return (
+    <section class="card">
+      <header>
+        <h2>The daemon</h2>
+        <span class="grow" />
+        <a class="small" href="/metrics" target="_blank" rel="noreferrer">
+          All of it, for Prometheus
+        </a>
+      </header>
+      <div class="body stack">
+        <dl class="facts">
+          <dt>Memory</dt>
+          <dd>{bytes(sum(m, "process_resident_memory_bytes"))}</dd>
+          <dt>Open files</dt>
+          <dd>
+            {sum(m, "process_open_fds")} of {sum(m, "process_max_fds")}
+          </dd>
+          <dt>CPU time</dt>
+          <dd>{span(sum(m, "process_cpu_seconds_total") * 1000)}</dd>
+          <dt>Goroutines</dt>
+          <dd>{sum(m, "go_goroutines")}</dd>
+          <dt>Requests under way</dt>
+          <dd>{sum(m, "cove_http_requests_in_flight")}</dd>
+        </dl>
+        <table class="data">
+          <thead>
+            <tr>
+              <th>Door</th>
+              <th class="num">Requests</th>
+              <th class="num">Refused</th>
+              <th class="num">Failed</th>
+              <th class="num">On average</th>
+            </tr>
+          </thead>
+          <tbody>
+            {doors.map((d) => (
+              <tr key={d.door}>
+                <td>{label(d.door)}</td>
+                <td class="num">{d.requests}</td>
+                <td class="num">{d.refused}</td>
+                <td class="num">{d.failed}</td>
+                <td class="num">{d.requests ? `${((d.seconds / d.requests) * 1000).toFixed(1)} ms` : ""}</td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
+    </section>
   );
 }
 

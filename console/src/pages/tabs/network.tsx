@@ -317,7 +317,7 @@ function Policy({
           {!!policy.headers?.length && (
             <Names
               title="Hosts whose HTTPS requests get headers"
-              list={policy.headers.map((h) => h.to)}
+              list={policy.headers.map((h) => h.to ?? "")}
               off={off}
               remove={(n) => void set((p) => ({ ...p, headers: p.headers?.filter((x) => x.to !== n) }), "The policy holds now")}
             />
