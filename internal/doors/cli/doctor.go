@@ -7,6 +7,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cove-sh/cove/internal/cell/runsc"
+	"github.com/cove-sh/cove/internal/doors/console"
+	"github.com/cove-sh/cove/internal/doors/preview"
+	"github.com/cove-sh/cove/internal/guest/agent/kernel"
 	"github.com/cove-sh/cove/internal/guest/agentbin"
 	"github.com/cove-sh/cove/internal/machine"
 )
@@ -36,7 +39,7 @@ func runDoctor(ctx context.Context, c *call) error {
 			Fix: "build the program with 'make build', which embeds the agent",
 		})
 	}
-	report.Checks = append(report.Checks, gvisorCheck())
+	report.Checks = append(report.Checks, gvisorCheck(), packagesCheck(console.Built(), preview.HasViewer(), kernel.HasParser()))
 	view := func(c *call, r *machine.Report) error { return c.print(doctorText(*r)) }
 	if err := shown(c, view, &report, nil); err != nil || report.OK {
 		return err
@@ -52,6 +55,27 @@ func gvisorCheck() machine.Check {
 		c.Detail += ": a fork loads all of its memory; 'make build' makes a program whose forks load what they touch"
 	}
 	return c
+}
+
+// packagesCheck says what this program was built without, of what Node.js makes.
+func packagesCheck(pages, viewer, parser bool) machine.Check {
+	var missing []string
+	if !pages {
+		missing = append(missing, "the console")
+	}
+	if !viewer {
+		missing = append(missing, "the page of live views")
+	}
+	if !parser {
+		missing = append(missing, "the parser of JavaScript, so that run_code takes no await or import at the top of it")
+	}
+	if len(missing) == 0 {
+		return machine.Check{Name: "npm packages", Status: machine.OK, Detail: "the console, the live view and the parser of JavaScript are in this program"}
+	}
+	return machine.Check{
+		Name: "npm packages", Status: machine.Warn, Detail: "this program was built without " + strings.Join(missing, ", without ") + "; all else works",
+		Fix: "install Node.js 20.19 or later with npm, and build the program with 'make build'",
+	}
 }
 
 func doctorText(report machine.Report) string {
