@@ -34,6 +34,8 @@ func TestJavaScriptState(t *testing.T) {
 		{"typeof os.cpus", "", "'function'"},
 		{"(await import('fs')).existsSync('/')", "", "true"},
 		{"require('path').sep + fs.constants.F_OK", "", "'/0'"},
+		{"(await Promise.resolve(4))", "", "4"},
+		{"{ a: await 5 }", "", "{ a: 5 }"},
 		{"{ a: 1, b: [2] }", "", "{ a: 1, b: [ 2 ] }"},
 		{"_", "", "{ a: 1, b: [ 2 ] }"},
 		{"'just a string'", "", "'just a string'"},

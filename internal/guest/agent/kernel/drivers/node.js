@@ -78,6 +78,7 @@ const acorn = PARSER && (() => {
 const SYNTAX = {
   ecmaVersion: "latest", sourceType: "script", allowHashBang: true,
   allowAwaitOutsideFunction: true, allowImportExportEverywhere: true,
+  preserveParens: true, // so that return comes before them
 };
 
 const isFunction = (n) => /Function/.test(n.type) || n.type === "StaticBlock" || n.type === "PropertyDefinition";
