@@ -9,50 +9,68 @@ export CGO_ENABLED = 0
 export GOFLAGS := $(strip $(GOFLAGS) -trimpath)
 GOBUILD = go build -ldflags "-s -w -X main.version=$(VERSION)"
 # All that is compiled or embedded: scripts, pages and interpreters' drivers too.
-SOURCES = $(shell find api client cmd internal sandbox -type f | grep -v -e testdata -e _test.go -e $(AGENT) -e $(DIST)/) go.mod go.sum
+SOURCES = $(shell find api client cmd internal sandbox -type f | grep -v -e testdata -e _test.go -e $(AGENT) -e $(DIST)/ -e $(NOVNC) -e $(ACORN)) go.mod go.sum
 AGENT = internal/guest/agentbin/bin/agent
 
-# The console is built where its sources are and Node.js as it needs it; without it cove
-# serves a page that says so.
+# What is made of npm's packages, which console/package-lock.json pins, is embedded and
+# never committed: the console, noVNC for live views, and acorn, which parses JavaScript,
+# for the agent. Without Node.js cove is built without, and says so where they are missed.
+NPM_PACKAGES = console/node_modules/.package-lock.json
 DIST = internal/doors/console/dist
-CONSOLE_PACKAGES = console/node_modules/.package-lock.json
-ifneq ($(wildcard console/package.json),)
+NOVNC = internal/doors/preview/view/novnc
+ACORN = internal/guest/agent/kernel/drivers/acorn
 CONSOLE_SOURCES = $(shell find console -type f -not -path 'console/node_modules/*') api/openapi.yaml
 NODE = $(shell command -v npm >/dev/null && node -p 'const [a, b] = process.versions.node.split("."); a > 20 || a == 20 && b >= 19' 2>/dev/null)
 ifeq ($(NODE),true)
 CONSOLE = $(DIST)/index.html
+VIEWER = $(NOVNC).js
+PARSER = $(ACORN)/acorn.js
 else
-NO_CONSOLE = @echo "bin/cove is built without the console: that needs Node.js 20.19 or later with npm (Debian 13: apt-get install nodejs npm; else from nodejs.org). Then run make build again" >&2
+NO_NODE = @echo "bin/cove is built without the console, the live view of computers, and await at the top of JavaScript: these need Node.js 20.19 or later with npm (Debian 13: apt-get install nodejs npm; else from nodejs.org). Then run make build again" >&2
 endif
-endif
+
+EMBEDDED = $(AGENT) $(CONSOLE) $(VIEWER)
 
 # Where make install puts the program.
 PREFIX ?= /usr/local
 
-.PHONY: build install demo check test soak test-templates lint fuzz bench generate clean deps
+.PHONY: build embedded install demo check test soak test-templates lint fuzz bench generate clean deps
 
 build: bin/cove ## build bin/cove
 
+embedded: $(EMBEDDED)
+
 # gVisor is patched for bin/cove only; "go build ./cmd/cove" makes the program with
 # the module as it is, whose forks load all of their memory.
-bin/cove: $(SOURCES) $(AGENT) $(CONSOLE) bin/gvisor.made
+bin/cove: $(SOURCES) $(EMBEDDED) bin/gvisor.made
 	$(GOBUILD) -modfile bin/gvisor.mod -o $@ ./cmd/cove
-	$(NO_CONSOLE)
+	$(NO_NODE)
 
 bin/gvisor.made: scripts/patch-gvisor go.mod go.sum $(shell find patches -type f)
 	./scripts/patch-gvisor
 	@touch $@
 
-$(CONSOLE_PACKAGES): console/package-lock.json
+$(NPM_PACKAGES): console/package-lock.json
 	npm ci --prefix console --no-audit --no-fund
 	@mkdir -p $(@D) && touch $@
 
 # A build that fails leaves nothing that a later one would embed.
-$(DIST)/index.html: $(CONSOLE_SOURCES) $(CONSOLE_PACKAGES)
+$(DIST)/index.html: $(CONSOLE_SOURCES) $(NPM_PACKAGES)
 	npm run build --prefix console || { rm -rf $(DIST); exit 1; }
 	@touch $@
 
-$(AGENT): $(SOURCES)
+# Licences come first, so that nothing is embedded without.
+$(NOVNC).js: $(NPM_PACKAGES)
+	cd console/node_modules/@novnc/novnc && { node -p '"novnc.js is noVNC " + require("./package.json").version + " in one file. Its source is at https://github.com/novnc/noVNC.\n"' && \
+		cat LICENSE.txt docs/LICENSE.MPL-2.0 vendor/pako/LICENSE; } >$(CURDIR)/$(NOVNC)-LICENSE.txt
+	cd console && node_modules/.bin/esbuild @novnc/novnc --bundle --format=esm --minify --target=es2022 --log-level=warning \
+		--banner:js='/* noVNC: see novnc-LICENSE.txt */' --outfile=$(CURDIR)/$@
+
+$(ACORN)/acorn.js: $(NPM_PACKAGES)
+	install -D -m 644 console/node_modules/acorn/LICENSE $(@D)/LICENSE
+	install -m 644 console/node_modules/acorn/dist/acorn.js $@
+
+$(AGENT): $(SOURCES) $(PARSER)
 	$(GOBUILD) -o $@ ./cmd/cove-agent
 
 install: build ## install cove below PREFIX, /usr/local unless told
@@ -64,17 +82,22 @@ demo: build ## build, then do the main job through a real MCP session
 deps: ## install what the tests need (Debian; as an ordinary user it only says what is missing)
 	./scripts/install-test-deps
 
-check: deps lint $(AGENT) ## lint, and the tests that start no sandbox
+# What deps installs, Node.js among it, is looked for by another make.
+check: deps ## lint, and the tests that start no sandbox
+	$(MAKE) lint embedded
 	./scripts/test check
 
-test: deps lint build ## check, and each verb once in real sandboxes
+test: deps ## check, and each verb once in real sandboxes
+	$(MAKE) lint build
 	COVE_BIN=$(CURDIR)/bin/cove ./scripts/test test
 
-soak: deps lint build ## test with all of its cases, or those of PACKAGES: hours, before a release
+soak: deps ## test with all of its cases, or those of PACKAGES: hours, before a release
+	$(MAKE) lint build
 	COVE_BIN=$(CURDIR)/bin/cove ./scripts/test soak $(PACKAGES)
 	$(if $(PACKAGES),,$(MAKE) fuzz)
 
-test-templates: build deps ## build the built-in templates for real and use them: minutes, and downloads
+test-templates: deps ## build the built-in templates for real and use them: minutes, and downloads
+	$(MAKE) build
 	COVE_BIN=$(CURDIR)/bin/cove go run ./test/templates
 
 # It needs more modules than Cove itself, which tools.mod is spared.
@@ -86,7 +109,7 @@ OPENAPI_LINT = test/openapi/node_modules/.package-lock.json
 $(OPENAPI_LINT): test/openapi/package-lock.json
 	npm ci --prefix test/openapi
 
-lint: $(OPENAPI_LINT) $(if $(CONSOLE),$(CONSOLE_PACKAGES)) ## golangci-lint, format, the OpenAPI description, and the console
+lint: $(OPENAPI_LINT) $(if $(CONSOLE),$(NPM_PACKAGES)) ## golangci-lint, format, the OpenAPI description, and the console
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); exit 1; }
 	$(GOLANGCI_LINT) run ./...
 	cd test/openapi && REDOCLY_TELEMETRY=off REDOCLY_SUPPRESS_UPDATE_NOTICE=true node_modules/.bin/redocly lint --config redocly.yaml ../../api/openapi.yaml
@@ -103,4 +126,4 @@ generate: ## regenerate protobuf code, OpenAPI file and snapshots
 	./scripts/generate
 
 clean:
-	rm -rf bin $(AGENT) $(DIST) console/node_modules
+	rm -rf bin $(AGENT) $(DIST) $(NOVNC)* $(ACORN) console/node_modules

@@ -35,7 +35,7 @@ export default defineConfig({
     cssTarget: "esnext",
     assetsInlineLimit: 0,
     chunkSizeWarningLimit: 900,
-    license: false,
+    license: { fileName: "licences.txt" },
   },
   server: {
     proxy: { "/v1": { target: server, ws: true, changeOrigin: true, headers: { origin: server } } },

@@ -7,6 +7,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cove-sh/cove/internal/cell/runsc"
+	"github.com/cove-sh/cove/internal/doors/console"
+	"github.com/cove-sh/cove/internal/doors/preview"
+	"github.com/cove-sh/cove/internal/guest/agent/kernel"
 	"github.com/cove-sh/cove/internal/guest/agentbin"
 	"github.com/cove-sh/cove/internal/machine"
 	"github.com/cove-sh/cove/sandbox"
@@ -47,7 +50,7 @@ func checkMachine(ctx context.Context, stateDir string) sandbox.MachineReport {
 			Fix: "build the program with 'make build', which embeds the agent",
 		})
 	}
-	report.Checks = append(report.Checks, gvisorCheck())
+	report.Checks = append(report.Checks, gvisorCheck(), packagesCheck(console.Built(), preview.HasViewer(), kernel.HasParser()))
 	return report
 }
 
@@ -59,6 +62,27 @@ func gvisorCheck() sandbox.MachineCheck {
 		c.Detail += ": a fork loads all of its memory; 'make build' makes a program whose forks load what they touch"
 	}
 	return c
+}
+
+// packagesCheck says what this program was built without, of what Node.js makes.
+func packagesCheck(pages, viewer, parser bool) sandbox.MachineCheck {
+	var missing []string
+	if !pages {
+		missing = append(missing, "the console")
+	}
+	if !viewer {
+		missing = append(missing, "the page of live views")
+	}
+	if !parser {
+		missing = append(missing, "the parser of JavaScript, so that run_code takes no await or import at the top of it")
+	}
+	if len(missing) == 0 {
+		return sandbox.MachineCheck{Name: "npm packages", Status: sandbox.CheckOK, Detail: "the console, the live view and the parser of JavaScript are in this program"}
+	}
+	return sandbox.MachineCheck{
+		Name: "npm packages", Status: sandbox.CheckWarn, Detail: "this program was built without " + strings.Join(missing, ", without ") + "; all else works",
+		Fix: "install Node.js 20.19 or later with npm, and build the program with 'make build'",
+	}
 }
 
 func doctorText(report sandbox.MachineReport) string {

@@ -67,6 +67,10 @@ type file struct {
 	tag  string
 }
 
+// Built reports whether the program was built with the console. Without it, the console's
+// address says so.
+func Built() bool { return built() != nil }
+
 // built returns the front end's files, or nil if the program was built without it.
 func built() fs.FS {
 	dist, err := fs.Sub(embedded, "dist")

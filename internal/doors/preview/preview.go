@@ -13,6 +13,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"io/fs"
 	"log/slog"
 	"net/http"
 	"net/http/httputil"
@@ -67,6 +68,7 @@ type Proxy struct {
 	visits   counter
 	waiting  counter // of visitors who are being admitted, by label
 	viewers  counter
+	files    fs.FS // of the page of live views
 	limiter  *limits.LoginLimiter
 	accepted limits.Accepted
 	recheck  time.Duration
@@ -84,6 +86,7 @@ func New(cfg Config) *Proxy {
 		visits:   counter{most: maxVisits},
 		waiting:  counter{most: maxVisits},
 		viewers:  counter{most: maxViewers},
+		files:    viewFiles,
 		limiter:  limits.NewLoginLimiter(limits.LoginLimiterConfig{Burst: maxFailures, Refill: refillEvery}),
 		recheck:  recheckTime,
 		patience: wakePatience,

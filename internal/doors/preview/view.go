@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"html/template"
+	"io/fs"
 	"net"
 	"net/http"
 	"path"
@@ -50,8 +51,29 @@ const viewPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; con
 
 var errTooManyViewers = sandbox.Errorf(sandbox.CodeQuotaExceeded, "%d people watch this computer, which is the most", maxViewers)
 
+// The build puts noVNC into view, which is not committed. A program is built without it
+// too.
+//
 //go:embed view
 var viewFiles embed.FS
+
+// viewerFile is noVNC.
+const viewerFile = "view/novnc.js"
+
+// HasViewer reports whether the program was built with noVNC. Without it, the page of a
+// live view says so.
+func HasViewer() bool { return hasViewer(viewFiles) }
+
+func hasViewer(files fs.FS) bool {
+	_, err := fs.Stat(files, viewerFile)
+	return err == nil
+}
+
+var noViewer = problem{
+	status: http.StatusNotImplemented, code: string(sandbox.CodeUnsupported), title: "This Cove was built without its live view",
+	detail: "The computer works, and so do its screenshots. Its screen is shown here by noVNC, which plain go build and go install do not fetch.",
+	hint:   "To have it, install Node.js 20.19 or later with npm, build Cove from its sources, and start bin/cove serve:", command: "make build",
+}
 
 var viewPage = template.Must(template.ParseFS(viewFiles, "view/index.html"))
 
@@ -81,7 +103,7 @@ func (p *Proxy) serveView(w http.ResponseWriter, r *http.Request, id string) {
 		return
 	}
 	if kind, ok := viewAssets[r.URL.Path]; ok {
-		serveViewAsset(w, r, kind)
+		p.serveViewAsset(w, r, kind)
 		return
 	}
 	visit := sandbox.ViewVisit{SandboxID: id, Link: r.URL.Query().Get(sandbox.ViewLinkParam)}
@@ -100,10 +122,11 @@ func (p *Proxy) serveView(w http.ResponseWriter, r *http.Request, id string) {
 	}
 }
 
-func serveViewAsset(w http.ResponseWriter, r *http.Request, kind string) {
-	data, err := viewFiles.ReadFile(path.Join("view", r.URL.Path))
+func (p *Proxy) serveViewAsset(w http.ResponseWriter, r *http.Request, kind string) {
+	data, err := fs.ReadFile(p.files, path.Join("view", r.URL.Path))
 	if err != nil {
-		panic(err) // impossible: the file is embedded
+		p.fail(w, r, place{}, noViewer) // all else is embedded in any case
+		return
 	}
 	sum := sha256.Sum256(data)
 	h := w.Header()
@@ -132,6 +155,10 @@ func (p *Proxy) viewPage(w http.ResponseWriter, r *http.Request, visit sandbox.V
 	view, err := p.visitView(r, visit)
 	if err != nil && (view == nil || sandbox.CodeOf(err) != sandbox.CodeNotRunning) {
 		p.fail(w, r, place{}, viewProblem(err))
+		return
+	}
+	if !hasViewer(p.files) {
+		p.fail(w, r, place{}, noViewer)
 		return
 	}
 	var page bytes.Buffer

@@ -3,6 +3,7 @@ package preview
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"html"
 	"io"
 	"net"
@@ -10,10 +11,12 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/fstest"
 	"time"
 
 	"github.com/coder/websocket"
 
+	"github.com/cove-sh/cove/internal/testing/needs"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -60,9 +63,12 @@ func (v *pcs) DialView(context.Context, sandbox.ViewVisit) (net.Conn, func(), er
 
 const pc = "http://view-sbx-pc.localhost"
 
+// withViewer is a program with noVNC.
+var withViewer = fstest.MapFS{viewerFile: {Data: []byte("export default class {}")}}
+
 func TestViewPage(t *testing.T) {
 	views := &pcs{name: `</title><script>alert("1")</script>'"`, until: time.Now().Add(time.Hour), hello: "RFB 003.008\n"}
-	front := serve(t, &harness{}, func(p *Proxy) { p.views = views })
+	front := serve(t, &harness{}, func(p *Proxy) { p.views, p.files = views, withViewer })
 	c := browser(t, front)
 	page := get(t, c, pc+"/?cove_view=watch")
 	if page.status != 200 || strings.Contains(page.body, "<script>") || !strings.Contains(html.UnescapeString(page.body), views.name) {
@@ -88,6 +94,40 @@ func TestViewPage(t *testing.T) {
 	for _, host := range []string{"http://view-SBX-pc.localhost.", "http://view-sbx-pc.evil.localhost", "http://view-.localhost"} {
 		if got := get(t, c, host+"/?cove_view=watch"); got.status == 200 && strings.Contains(got.body, "screen") {
 			t.Errorf("%s shows it", host)
+		}
+	}
+}
+
+// What plain go build makes says so to whom the link lets in, and the screen can be
+// watched by other programs nevertheless.
+func TestViewWithoutViewer(t *testing.T) {
+	views := &pcs{name: "pc", until: time.Now().Add(time.Hour), hello: "RFB 003.008\n"}
+	front := serve(t, &harness{}, func(p *Proxy) { p.views, p.files = views, fstest.MapFS{} })
+	c := browser(t, front)
+	for target, want := range map[string]int{"/?cove_view=watch": http.StatusNotImplemented, "/novnc.js": http.StatusNotImplemented, "/?cove_view=other": http.StatusForbidden} {
+		page := get(t, c, pc+target)
+		if page.status != want || strings.Contains(page.body, "make build") != (want == http.StatusNotImplemented) || strings.Contains(page.body, "<script") {
+			t.Errorf("%s: %d %s", target, page.status, page.body)
+		}
+	}
+	if conn, status := watcher(t, c, pc); conn == nil {
+		t.Errorf("a viewer: %d", status)
+	}
+}
+
+// A program that was built with noVNC has all of it, with its licences.
+func TestViewFiles(t *testing.T) {
+	if !HasViewer() {
+		needs.NoError(t, errors.New("noVNC: make build"))
+	}
+	front := serve(t, &harness{}, func(p *Proxy) { p.views = &pcs{} })
+	c := browser(t, front)
+	for name, says := range map[string]string{
+		"/view.js": "import RFB from '/novnc.js'", "/view.css": "#screen", "/novnc.js": " as default", "/novnc-LICENSE.txt": "Mozilla Public License Version 2.0",
+	} {
+		got := get(t, c, pc+name)
+		if got.status != http.StatusOK || !strings.Contains(got.body, says) || got.header.Get("Content-Type") != viewAssets[name] {
+			t.Errorf("%s: %d %q, without %q", name, got.status, got.header.Get("Content-Type"), says)
 		}
 	}
 }

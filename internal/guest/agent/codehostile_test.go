@@ -108,6 +108,7 @@ func TestKernelDiesIdle(t *testing.T) {
 // TestCodeTimeout ends code that goes on for longer than its interpreter has to
 // react, so that an interrupt that was lost shows.
 func TestCodeTimeout(t *testing.T) {
+	needsParser(t)
 	tests := map[string]func(*testing.T){}
 	for _, tt := range []struct {
 		language, before, code, after, want string

@@ -5,11 +5,21 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cove-sh/cove/internal/guest/agent/kernel"
 	"github.com/cove-sh/cove/internal/testing/needs"
 )
 
-func TestJavaScriptState(t *testing.T) {
+// needsParser requires Node.js, and the parser in this program.
+func needsParser(t *testing.T) {
+	t.Helper()
 	needs.Command(t, "node")
+	if !kernel.HasParser() {
+		needs.NoError(t, errors.New("the parser of JavaScript: make build"))
+	}
+}
+
+func TestJavaScriptState(t *testing.T) {
+	needsParser(t)
 	s := start(t)
 	js := func(code string) *ran { t.Helper(); return s.code(t, in("javascript", code)) }
 	for _, tt := range []struct{ code, stdout, value string }{
@@ -24,6 +34,8 @@ func TestJavaScriptState(t *testing.T) {
 		{"typeof os.cpus", "", "'function'"},
 		{"(await import('fs')).existsSync('/')", "", "true"},
 		{"require('path').sep + fs.constants.F_OK", "", "'/0'"},
+		{"(await Promise.resolve(4))", "", "4"},
+		{"{ a: await 5 }", "", "{ a: 5 }"},
 		{"{ a: 1, b: [2] }", "", "{ a: 1, b: [ 2 ] }"},
 		{"_", "", "{ a: 1, b: [ 2 ] }"},
 		{"'just a string'", "", "'just a string'"},
@@ -39,7 +51,7 @@ func TestJavaScriptState(t *testing.T) {
 }
 
 func TestJavaScriptErrors(t *testing.T) {
-	needs.Command(t, "node")
+	needsParser(t)
 	s := start(t)
 	js := func(code string) *ran { t.Helper(); return s.code(t, in("javascript", code)) }
 	js("let kept = 1")
@@ -79,7 +91,7 @@ func TestJavaScriptErrors(t *testing.T) {
 }
 
 func TestTypeScript(t *testing.T) {
-	needs.Command(t, "node")
+	needsParser(t)
 	s := start(t)
 	r := s.code(t, in("typescript", "interface P { x: number }\ntype Q = P;\nconst p: P = { x: 1 };\nenum E { A = 3 }\nconst y: number = await Promise.resolve<number>(p.x + E.A);\ny"))
 	if strings.Contains(r.GetError().GetMessage(), "cannot run TypeScript") {

@@ -105,6 +105,7 @@ func FuzzParseStat(f *testing.F) {
 }
 
 func TestExecCode(t *testing.T) {
+	needsParser(t)
 	t.Setenv("TMPDIR", t.TempDir())
 	s := start(t)
 	if err := os.WriteFile(s.dir+"/mine.py", []byte("v = 3"), 0o644); err != nil {

@@ -6,15 +6,30 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"strings"
 
 	"github.com/cove-sh/cove/sandbox"
 )
 
+// The build puts acorn below drivers, which is not committed. A program is built without
+// it too.
+//
 //go:embed drivers
 var drivers embed.FS
+
+// parserFile is acorn, the parser of JavaScript.
+const parserFile = "drivers/acorn/acorn.js"
+
+// HasParser reports whether the program was built with the parser of JavaScript. Without
+// it, contexts and jobs run JavaScript and TypeScript as Node.js runs a script.
+func HasParser() bool {
+	_, err := fs.Stat(drivers, parserFile)
+	return err == nil
+}
 
 // driver describes how to start an interpreter with its driver.
 type driver struct {
@@ -61,28 +76,28 @@ exec(compile(r(int.from_bytes(r(4),'big')),'<cove>','exec'),{'__name__':'cove'})
 		`s=r(r(4).readUInt32BE()).toString();new(require('vm').Script)(s,{filename:'<cove>'}).runInThisContext()(require,process,undefined,n=>import(n))})()`
 )
 
-// driverOf makes the driver for an interpreter that starts with this environment.
-func driverOf(l sandbox.Language, env map[string]string) (*driver, error) {
+// driverOf makes the driver for an interpreter that starts with this environment, from
+// the files.
+func driverOf(files fs.FS, l sandbox.Language, env map[string]string) (*driver, error) {
 	d := &driver{names: Programs(l), in: 3, out: 4, ack: 5, codec: newFrames}
-	var files []string
+	var text string
+	var err error
 	switch l {
 	case sandbox.Python:
-		d.args, files = []string{"-c", pythonBoot}, []string{"python.py", "python_show.py", "python_chart.py", "python_run.py"}
+		d.args = []string{"-c", pythonBoot}
+		text, err = source(files, "python.py", "python_show.py", "python_chart.py", "python_run.py")
 	case sandbox.JavaScript, sandbox.TypeScript:
-		d.args, files = []string{"-e", nodeBoot}, nodeFiles
+		d.args = []string{"-e", nodeBoot}
+		text, err = nodeSource(files, l)
 	case sandbox.Bash:
 		d.args = []string{"--norc", "--noprofile", "--noediting", "-i"}
-		files = []string{"bash.sh"}
+		text, err = source(files, "bash.sh")
 		d.in, d.out, d.ack, d.codec = 0, 3, -1, newLines
 	default:
 		return nil, fmt.Errorf("%s keeps no state", l)
 	}
-	text, err := source(files)
 	if err != nil {
 		return nil, err
-	}
-	if files[0] == nodeFiles[0] {
-		text = nodeSource(text, l)
 	}
 	d.hello = []byte(text)
 	if l != sandbox.Bash {
@@ -98,20 +113,18 @@ func driverOf(l sandbox.Language, env map[string]string) (*driver, error) {
 // NodeProgram returns a program for Node that runs the file named by its argument as a
 // kernel would.
 func NodeProgram(l sandbox.Language) (string, error) {
-	text, err := source(nodeFiles)
+	text, err := nodeSource(drivers, l)
 	if err != nil {
 		return "", err
 	}
-	return nodeSource(text, l) + "(require, process, process.argv[2], (name) => import(name))\n", nil
+	return text + "(require, process, process.argv[2], (name) => import(name))\n", nil
 }
 
-var nodeFiles = []string{"node.js", "node_run.js"}
-
 // source joins files of a driver.
-func source(names []string) (string, error) {
+func source(files fs.FS, names ...string) (string, error) {
 	var b strings.Builder
 	for _, name := range names {
-		data, err := drivers.ReadFile("drivers/" + name)
+		data, err := fs.ReadFile(files, "drivers/"+name)
 		if err != nil {
 			return "", fmt.Errorf("read a driver: %w", err)
 		}
@@ -120,15 +133,20 @@ func source(names []string) (string, error) {
 	return b.String(), nil
 }
 
-// nodeSource completes the driver's source with the language and the parser's source.
-func nodeSource(text string, l sandbox.Language) string {
-	parser, err := drivers.ReadFile("drivers/acorn/acorn.js")
+// nodeSource is Node's driver, completed with the language and the parser's source, which
+// is empty if there is none.
+func nodeSource(files fs.FS, l sandbox.Language) (string, error) {
+	text, err := source(files, "node.js", "node_run.js")
 	if err != nil {
-		parser = nil // plain scripts run without it
+		return "", err
+	}
+	parser, err := fs.ReadFile(files, parserFile)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("read the parser: %w", err)
 	}
 	quoted, _ := json.Marshal(string(parser))
 	lang, _ := json.Marshal(string(l))
-	return "((require,process,JOB,IMPORT)=>{const LANGUAGE=" + string(lang) + ",PARSER=" + string(quoted) + ";" + text + "\n})"
+	return "((require,process,JOB,IMPORT)=>{const LANGUAGE=" + string(lang) + ",PARSER=" + string(quoted) + ";" + text + "\n})", nil
 }
 
 // frames is the codec of drivers that use JSON.

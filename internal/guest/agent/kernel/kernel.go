@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"strings"
 	"sync"
@@ -69,6 +70,8 @@ type Config struct {
 	// EndGrace is how long it may take to end once it has closed its
 	// connection, before it is killed; 0: 200 ms.
 	EndGrace time.Duration
+
+	files fs.FS // in place of the drivers, in tests
 }
 
 // Run is a piece of code to run.
@@ -120,7 +123,10 @@ type Kernel struct {
 // Start starts an interpreter and waits until it is ready.
 func Start(ctx context.Context, cfg Config) (_ *Kernel, err error) {
 	k := &Kernel{cfg: cfg, results: make(chan *message, 1), dead: make(chan struct{})}
-	d, err := driverOf(cfg.Language, cfg.Env)
+	if cfg.files == nil {
+		cfg.files = drivers
+	}
+	d, err := driverOf(cfg.files, cfg.Language, cfg.Env)
 	if err != nil {
 		return nil, err
 	}

@@ -1,7 +1,7 @@
 // The JavaScript interpreter of a context: it runs pieces of code, one after
 // the other, in the global scope, and tells what came of each. It is the body
 // of a function of (require, process) that knows LANGUAGE and the source PARSER
-// of acorn. Frames are as in python.py. Instead of runs it takes a file JOB, if
+// of acorn, which is empty in a program that was built without. Frames are as in python.py. Instead of runs it takes a file JOB, if
 // there is one; IMPORT is import as of outside of scripts.
 "use strict";
 
@@ -69,7 +69,7 @@ function listen() {
 // calls of ours.
 const LOADER = vm.constants && vm.constants.USE_MAIN_CONTEXT_DEFAULT_LOADER;
 
-const acorn = (() => {
+const acorn = PARSER && (() => {
   const module = { exports: {} };
   new Function("exports", "module", PARSER)(module.exports, module);
   return module.exports;
@@ -78,6 +78,7 @@ const acorn = (() => {
 const SYNTAX = {
   ecmaVersion: "latest", sourceType: "script", allowHashBang: true,
   allowAwaitOutsideFunction: true, allowImportExportEverywhere: true,
+  preserveParens: true, // so that return comes before them
 };
 
 const isFunction = (n) => /Function/.test(n.type) || n.type === "StaticBlock" || n.type === "PropertyDefinition";
@@ -118,18 +119,24 @@ function namesIn(pattern, to) {
 const blank = (text) => text.replace(/[^\n]/g, " ");
 const linesOf = (text) => "\n".repeat(text.split("\n").length - 1);
 
+// bracketed puts an object into brackets, as nobody types a lone block. What is
+// one is known by parse, which throws.
+function bracketed(code, parse) {
+  if (!/^\s*\{[^]*\}\s*$/.test(code)) return code;
+  try {
+    parse("(" + code + "\n)");
+    return "(" + code + "\n)";
+  } catch {
+    return code;
+  }
+}
+
 // rewrite returns what to run for code, by how much its first line is shifted,
 // whether that makes a promise, and whether it ends in an expression.
 function rewrite(code) {
-  const trimmed = code.trim();
-  let tree;
-  if (trimmed.startsWith("{") && trimmed.endsWith("}")) {
-    try { // an object, as nobody types a lone block
-      tree = acorn.parse("(" + code + "\n)", SYNTAX);
-      code = "(" + code + "\n)";
-    } catch {}
-  }
-  tree = tree || acorn.parse(code, SYNTAX);
+  const syntax = (text) => acorn.parse(text, SYNTAX);
+  code = bracketed(code, syntax);
+  const tree = syntax(code);
   const edits = [], names = [], functions = [];
   const edit = (start, end, text) => edits.push({ start, end, text, order: edits.length });
   let waits = false;

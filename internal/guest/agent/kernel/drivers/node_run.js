@@ -211,6 +211,39 @@ function giveInput(text) {
   fs.unlinkSync(file);
 }
 
+// In a program without the parser, code runs as a script of Node's.
+
+const UNPARSED = "this Cove was built without its JavaScript parser, which 'make build' puts in: put await into (async () => { ... })(), " +
+  "which is waited for, take modules by require() or import(), and declare each const, let and class once";
+
+// unparsed is what to run without the parser, as rewrite tells it.
+function unparsed(code) {
+  return { code: bracketed(code, (text) => new vm.Script(text)), shift: 0, names: [], waits: true, shows: true };
+}
+
+// lacking says in an error what the parser would have done about it. The code
+// runs already if it is a script by itself.
+function lacking(err, code, runs) {
+  if (acorn || !(err instanceof Error)) return err;
+  if (!(runs ? /^await is not defined$|has already been declared$/.test(err.message) : /\b(await|import|export)\b/.test(code))) return err;
+  err.stack += "\n" + UNPARSED;
+  err.message += "; " + UNPARSED;
+  return err;
+}
+
+// planned is what to run for code, as rewrite tells it.
+function planned(code, name) {
+  if (!acorn) return unparsed(code);
+  try {
+    return rewrite(code);
+  } catch (err) {
+    // V8 tells better what is wrong, or knows what the parser does not.
+    new vm.Script(code, { filename: name, importModuleDynamically: LOADER });
+    if (/await|import|export/.test(code)) throw new SyntaxError(err.message + " in " + name);
+    return { code, shift: 0, names: [], waits: false, shows: false };
+  }
+}
+
 // evaluate runs code and returns the value to show, if there is one.
 async function evaluate(run, code, name) {
   if (LANGUAGE === "typescript") {
@@ -218,19 +251,16 @@ async function evaluate(run, code, name) {
     code = out.code;
     run.map = out.map;
   }
-  let plan;
-  try {
-    plan = rewrite(code);
-  } catch (err) {
-    // V8 tells better what is wrong, or knows what the parser does not.
-    new vm.Script(code, { filename: name, importModuleDynamically: LOADER });
-    if (/await|import|export/.test(code)) throw new SyntaxError(err.message + " in " + name);
-    plan = { code, shift: 0, names: [], waits: false, shows: false };
-  }
+  const plan = planned(code, name);
   const options = { filename: name, columnOffset: -plan.shift, importModuleDynamically: LOADER };
   if (plan.names.length) new vm.Script("var " + plan.names.join(", ")).runInThisContext();
-  const script = new vm.Script(plan.code, options);
-  let value = script.runInThisContext({ breakOnSigint: !JOB, displayErrors: false });
+  let script, value;
+  try {
+    script = new vm.Script(plan.code, options);
+    value = script.runInThisContext({ breakOnSigint: !JOB, displayErrors: false });
+  } catch (err) {
+    throw lacking(err, code, script);
+  }
   if (plan.waits) value = await value;
   return plan.shows ? value : undefined;
 }

@@ -1,0 +1,27 @@
+package cli
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+func TestPackagesCheck(t *testing.T) {
+	if c := packagesCheck(true, true, true); c.Status != sandbox.CheckOK || c.Fix != "" {
+		t.Errorf("a program with everything: %+v", c)
+	}
+	for _, tt := range []struct {
+		pages, viewer, parser bool
+		detail                string
+	}{
+		{false, true, true, "without the console; all else works"},
+		{true, false, true, "without the page of live views; all else works"},
+		{true, true, false, "without the parser of JavaScript, so"},
+		{false, false, false, "without the console, without the page of live views, without the parser"},
+	} {
+		if c := packagesCheck(tt.pages, tt.viewer, tt.parser); c.Status != sandbox.CheckWarn || !strings.Contains(c.Detail, tt.detail) || !strings.Contains(c.Fix, "make build") {
+			t.Errorf("got %+v, want %q", c, tt.detail)
+		}
+	}
+}
