@@ -47,7 +47,7 @@ func TestConsole(t *testing.T) {
 		t.Run("read-only key", func(t *testing.T) { readOnly(signInWith(t, d, chrome, sandbox.ScopeSandboxesRead), d, parent.ID) })
 		t.Run("every page", func(t *testing.T) { p.t = t; everyPage(p, parent.ID) })
 		t.Run("webhooks", func(t *testing.T) { p.t = t; webhooks(p, d) })
-		t.Run("bad network", func(t *testing.T) { badNetwork(t, d, chrome) })
+		t.Run("bad network", func(t *testing.T) { badNetwork(t, d, chrome, parent.ID) })
 		t.Run("server restarts", func(t *testing.T) {
 			p.t = t
 			p.visit("/approvals")

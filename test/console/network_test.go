@@ -118,7 +118,7 @@ func (w *wire) hold() (release func()) {
 
 // badNetwork uses the console by a slow connection, by one that stands still, and by
 // none: the page says so, and comes back by itself, with what has happened meanwhile.
-func badNetwork(t *testing.T, d *covetest.Daemon, chrome context.Context) {
+func badNetwork(t *testing.T, d *covetest.Daemon, chrome context.Context, id string) {
 	w := startWire(t, d.URL)
 	p := signInAt(t, d, chrome, w.url)
 	p.waitFor(`document.querySelectorAll(".tree-row").length > 1`)
@@ -143,6 +143,20 @@ func badNetwork(t *testing.T, d *covetest.Daemon, chrome context.Context) {
 	p.sees("The connection is slow")
 	release()
 	p.waitFor(fine)
+
+	// A part that is first asked for without a connection is there, with its styles,
+	// when the connection is.
+	p.visit("/s/" + id + "/jobs")
+	p.waitFor(`!!document.querySelector(".jobs")`)
+	w.sever()
+	p.sees("Reconnecting")
+	p.click("Terminal")
+	p.sees("could not be loaded")
+	w.mend()
+	p.waitFor(fine)
+	p.sees("Connected")
+	p.waitFor(`getComputedStyle(document.querySelector(".xterm")).position === "relative"`)
+	p.click("Webhooks")
 
 	// There is none.
 	w.sever()

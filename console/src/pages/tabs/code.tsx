@@ -1,5 +1,4 @@
 import { type Signal, signal, useSignal } from "@preact/signals";
-import type { ComponentType } from "preact";
 import { useEffect } from "preact/hooks";
 import { api, decodeBase64, type Sandbox, type Schemas, send, stream, want } from "../../api/client";
 import { may } from "../../api/session";
@@ -8,8 +7,8 @@ import { plural, span } from "../../lib/format";
 import { label, stripANSI, Tail } from "../../lib/text";
 import { CopyAs } from "../../ui/dialog";
 import { attempt, remember, toast } from "../../ui/do";
-import type { EditorProps } from "../../ui/editor";
-import { Button, Failure, Loading, Menu } from "../../ui/kit";
+import { Button, Failure, Menu } from "../../ui/kit";
+import { Editor } from "../../ui/lazy";
 import { Rich } from "../../ui/rich";
 
 type Output = Schemas["CodeOutput"];
@@ -63,20 +62,8 @@ function notebook(sandbox: string): Signal<Cell[]> {
 export function CodeTab({ of: s }: { of: Sandbox }) {
   const cells = notebook(s.id);
   const contexts = useSignal<Schemas["CodeContext"][]>([]);
-  const Editor = useSignal<ComponentType<EditorProps> | undefined>(undefined);
-  const error = useSignal("");
   const last = useSignal<number>(cells.value[0]!.id);
 
-  useEffect(() => {
-    import("../../ui/editor").then(
-      (m) => {
-        Editor.value = m.default;
-      },
-      () => {
-        error.value = "The editor could not be loaded.";
-      },
-    );
-  }, []);
   const list = () => {
     want(api.GET("/v1/sandboxes/{sandbox}/contexts", { params: { path: { sandbox: s.id } } })).then(
       (l) => {
@@ -163,9 +150,6 @@ export function CodeTab({ of: s }: { of: Sandbox }) {
       "The interpreter is a new one",
     ).then(list);
 
-  if (error.value) return <Failure error={error.value} />;
-  const Cells = Editor.value;
-  if (!Cells) return <Loading />;
   return (
     <div class="notebook">
       <div class="notebook-bar">
@@ -265,7 +249,7 @@ export function CodeTab({ of: s }: { of: Sandbox }) {
                 }}
               />
             </div>
-            <Cells
+            <Editor
               cell
               name={c.language}
               text={c.code}
