@@ -191,7 +191,7 @@ func volumes(p *tab) {
 	p.accessible("new volume")
 	p.click("Create")
 	p.waitFor(`!document.querySelector("dialog") && document.querySelector("main tbody tr")?.innerText.includes("data")`)
-	p.click("Delete data")
+	p.click("Delete the volume data")
 	p.sees("Its files are gone then")
 	p.click("Delete")
 	p.sees("There is no volume")
