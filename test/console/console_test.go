@@ -1,11 +1,15 @@
 package console
 
 import (
+	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/chromedp"
 
 	"github.com/cove-sh/cove/internal/testing/covetest"
@@ -114,10 +118,46 @@ func files(p *tab, d *covetest.Daemon, id string) {
 		p.t.Errorf("the file is %q", got)
 	}
 	p.accessible("files")
+	dropFolders(p, d, id)
 	p.click("Changed since…")
 	p.sees("/workspace/answer.py")
 	p.waitFor(`document.querySelectorAll(".cm-mergeViewEditor").length === 2`)
 	p.accessible("changes")
+}
+
+// dropFolders drops a folder on the files, which comes with all that is in it, and one
+// that is too large, of which nothing comes.
+func dropFolders(p *tab, d *covetest.Daemon, id string) {
+	drop := func(dir string) {
+		data := &input.DragData{Items: []*input.DragDataItem{}, Files: []string{dir}, DragOperationsMask: 1}
+		for _, kind := range []input.DispatchDragEventType{input.DragEnter, input.DragOver, input.Drop} {
+			p.run(input.DispatchDragEvent(kind, 900, 500, data))
+		}
+	}
+	write := func(path string) {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, nil, 0o644)); err != nil {
+			p.t.Fatal(err)
+		}
+	}
+	dir := filepath.Join(p.t.TempDir(), "dropped")
+	write(filepath.Join(dir, "deep/file.txt"))
+	if err := os.MkdirAll(filepath.Join(dir, "none/at-all"), 0o755); err != nil {
+		p.t.Fatal(err)
+	}
+	drop(dir)
+	p.sees("1 file sent to /workspace")
+	if got := d.Sh(p.t, id, "find dropped | sort"); got != "dropped\ndropped/deep\ndropped/deep/file.txt\ndropped/none\ndropped/none/at-all\n" {
+		p.t.Errorf("of the folder came %q", got)
+	}
+	large := filepath.Join(p.t.TempDir(), "large")
+	for i := range 2001 {
+		write(filepath.Join(large, strconv.Itoa(i)))
+	}
+	drop(large)
+	p.sees("more than 2,000 files are too many")
+	if got := d.Sh(p.t, id, "ls -d large 2>&1 || true; rm -r dropped"); !strings.Contains(got, "No such file") {
+		p.t.Errorf("of a folder that is too large there is %q", got)
+	}
 }
 
 // attack is a page that looks for the console and for the server, and says by its height
