@@ -71,6 +71,14 @@ func TestConsole(t *testing.T) {
 			p.waitFor(`!document.body.innerText.includes("tries again")`)
 			p.click("Sandboxes")
 			p.sees(parent.Name)
+			writes := jobOutput(p, d, parent.ID, "restart")
+			writes("before")
+			p.waitFor(outputIs("before\n"))
+			if err := errors.Join(d.Stop(), d.Run(t.Context())); err != nil {
+				t.Fatal(err)
+			}
+			writes("after")
+			p.waitFor(outputIs("before\nafter\n"))
 		})
 		t.Run("sign out", func(t *testing.T) {
 			p.t = t

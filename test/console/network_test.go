@@ -116,6 +116,28 @@ func (w *wire) hold() (release func()) {
 	return sync.OnceFunc(func() { close(held) })
 }
 
+// jobOutput shows the output of a job that writes each line that it is given.
+func jobOutput(p *tab, d *covetest.Daemon, id, name string) (writes func(line string)) {
+	p.t.Helper()
+	pipe := "/tmp/" + name
+	d.Sh(p.t, id, "mkfifo "+pipe)
+	shell := "exec cat <>" + pipe
+	if _, err := d.Client.Exec(p.t.Context(), id, sandbox.ExecRequest{Shell: shell, Background: true}, nil); err != nil {
+		p.t.Fatal(err)
+	}
+	p.visit("/s/" + id + "/jobs")
+	p.click(shell)
+	return func(line string) {
+		p.t.Helper()
+		d.Sh(p.t, id, "echo "+line+" >"+pipe)
+	}
+}
+
+// outputIs is true when all that is shown of a job is text, and nothing is wrong.
+func outputIs(text string) string {
+	return `document.querySelector(".job-output pre").textContent === ` + quote(text) + ` && !document.querySelector(".job-output [role=alert]")`
+}
+
 // badNetwork uses the console by a slow connection, by one that stands still, and by
 // none: the page says so, and comes back by itself, with what has happened meanwhile.
 func badNetwork(t *testing.T, d *covetest.Daemon, chrome context.Context, id string) {
@@ -144,10 +166,17 @@ func badNetwork(t *testing.T, d *covetest.Daemon, chrome context.Context, id str
 	release()
 	p.waitFor(fine)
 
-	// A part that is first asked for without a connection is there, with its styles,
-	// when the connection is.
-	p.visit("/s/" + id + "/jobs")
-	p.waitFor(`!!document.querySelector(".jobs")`)
+	// What a job writes goes on where the connection broke. A part that is first asked
+	// for without a connection is there, with its styles, when the connection is.
+	writes := jobOutput(p, d, id, "wire")
+	writes("first")
+	p.waitFor(outputIs("first\n"))
+	w.sever()
+	p.sees("Reconnecting")
+	writes("second")
+	w.mend()
+	p.waitFor(fine)
+	p.waitFor(outputIs("first\nsecond\n"))
 	w.sever()
 	p.sees("Reconnecting")
 	p.click("Terminal")

@@ -1,6 +1,7 @@
 import { useComputed, useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
-import { api, decodeBase64, enc, type Job, pages, type Sandbox, stream, want } from "../../api/client";
+import { api, type Job, pages, type Sandbox, want } from "../../api/client";
+import { attach, attachPath } from "../../api/follow";
 import { calls } from "../../lib/calls";
 import { at, bytes, clock, span } from "../../lib/format";
 import { commandLine, label, stripANSI, Tail } from "../../lib/text";
@@ -227,7 +228,7 @@ function Output({ of: s, job, close }: { of: Sandbox; job: Job; close: () => voi
   useEffect(() => {
     const stop = new AbortController();
     const tail = new Tail();
-    const decoder = new TextDecoder();
+    const decoders = { stdout: new TextDecoder(), stderr: new TextDecoder() };
     let waiting = 0;
     const show = () => {
       waiting = 0;
@@ -239,17 +240,15 @@ function Output({ of: s, job, close }: { of: Sandbox; job: Job; close: () => voi
           el.scrollTop = el.scrollHeight;
         });
     };
-    stream<{ data?: string }>(
-      "GET",
-      `/v1/sandboxes/${enc(s.id)}/jobs/${enc(job.id)}/attach`,
-      undefined,
-      (line) => {
-        if (line.data) tail.add(decoder.decode(decodeBase64(line.data), { stream: true }));
+    void attach(stop.signal, s.id, job.id, {
+      output: (data, missing, name) => {
+        if (missing) tail.add(`\n… ${bytes(missing)} were not kept\n`);
+        tail.add(decoders[name].decode(data, { stream: true }));
         waiting ||= window.setTimeout(show, 100);
       },
-      stop.signal,
-    ).catch((err: Error) => {
-      if (!stop.signal.aborted) error.value = err.message;
+      trouble: (why) => {
+        error.value = why;
+      },
     });
     return () => {
       stop.abort();
@@ -265,7 +264,7 @@ function Output({ of: s, job, close }: { of: Sandbox; job: Job; close: () => voi
             title: "Follow a job",
             scope: "sandboxes:read",
             method: "GET",
-            path: `/v1/sandboxes/${enc(s.id)}/jobs/${enc(job.id)}/attach`,
+            path: attachPath(s.id, job.id),
             cli: `cove logs ${s.id} ${job.id} -f`,
             mcp: { tool: "job_get", arguments: { sandbox: s.id, job_id: job.id } },
             go: `job, err := c.Attach(ctx, ${JSON.stringify(s.id)}, ${JSON.stringify(job.id)}, sandbox.AttachRequest{}, sink)`,
