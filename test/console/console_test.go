@@ -196,10 +196,7 @@ type("Page", (), {"_repr_html_": lambda self: page})()`, false)
 	}
 	p.accessible("code")
 	// A cell goes on while another part of the sandbox is shown.
-	p.waitFor(`document.querySelectorAll(".cell .cm-content").length === 2`)
-	p.run(chromedp.Evaluate(`document.querySelectorAll(".cell .cm-content")[1].focus()`, nil))
-	p.types(`import os, time; [time.sleep(0.05) for _ in iter(lambda: os.path.exists("/tmp/go"), True)]; print("went " + "on")`, false)
-	p.run(chromedp.Evaluate(`document.querySelectorAll(".cell")[1].querySelector("[aria-label=Run]").click()`, nil))
+	runCell(p, 1, `import os, time; [time.sleep(0.05) for _ in iter(lambda: os.path.exists("/tmp/go"), True)]; print("went " + "on")`)
 	p.waitFor(`!!document.querySelector(".cell.running")`)
 	p.click("Metrics")
 	p.waitFor(`!document.querySelector(".notebook")`)
@@ -207,6 +204,15 @@ type("Page", (), {"_repr_html_": lambda self: page})()`, false)
 	p.click("Code")
 	p.sees("went on")
 	p.waitFor(`!document.querySelector(".cell.running")`)
+}
+
+// runCell puts code into the last cell of a notebook, which is number n from 0, and runs it.
+func runCell(p *tab, n int, code string) {
+	p.t.Helper()
+	p.waitFor(fmt.Sprintf(`document.querySelectorAll(".cell .cm-content").length === %d`, n+1))
+	p.eval(fmt.Sprintf(`document.querySelectorAll(".cell .cm-content")[%d].focus()`, n), nil)
+	p.types(code, false)
+	p.eval(fmt.Sprintf(`document.querySelectorAll(".cell")[%d].querySelector("[aria-label=Run]").click()`, n), nil)
 }
 
 func networkLog(p *tab, d *covetest.Daemon, id string) {

@@ -185,6 +185,7 @@ func badNetwork(t *testing.T, d *covetest.Daemon, chrome context.Context, id str
 	p.waitFor(fine)
 	p.sees("Connected")
 	p.waitFor(`getComputedStyle(document.querySelector(".xterm")).position === "relative"`)
+	lostCell(p, w, d, id)
 	p.click("Webhooks")
 
 	// There is none.
@@ -212,4 +213,21 @@ func badNetwork(t *testing.T, d *covetest.Daemon, chrome context.Context, id str
 	p.waitFor(`!document.querySelector("main [role=alert]") && !document.querySelector("main .loading")`)
 	p.click("Sandboxes")
 	p.sees("meanwhile")
+}
+
+// lostCell runs a cell whose connection breaks: it says so, keeps what it wrote, and can
+// be run again.
+func lostCell(p *tab, w *wire, d *covetest.Daemon, id string) {
+	p.click("Code")
+	runCell(p, 0, `import os, time; print("it " + "began"); [time.sleep(0.05) for _ in iter(lambda: os.path.exists("/tmp/again"), True)]; print("it " + "ended")`)
+	p.sees("it began")
+	w.sever()
+	p.sees("The connection was lost before the end, which interrupts the code")
+	p.sees("it began")
+	w.mend()
+	p.waitFor(`!document.querySelector(".trouble")`)
+	d.Sh(p.t, id, "touch /tmp/again")
+	p.click("Run")
+	p.sees("it ended")
+	p.waitFor(`!document.querySelector(".cell.running, .cell [role=alert]")`)
 }

@@ -133,7 +133,11 @@ export async function stream<T>(
     await sink(value);
     if (signal?.aborted) return;
   }
-  if (!ended && !signal?.aborted) throw new ApiError(0, "unavailable", "The connection was lost before the end.");
+  if (!ended && !signal?.aborted) throw lost();
+}
+
+function lost(): ApiError {
+  return new ApiError(0, "unavailable", "The connection was lost before the end.");
 }
 
 /** The longest line that is read: more than the server sends of one value. */
@@ -145,7 +149,9 @@ export async function* lines(response: Response): AsyncGenerator<string> {
   let rest = "";
   try {
     for (;;) {
-      const { done, value } = await reader.read();
+      const { done, value } = await reader.read().catch(() => {
+        throw lost();
+      });
       if (done) break;
       rest += value;
       let at = rest.indexOf("\n");

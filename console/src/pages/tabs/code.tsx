@@ -1,6 +1,6 @@
 import { type Signal, signal, useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
-import { api, decodeBase64, type Sandbox, type Schemas, send, stream, want } from "../../api/client";
+import { ApiError, api, decodeBase64, type Sandbox, type Schemas, send, stream, want } from "../../api/client";
 import { may } from "../../api/session";
 import { calls } from "../../lib/calls";
 import { plural, span } from "../../lib/format";
@@ -38,6 +38,9 @@ const LANGUAGES = ["python", "javascript", "typescript", "bash", "go"];
 /** The most that is kept of what one cell writes. */
 const MAX_CELL = 100_000;
 const MAX_OUTPUTS = 50;
+/** A run cannot be gone back to: its interpreter is interrupted when nobody hears it. */
+const LOST =
+  "The connection was lost before the end, which interrupts the code. What it did until then stays. Run the cell again.";
 
 let ids = 0;
 /** Notebooks last as long as the page: another tab of a sandbox loses nothing, and what a cell that still runs writes is there when one comes back. */
@@ -77,9 +80,10 @@ export function CodeTab({ of: s }: { of: Sandbox }) {
   const change = (id: number, by: Partial<Cell>) => {
     cells.value = cells.value.map((c) => (c.id === id ? { ...c, ...by } : c));
   };
-  const run = async (id: number) => {
+  /** run runs a cell, and reports whether the code came to an end. */
+  const run = async (id: number): Promise<boolean> => {
     const cell = cells.value.find((c) => c.id === id);
-    if (!cell || cell.running || !cell.code.trim() || !may("sandboxes:write")) return;
+    if (!cell || cell.running || !cell.code.trim() || !may("sandboxes:write")) return false;
     if (cells.value.at(-1)!.id === id) {
       const next = fresh(cell.language, cell.context);
       cells.value = [...cells.value, next];
@@ -101,6 +105,7 @@ export function CodeTab({ of: s }: { of: Sandbox }) {
       change(id, { stdout: cutNote(out), stderr: cutNote(err), outputs });
     };
     const stop = new AbortController();
+    let ended = false;
     running.set(id, stop);
     try {
       await stream<Line>(
@@ -119,9 +124,10 @@ export function CodeTab({ of: s }: { of: Sandbox }) {
         },
         stop.signal,
       );
+      ended = true;
       remember(call);
     } catch (e) {
-      if (!stop.signal.aborted) change(id, { error: (e as Error).message });
+      if (!stop.signal.aborted) change(id, { error: e instanceof ApiError && !e.status ? LOST : (e as Error).message });
       remember(call, true);
     }
     clearTimeout(waiting);
@@ -129,6 +135,7 @@ export function CodeTab({ of: s }: { of: Sandbox }) {
     change(id, { running: false });
     running.delete(id);
     list();
+    return ended;
   };
   const interrupt = (cell: Cell) =>
     send(
@@ -173,7 +180,7 @@ export function CodeTab({ of: s }: { of: Sandbox }) {
           icon="play"
           scope="sandboxes:write"
           onClick={async () => {
-            for (const c of [...cells.value]) if (c.code.trim()) await run(c.id);
+            for (const c of [...cells.value]) if (c.code.trim() && !(await run(c.id))) break;
           }}
         >
           Run all
