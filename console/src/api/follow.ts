@@ -56,9 +56,15 @@ export function attachPath(sandbox: string, job: string): string {
   return `/v1/sandboxes/${enc(sandbox)}/jobs/${enc(job)}/attach`;
 }
 
-/** attach follows the output of a job from its beginning, and goes on where a connection broke. */
-export function attach(stop: AbortSignal, sandbox: string, job: string, to: Attached): Promise<void> {
-  const next = { stdout: 0, stderr: 0 };
+/** attach follows the output of a job from its beginning, or so many bytes after it, and goes on where a connection broke. */
+export function attach(
+  stop: AbortSignal,
+  sandbox: string,
+  job: string,
+  to: Attached,
+  from = { stdout: 0, stderr: 0 },
+): Promise<void> {
+  const next = { ...from };
   return follow<{ stream?: string; data?: string; offset?: number }>(stop, {
     ...to,
     begin: () => `${attachPath(sandbox, job)}?stdout_offset=${next.stdout}&stderr_offset=${next.stderr}`,
@@ -66,9 +72,9 @@ export function attach(stop: AbortSignal, sandbox: string, job: string, to: Atta
       if (line.data) {
         const name = line.stream === "stderr" ? "stderr" : "stdout";
         const data = decodeBase64(line.data);
-        const from = line.offset ?? next[name];
-        const missing = from - next[name];
-        next[name] = from + data.length;
+        const at = line.offset ?? next[name];
+        const missing = at - next[name];
+        next[name] = at + data.length;
         await to.output(data, missing, name);
       }
       if (line.final) to.ended?.();

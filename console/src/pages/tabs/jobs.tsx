@@ -1,7 +1,7 @@
 import { useComputed, useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 import { api, type Job, pages, type Sandbox, want } from "../../api/client";
-import { attach, attachPath } from "../../api/follow";
+import { type Attached, attach, attachPath } from "../../api/follow";
 import { calls } from "../../lib/calls";
 import { at, bytes, clock, span } from "../../lib/format";
 import { commandLine, label, stripANSI, Tail } from "../../lib/text";
@@ -219,6 +219,9 @@ export function JobsTab({ of: s }: { of: Sandbox }) {
   );
 }
 
+/** How much of each stream of a job is read that was there before, in bytes: of long output only the end is shown. */
+const BEFORE = 1 << 20;
+
 /** Output follows what a job writes; only the end of a long one is kept here. */
 function Output({ of: s, job, close }: { of: Sandbox; job: Job; close: () => void }) {
   const text = useSignal("");
@@ -228,19 +231,20 @@ function Output({ of: s, job, close }: { of: Sandbox; job: Job; close: () => voi
   useEffect(() => {
     const stop = new AbortController();
     const tail = new Tail();
+    const from = { stdout: Math.max(0, job.stdout_bytes - BEFORE), stderr: Math.max(0, job.stderr_bytes - BEFORE) };
     const decoders = { stdout: new TextDecoder(), stderr: new TextDecoder() };
     let waiting = 0;
     const show = () => {
       waiting = 0;
       text.value = stripANSI(tail.text);
-      cut.value = tail.cut;
+      cut.value = from.stdout + from.stderr + tail.cut;
       const el = box.current;
       if (el && el.scrollHeight - el.scrollTop - el.clientHeight < 60)
         requestAnimationFrame(() => {
           el.scrollTop = el.scrollHeight;
         });
     };
-    void attach(stop.signal, s.id, job.id, {
+    const to: Attached = {
       output: (data, missing, name) => {
         if (missing) tail.add(`\n… ${bytes(missing)} were not kept\n`);
         tail.add(decoders[name].decode(data, { stream: true }));
@@ -249,7 +253,8 @@ function Output({ of: s, job, close }: { of: Sandbox; job: Job; close: () => voi
       trouble: (why) => {
         error.value = why;
       },
-    });
+    };
+    void attach(stop.signal, s.id, job.id, to, from);
     return () => {
       stop.abort();
       clearTimeout(waiting);
@@ -275,7 +280,7 @@ function Output({ of: s, job, close }: { of: Sandbox; job: Job; close: () => voi
       </div>
       {error.value && <Failure error={error.value} />}
       <pre class="out" ref={box} tabIndex={0}>
-        {cut.value > 0 && <em>{`… ${cut.value.toLocaleString("en")} characters before this are not shown\n`}</em>}
+        {cut.value > 0 && <em>{`… at least ${cut.value.toLocaleString("en")} bytes before this are not shown\n`}</em>}
         {text.value || (job.state === "running" ? "It has written nothing yet." : "It wrote nothing.")}
       </pre>
     </section>
