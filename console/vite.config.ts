@@ -33,6 +33,8 @@ export default defineConfig({
     emptyOutDir: true,
     target: "es2022",
     cssTarget: "esnext",
+    // A part that is asked for again without its styles would stay without: styles that failed are not loaded again.
+    cssCodeSplit: false,
     assetsInlineLimit: 0,
     chunkSizeWarningLimit: 900,
     license: { fileName: "licences.txt" },

@@ -1,8 +1,7 @@
 import { useComputed, useSignal, useSignalEffect } from "@preact/signals";
-import type { ComponentType, JSX } from "preact";
 import { useEffect } from "preact/hooks";
 import { Link, Route, Router, Switch, useLocation } from "wouter-preact";
-import { late, timed } from "./api/client";
+import { late } from "./api/client";
 import { session } from "./api/session";
 import { clock } from "./lib/format";
 import { label } from "./lib/text";
@@ -15,36 +14,10 @@ import { CallForms, Confirm, CopyAs, Dialog } from "./ui/dialog";
 import { dismiss, leave, recent, toasts } from "./ui/do";
 import { Icon, Logo } from "./ui/icons";
 import { listen, useKeys } from "./ui/keys";
-import { Button, Empty, Failure, Loading } from "./ui/kit";
+import { Button, Empty } from "./ui/kit";
+import { lazy } from "./ui/lazy";
 import { Help, Palette, paletteOpen } from "./ui/palette";
 import { isDark, theme } from "./ui/theme";
-
-/** lazy makes a page that is loaded when it is first shown. */
-function lazy<P extends object>(load: () => Promise<ComponentType<P>>): (props: P) => JSX.Element {
-  let loadedPage: ComponentType<P> | undefined;
-  return function Lazy(props: P) {
-    const ready = useSignal(!!loadedPage);
-    const error = useSignal("");
-    // A part that is asked for while there is no connection is asked for again when there is one.
-    const connected = connection.value === "events";
-    useEffect(() => {
-      if (loadedPage) return;
-      timed(load()).then(
-        (c) => {
-          loadedPage = c;
-          ready.value = true;
-          error.value = "";
-        },
-        () => {
-          error.value = "This part of the console could not be loaded. If the server was updated, reload the page.";
-        },
-      );
-    }, [connected]);
-    if (error.value) return <Failure error={error.value} again={() => location.reload()} />;
-    const Page = loadedPage;
-    return ready.value && Page ? <Page {...props} /> : <Loading />;
-  };
-}
 
 const SandboxPage = lazy(() => import("./pages/sandbox").then((m) => m.SandboxPage));
 const ApprovalsPage = lazy(() => import("./pages/approvals").then((m) => m.ApprovalsPage));

@@ -260,6 +260,7 @@ func (p *tab) picture(name string) {
 	if os.Getenv("COVE_CONSOLE_PICTURES") != "1" {
 		return
 	}
+	p.waitFor(`![...document.querySelectorAll(".loading")].some((e) => e.checkVisibility())`)
 	root, err := covetest.Root()
 	needs.NoError(p.t, err)
 	var png []byte

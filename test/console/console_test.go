@@ -1,19 +1,20 @@
 package console
 
 import (
+	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/chromedp"
 
 	"github.com/cove-sh/cove/internal/testing/covetest"
 	"github.com/cove-sh/cove/sandbox"
 )
-
-// hostile is a name as an attacker would write one: where it is ever taken for markup, it says so.
-const hostile = `<img src=x onerror="window.owned=1">"'${1}` + "\u202egnp.exe"
 
 // The whole way of somebody who has just installed Cove: sign in, make a sandbox by one
 // click, use it, fork it, see what differs, and merge.
@@ -44,10 +45,11 @@ func TestConsole(t *testing.T) {
 		t.Run("approvals", func(t *testing.T) { p.t = t; approvals(p, d) })
 		t.Run("volumes", func(t *testing.T) { p.t = t; volumes(p) })
 		t.Run("hostile names", func(t *testing.T) { p.t = t; hostileNames(p, d) })
+		t.Run("long output", func(t *testing.T) { p.t = t; longOutput(p, d, parent.ID) })
 		t.Run("read-only key", func(t *testing.T) { readOnly(signInWith(t, d, chrome, sandbox.ScopeSandboxesRead), d, parent.ID) })
 		t.Run("every page", func(t *testing.T) { p.t = t; everyPage(p, parent.ID) })
 		t.Run("webhooks", func(t *testing.T) { p.t = t; webhooks(p, d) })
-		t.Run("bad network", func(t *testing.T) { badNetwork(t, d, chrome) })
+		t.Run("bad network", func(t *testing.T) { badNetwork(t, d, chrome, parent.ID) })
 		t.Run("server restarts", func(t *testing.T) {
 			p.t = t
 			p.visit("/approvals")
@@ -67,6 +69,14 @@ func TestConsole(t *testing.T) {
 			p.waitFor(`!document.body.innerText.includes("tries again")`)
 			p.click("Sandboxes")
 			p.sees(parent.Name)
+			writes := jobOutput(p, d, parent.ID, "restart")
+			writes("before")
+			p.waitFor(outputIs("before\n"))
+			if err := errors.Join(d.Stop(), d.Run(t.Context())); err != nil {
+				t.Fatal(err)
+			}
+			writes("after")
+			p.waitFor(outputIs("before\nafter\n"))
 		})
 		t.Run("sign out", func(t *testing.T) {
 			p.t = t
@@ -81,12 +91,19 @@ func TestConsole(t *testing.T) {
 	}, "--listen", "127.0.0.1:0", "--webhooks-allow-private")
 }
 
+// said is true when a line of the terminal is text.
+func said(text string) string {
+	return fmt.Sprintf(`[...document.querySelectorAll(".xterm-rows > div")].some((r) => r.textContent.trim() === %s)`, quote(text))
+}
+
+// prompted is true when a shell asks for a line in the terminal: what is typed before may
+// be lost.
+const prompted = `[...document.querySelectorAll(".xterm-rows > div")].some((r) => r.textContent.trim().endsWith("$"))`
+
 func terminal(p *tab, id string) {
 	p.visit("/s/" + id + "/terminal")
 	p.sees("Connected")
-	said := func(text string) string {
-		return fmt.Sprintf(`[...document.querySelectorAll(".xterm-rows > div")].some((r) => r.textContent.trim() === %s)`, quote(text))
-	}
+	p.waitFor(prompted)
 	p.types("echo $((6*7))-term", true)
 	p.waitFor(said("42-term"))
 	p.picture("terminal")
@@ -114,10 +131,46 @@ func files(p *tab, d *covetest.Daemon, id string) {
 		p.t.Errorf("the file is %q", got)
 	}
 	p.accessible("files")
+	dropFolders(p, d, id)
 	p.click("Changed since…")
 	p.sees("/workspace/answer.py")
 	p.waitFor(`document.querySelectorAll(".cm-mergeViewEditor").length === 2`)
 	p.accessible("changes")
+}
+
+// dropFolders drops a folder on the files, which comes with all that is in it, and one
+// that is too large, of which nothing comes.
+func dropFolders(p *tab, d *covetest.Daemon, id string) {
+	drop := func(dir string) {
+		data := &input.DragData{Items: []*input.DragDataItem{}, Files: []string{dir}, DragOperationsMask: 1}
+		for _, kind := range []input.DispatchDragEventType{input.DragEnter, input.DragOver, input.Drop} {
+			p.run(input.DispatchDragEvent(kind, 900, 500, data))
+		}
+	}
+	write := func(path string) {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, nil, 0o644)); err != nil {
+			p.t.Fatal(err)
+		}
+	}
+	dir := filepath.Join(p.t.TempDir(), "dropped")
+	write(filepath.Join(dir, "deep/file.txt"))
+	if err := os.MkdirAll(filepath.Join(dir, "none/at-all"), 0o755); err != nil {
+		p.t.Fatal(err)
+	}
+	drop(dir)
+	p.sees("1 file sent to /workspace")
+	if got := d.Sh(p.t, id, "find dropped | sort"); got != "dropped\ndropped/deep\ndropped/deep/file.txt\ndropped/none\ndropped/none/at-all\n" {
+		p.t.Errorf("of the folder came %q", got)
+	}
+	large := filepath.Join(p.t.TempDir(), "large")
+	for i := range 2001 {
+		write(filepath.Join(large, strconv.Itoa(i)))
+	}
+	drop(large)
+	p.sees("more than 2,000 files are too many")
+	if got := d.Sh(p.t, id, "ls -d large 2>&1 || true; rm -r dropped"); !strings.Contains(got, "No such file") {
+		p.t.Errorf("of a folder that is too large there is %q", got)
+	}
 }
 
 // attack is a page that looks for the console and for the server, and says by its height
@@ -147,11 +200,9 @@ type("Page", (), {"_repr_html_": lambda self: page})()`, false)
 		p.t.Errorf("the frame may %q", frame)
 	}
 	p.accessible("code")
+	svgOutput(p)
 	// A cell goes on while another part of the sandbox is shown.
-	p.waitFor(`document.querySelectorAll(".cell .cm-content").length === 2`)
-	p.run(chromedp.Evaluate(`document.querySelectorAll(".cell .cm-content")[1].focus()`, nil))
-	p.types(`import os, time; [time.sleep(0.05) for _ in iter(lambda: os.path.exists("/tmp/go"), True)]; print("went " + "on")`, false)
-	p.run(chromedp.Evaluate(`document.querySelectorAll(".cell")[1].querySelector("[aria-label=Run]").click()`, nil))
+	runCell(p, 2, `import os, time; [time.sleep(0.05) for _ in iter(lambda: os.path.exists("/tmp/go"), True)]; print("went " + "on")`)
 	p.waitFor(`!!document.querySelector(".cell.running")`)
 	p.click("Metrics")
 	p.waitFor(`!document.querySelector(".notebook")`)
@@ -159,6 +210,15 @@ type("Page", (), {"_repr_html_": lambda self: page})()`, false)
 	p.click("Code")
 	p.sees("went on")
 	p.waitFor(`!document.querySelector(".cell.running")`)
+}
+
+// runCell puts code into the last cell of a notebook, which is number n from 0, and runs it.
+func runCell(p *tab, n int, code string) {
+	p.t.Helper()
+	p.waitFor(fmt.Sprintf(`document.querySelectorAll(".cell .cm-content").length === %d`, n+1))
+	p.eval(fmt.Sprintf(`document.querySelectorAll(".cell .cm-content")[%d].focus()`, n), nil)
+	p.types(code, false)
+	p.eval(fmt.Sprintf(`document.querySelectorAll(".cell")[%d].querySelector("[aria-label=Run]").click()`, n), nil)
 }
 
 func networkLog(p *tab, d *covetest.Daemon, id string) {
@@ -191,45 +251,10 @@ func volumes(p *tab) {
 	p.accessible("new volume")
 	p.click("Create")
 	p.waitFor(`!document.querySelector("dialog") && document.querySelector("main tbody tr")?.innerText.includes("data")`)
-	p.click("Delete data")
+	p.click("Delete the volume data")
 	p.sees("Its files are gone then")
 	p.click("Delete")
 	p.sees("There is no volume")
-}
-
-func hostileNames(p *tab, d *covetest.Daemon) {
-	s := d.Create(p.t, sandbox.CreateRequest{Name: "hostile", Metadata: map[string]string{"note": hostile}})
-	if _, err := d.Client.CreateSnapshot(p.t.Context(), s.ID, sandbox.CreateSnapshotRequest{Label: hostile, Kind: sandbox.SnapshotFiles}); err != nil {
-		p.t.Fatal(err)
-	}
-	d.Sh(p.t, s.ID, `touch '<img src=x onerror="window.owned=1">.png' "$(printf 'a\342\200\256gnp.exe')"; printf '\033]0;<img src=x onerror=window.owned=1>\007\033[2J%s' '<script>window.owned=1</script>' > out; head -c 3000000 /dev/urandom | base64 > flood`)
-	job, err := d.Client.Exec(p.t.Context(), s.ID, sandbox.ExecRequest{Shell: "cat out flood flood flood", Background: true}, nil)
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	p.visit("/")
-	p.waitFor(`(() => { const r = [...document.querySelectorAll(".tree-row")].find((e) => e.innerText.includes("hostile")); r?.click(); return !!r })()`)
-	p.sees(`<img src=x onerror="window.owned=1">`)
-	p.visit("/s/" + s.ID + "/files")
-	p.sees(`<img src=x`)
-	p.sees(`a\u202egnp.exe`)
-	p.visit("/s/" + s.ID + "/history")
-	p.sees(`<img src=x`)
-	p.visit("/s/" + s.ID + "/jobs")
-	p.click("cat out flood flood flood")
-	p.sees("characters before this are not shown")
-	var length int
-	p.eval(`document.querySelector(".job-output pre").textContent.length`, &length)
-	if length > 250_000 {
-		p.t.Errorf("of job %s, %d characters are in the page", job.ID, length)
-	}
-	p.visit("/s/" + s.ID + "/settings")
-	p.waitFor(`[...document.querySelectorAll("input")].some((e) => e.value.includes("<img src=x"))`)
-	var owned bool
-	p.eval(`window.owned === 1 || !!document.querySelector("img[src=x]")`, &owned)
-	if owned {
-		p.t.Error("a name has run")
-	}
 }
 
 func readOnly(p *tab, d *covetest.Daemon, id string) {

@@ -185,12 +185,12 @@ func (p *tab) requests() *atomic.Int64 {
 // heap is what the page's scripts keep, in bytes.
 func (p *tab) heap() int {
 	p.t.Helper()
-	var used float64
+	var used, buffers float64
 	p.run(heapprofiler.CollectGarbage(), chromedp.ActionFunc(func(ctx context.Context) (err error) {
-		used, _, _, _, err = runtime.GetHeapUsage().Do(ctx)
+		used, _, _, buffers, err = runtime.GetHeapUsage().Do(ctx)
 		return err
 	}))
-	return int(used)
+	return int(used + buffers)
 }
 
 // drawn fails the test if the page draws more than what is seen.

@@ -116,9 +116,31 @@ func (w *wire) hold() (release func()) {
 	return sync.OnceFunc(func() { close(held) })
 }
 
+// jobOutput shows the output of a job that writes each line that it is given.
+func jobOutput(p *tab, d *covetest.Daemon, id, name string) (writes func(line string)) {
+	p.t.Helper()
+	pipe := "/tmp/" + name
+	d.Sh(p.t, id, "mkfifo "+pipe)
+	shell := "exec cat <>" + pipe
+	if _, err := d.Client.Exec(p.t.Context(), id, sandbox.ExecRequest{Shell: shell, Background: true}, nil); err != nil {
+		p.t.Fatal(err)
+	}
+	p.visit("/s/" + id + "/jobs")
+	p.click(shell)
+	return func(line string) {
+		p.t.Helper()
+		d.Sh(p.t, id, "echo "+line+" >"+pipe)
+	}
+}
+
+// outputIs is true when all that is shown of a job is text, and nothing is wrong.
+func outputIs(text string) string {
+	return `document.querySelector(".job-output pre").textContent === ` + quote(text) + ` && !document.querySelector(".job-output [role=alert]")`
+}
+
 // badNetwork uses the console by a slow connection, by one that stands still, and by
 // none: the page says so, and comes back by itself, with what has happened meanwhile.
-func badNetwork(t *testing.T, d *covetest.Daemon, chrome context.Context) {
+func badNetwork(t *testing.T, d *covetest.Daemon, chrome context.Context, id string) {
 	w := startWire(t, d.URL)
 	p := signInAt(t, d, chrome, w.url)
 	p.waitFor(`document.querySelectorAll(".tree-row").length > 1`)
@@ -143,6 +165,28 @@ func badNetwork(t *testing.T, d *covetest.Daemon, chrome context.Context) {
 	p.sees("The connection is slow")
 	release()
 	p.waitFor(fine)
+
+	// What a job writes goes on where the connection broke. A part that is first asked
+	// for without a connection is there, with its styles, when the connection is.
+	writes := jobOutput(p, d, id, "wire")
+	writes("first")
+	p.waitFor(outputIs("first\n"))
+	w.sever()
+	p.sees("Reconnecting")
+	writes("second")
+	w.mend()
+	p.waitFor(fine)
+	p.waitFor(outputIs("first\nsecond\n"))
+	w.sever()
+	p.sees("Reconnecting")
+	p.click("Terminal")
+	p.sees("could not be loaded")
+	w.mend()
+	p.waitFor(fine)
+	p.sees("Connected")
+	p.waitFor(`getComputedStyle(document.querySelector(".xterm")).position === "relative"`)
+	lostCell(p, w, d, id)
+	p.click("Webhooks")
 
 	// There is none.
 	w.sever()
@@ -169,4 +213,21 @@ func badNetwork(t *testing.T, d *covetest.Daemon, chrome context.Context) {
 	p.waitFor(`!document.querySelector("main [role=alert]") && !document.querySelector("main .loading")`)
 	p.click("Sandboxes")
 	p.sees("meanwhile")
+}
+
+// lostCell runs a cell whose connection breaks: it says so, keeps what it wrote, and can
+// be run again.
+func lostCell(p *tab, w *wire, d *covetest.Daemon, id string) {
+	p.click("Code")
+	runCell(p, 0, `import os, time; print("it " + "began"); [time.sleep(0.05) for _ in iter(lambda: os.path.exists("/tmp/again"), True)]; print("it " + "ended")`)
+	p.sees("it began")
+	w.sever()
+	p.sees("The connection was lost before the end, which interrupts the code")
+	p.sees("it began")
+	w.mend()
+	p.waitFor(`!document.querySelector(".trouble")`)
+	d.Sh(p.t, id, "touch /tmp/again")
+	p.click("Run")
+	p.sees("it ended")
+	p.waitFor(`!document.querySelector(".cell.running, .cell [role=alert]")`)
 }

@@ -110,17 +110,17 @@ export async function pages<T>(
 }
 
 /** The end of a line of a stream. */
-interface End {
+export interface End {
   final?: boolean;
   error?: Schemas["LineError"];
 }
 
-/** stream reads the JSON lines of an answer, and throws the error that ends them. */
+/** stream reads the JSON lines of an answer, none before the sink is done with the last, and throws the error that ends them. */
 export async function stream<T>(
   method: string,
   path: string,
   body: unknown,
-  sink: (line: T & End) => void,
+  sink: (line: T & End) => void | Promise<void>,
   signal?: AbortSignal,
 ): Promise<void> {
   const response = await send(method, path, body, { headers: { Accept: "application/x-ndjson" }, signal });
@@ -130,9 +130,14 @@ export async function stream<T>(
     const value = JSON.parse(line) as T & End;
     if (value.error) throw new ApiError(200, value.error.code ?? "internal", value.error.message ?? "The stream broke off.");
     ended ||= value.final === true;
-    sink(value);
+    await sink(value);
+    if (signal?.aborted) return;
   }
-  if (!ended && !signal?.aborted) throw new ApiError(0, "unavailable", "The connection was lost before the end.");
+  if (!ended && !signal?.aborted) throw lost();
+}
+
+function lost(): ApiError {
+  return new ApiError(0, "unavailable", "The connection was lost before the end.");
 }
 
 /** The longest line that is read: more than the server sends of one value. */
@@ -144,7 +149,9 @@ export async function* lines(response: Response): AsyncGenerator<string> {
   let rest = "";
   try {
     for (;;) {
-      const { done, value } = await reader.read();
+      const { done, value } = await reader.read().catch(() => {
+        throw lost();
+      });
       if (done) break;
       rest += value;
       let at = rest.indexOf("\n");

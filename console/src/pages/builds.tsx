@@ -1,7 +1,8 @@
 // Building a template: what it is built from, and the log.
 import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
-import { type Build, enc, type Schemas, stream } from "../api/client";
+import { type Build, enc, type Schemas } from "../api/client";
+import { follow } from "../api/follow";
 import { label, stripANSI, Tail } from "../lib/text";
 import { ActionDialog, CopyAs, Dialog } from "../ui/dialog";
 import { attempt, toast } from "../ui/do";
@@ -67,19 +68,22 @@ export function Follow({ id, build, close }: { id: string; build?: Build; close:
   const box = useRef<HTMLPreElement>(null);
   useEffect(() => {
     const stop = new AbortController();
-    const tail = new Tail();
+    let tail: Tail;
     let waiting = 0;
-    let last = "";
+    let last: string;
     const show = () => {
       waiting = 0;
       text.value = stripANSI(tail.text);
       requestAnimationFrame(() => box.current?.scrollTo(0, box.current.scrollHeight));
     };
-    stream<{ step?: string; fraction?: number; log?: string; build?: Build }>(
-      "GET",
-      `/v1/builds/${enc(id)}/events`,
-      undefined,
-      (line) => {
+    void follow<{ step?: string; fraction?: number; log?: string; build?: Build }>(stop.signal, {
+      // Each connection tells all from the beginning. What is shown stays until it does.
+      begin: () => {
+        tail = new Tail();
+        last = "";
+        return `/v1/builds/${enc(id)}/events`;
+      },
+      line: (line) => {
         if (line.step && line.step !== last) {
           last = line.step;
           tail.add(`\n› ${line.step}\n`);
@@ -93,9 +97,9 @@ export function Follow({ id, build, close }: { id: string; build?: Build; close:
         };
         waiting ||= window.setTimeout(show, 100);
       },
-      stop.signal,
-    ).catch((err: Error) => {
-      if (!stop.signal.aborted) error.value = err.message;
+      trouble: (why) => {
+        error.value = why;
+      },
     });
     return () => {
       stop.abort();

@@ -1,11 +1,11 @@
 // The paths that both sides of a merge have changed: what each side has there, and whose version is kept.
 import { type Signal, useSignal } from "@preact/signals";
-import type { ComponentType } from "preact";
 import { useEffect } from "preact/hooks";
 import { ApiError, api, enc, type Sandbox, type Schemas, send, want } from "../api/client";
 import { bytes } from "../lib/format";
 import { isBinary, label } from "../lib/text";
 import { Button, Failure, Loading, Rows } from "../ui/kit";
+import { SideBySide } from "../ui/lazy";
 
 export type Side = "ours" | "theirs";
 type Conflict = Schemas["Conflict"];
@@ -129,18 +129,11 @@ function Versions({
 }) {
   const both = useSignal<Record<Side, Version> | undefined>(undefined);
   const error = useSignal("");
-  const View = useSignal<ComponentType<{ name: string; before: string; after: string }> | undefined>(undefined);
   useEffect(() => {
     const stop = new AbortController();
-    Promise.all([
-      versionOf(parent.id, c.path, stop.signal),
-      versionOf(winner.id, c.path, stop.signal),
-      import("../ui/editor"),
-    ]).then(
-      ([ours, theirs, { SideBySide }]) => {
-        if (stop.signal.aborted) return;
-        View.value = SideBySide;
-        both.value = { ours, theirs };
+    Promise.all([versionOf(parent.id, c.path, stop.signal), versionOf(winner.id, c.path, stop.signal)]).then(
+      ([ours, theirs]) => {
+        if (!stop.signal.aborted) both.value = { ours, theirs };
       },
       (err: Error) => {
         if (!stop.signal.aborted) error.value = err.message;
@@ -149,8 +142,7 @@ function Versions({
     return () => stop.abort();
   }, [c.path, parent.id, winner.id]);
   if (error.value) return <Failure error={error.value} />;
-  const Shown = View.value;
-  if (!both.value || !Shown) return <Loading rows={3} />;
+  if (!both.value) return <Loading rows={3} />;
   const { ours, theirs } = both.value;
   return (
     <div class="versions">
@@ -162,7 +154,7 @@ function Versions({
           </span>
         ))}
       </div>
-      {ours.instead && theirs.instead ? null : <Shown name={c.path} before={ours.text} after={theirs.text} />}
+      {ours.instead && theirs.instead ? null : <SideBySide name={c.path} before={ours.text} after={theirs.text} />}
     </div>
   );
 }

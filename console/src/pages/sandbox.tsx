@@ -11,12 +11,11 @@ import type { IconName } from "../ui/icons";
 import { Icon } from "../ui/icons";
 import { useKeys } from "../ui/keys";
 import { Button, Empty, Failure, ID, Loading, Menu, Name, StateBadge, Tabs } from "../ui/kit";
+import { lazy } from "../ui/lazy";
 import { useEvery } from "../ui/load";
 import { askKill, forking, snapshotting, togglePause } from "./dialogs";
 import { Missing } from "./panel";
 import "../styles/sandbox.css";
-
-type Tab = ComponentType<{ of: Sandbox }>;
 
 interface TabInfo {
   id: string;
@@ -24,34 +23,44 @@ interface TabInfo {
   icon: IconName;
   /** Whether it has something to show of a sandbox that has ended. */
   ended?: boolean;
-  load: () => Promise<Tab>;
+  Part: ComponentType<{ of: Sandbox }>;
 }
 
 const TABS: TabInfo[] = [
-  { id: "terminal", text: "Terminal", icon: "terminal", load: () => import("./tabs/terminal").then((m) => m.TerminalTab) },
-  { id: "files", text: "Files", icon: "folder", load: () => import("./tabs/files").then((m) => m.FilesTab) },
-  { id: "code", text: "Code", icon: "code", load: () => import("./tabs/code").then((m) => m.CodeTab) },
-  { id: "jobs", text: "Jobs", icon: "jobs", load: () => import("./tabs/jobs").then((m) => m.JobsTab) },
-  { id: "network", text: "Network", icon: "globe", ended: true, load: () => import("./tabs/network").then((m) => m.NetworkTab) },
-  { id: "previews", text: "Previews", icon: "link", load: () => import("./tabs/previews").then((m) => m.PreviewsTab) },
-  { id: "metrics", text: "Metrics", icon: "chart", load: () => import("./tabs/metrics").then((m) => m.MetricsTab) },
-  { id: "history", text: "History", icon: "clock", ended: true, load: () => import("./tabs/history").then((m) => m.HistoryTab) },
+  { id: "terminal", text: "Terminal", icon: "terminal", Part: lazy(() => import("./tabs/terminal").then((m) => m.TerminalTab)) },
+  { id: "files", text: "Files", icon: "folder", Part: lazy(() => import("./tabs/files").then((m) => m.FilesTab)) },
+  { id: "code", text: "Code", icon: "code", Part: lazy(() => import("./tabs/code").then((m) => m.CodeTab)) },
+  { id: "jobs", text: "Jobs", icon: "jobs", Part: lazy(() => import("./tabs/jobs").then((m) => m.JobsTab)) },
+  {
+    id: "network",
+    text: "Network",
+    icon: "globe",
+    ended: true,
+    Part: lazy(() => import("./tabs/network").then((m) => m.NetworkTab)),
+  },
+  { id: "previews", text: "Previews", icon: "link", Part: lazy(() => import("./tabs/previews").then((m) => m.PreviewsTab)) },
+  { id: "metrics", text: "Metrics", icon: "chart", Part: lazy(() => import("./tabs/metrics").then((m) => m.MetricsTab)) },
+  {
+    id: "history",
+    text: "History",
+    icon: "clock",
+    ended: true,
+    Part: lazy(() => import("./tabs/history").then((m) => m.HistoryTab)),
+  },
   {
     id: "settings",
     text: "Settings",
     icon: "settings",
     ended: true,
-    load: () => import("./tabs/settings").then((m) => m.SettingsTab),
+    Part: lazy(() => import("./tabs/settings").then((m) => m.SettingsTab)),
   },
 ];
 const SCREEN: TabInfo = {
   id: "screen",
   text: "Screen",
   icon: "screen",
-  load: () => import("./tabs/screen").then((m) => m.ScreenTab),
+  Part: lazy(() => import("./tabs/screen").then((m) => m.ScreenTab)),
 };
-
-const ready = new Map<string, Tab>();
 
 export function SandboxPage({ id, tab }: { id: string; tab?: string }) {
   const [, go] = useLocation();
@@ -191,29 +200,9 @@ export function SandboxPage({ id, tab }: { id: string; tab?: string }) {
             Its memory is on disk. It goes on where it was.
           </Empty>
         ) : (
-          <Part info={current} of={s} />
+          <current.Part of={s} />
         )}
       </div>
     </div>
   );
-}
-
-function Part({ info, of }: { info: TabInfo; of: Sandbox }) {
-  const version = useSignal(0);
-  const error = useSignal("");
-  useEffect(() => {
-    if (ready.has(info.id)) return;
-    info.load().then(
-      (t) => {
-        ready.set(info.id, t);
-        version.value++;
-      },
-      () => {
-        error.value = "This part of the console could not be loaded. If the server was updated, reload the page.";
-      },
-    );
-  }, [info.id]);
-  if (error.value) return <Failure error={error.value} again={() => location.reload()} />;
-  const TabPart = version.value >= 0 ? ready.get(info.id) : undefined;
-  return TabPart ? <TabPart of={of} /> : <Loading />;
 }

@@ -4,9 +4,8 @@ import { api, enc, pages, type Schemas, want } from "../api/client";
 import { type Call, quote } from "../lib/call";
 import { day } from "../lib/format";
 import { label } from "../lib/text";
-import { CallDialog, confirmed, Opener } from "../ui/dialog";
+import { CallDialog, Opener, Trash } from "../ui/dialog";
 import { Field, Input } from "../ui/fields";
-import { Button } from "../ui/kit";
 import { useLoad } from "../ui/load";
 import { ListPage } from "./list";
 
@@ -16,16 +15,6 @@ function secretCall(method: "POST" | "DELETE", path: string, title: string, body
 
 export function SecretsPage() {
   const list = useLoad(() => pages((cursor) => want(api.GET("/v1/secrets", { params: { query: { cursor } } }))), []);
-  const remove = (x: Schemas["Secret"]) => {
-    const call = secretCall(
-      "DELETE",
-      `/v1/secrets/${enc(x.id)}`,
-      "Delete a secret",
-      undefined,
-      `cove secret rm ${quote(x.name)}`,
-    );
-    confirmed(call, `Delete the secret ${label(x.name)}?`, "Its use ends everywhere at once.", "Delete", "Deleted", list.again);
-  };
   const action = (
     <Opener kind="primary" icon="plus" scope="secrets:write" dialog={(close) => <NewSecret close={close} done={list.again} />}>
       New secret
@@ -63,13 +52,17 @@ export function SecretsPage() {
               >
                 Rotate
               </Opener>
-              <Button
-                small
-                kind="ghost"
-                icon="trash"
-                aria-label={`Delete ${label(x.name)}`}
-                scope="secrets:write"
-                onClick={() => remove(x)}
+              <Trash
+                what={`the secret ${label(x.name)}`}
+                call={secretCall(
+                  "DELETE",
+                  `/v1/secrets/${enc(x.id)}`,
+                  "Delete a secret",
+                  undefined,
+                  `cove secret rm ${quote(x.name)}`,
+                )}
+                text="Its use ends everywhere at once."
+                done={list.again}
               />
             </div>
           </td>

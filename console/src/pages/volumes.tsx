@@ -1,28 +1,18 @@
 // Volumes, which outlive sandboxes.
 import { useSignal } from "@preact/signals";
 import { Link } from "wouter-preact";
-import { api, pages, type Schemas, want } from "../api/client";
+import { api, pages, want } from "../api/client";
 import { calls } from "../lib/calls";
 import { bytes, day } from "../lib/format";
 import { label } from "../lib/text";
 import { sandboxes } from "../state/live";
-import { CallDialog, confirmed, Opener } from "../ui/dialog";
+import { CallDialog, Opener, Trash } from "../ui/dialog";
 import { Field, Input, NumberInput } from "../ui/fields";
-import { Button } from "../ui/kit";
 import { useLoad } from "../ui/load";
 import { ListPage } from "./list";
 
 export function VolumesPage() {
   const list = useLoad(() => pages((cursor) => want(api.GET("/v1/volumes", { params: { query: { cursor } } }))), []);
-  const remove = (v: Schemas["Volume"]) =>
-    confirmed(
-      calls.deleteVolume(v.id),
-      `Delete the volume ${label(v.name)}?`,
-      "Its files are gone then.",
-      "Delete",
-      "Deleted",
-      list.again,
-    );
   const action = (
     <Opener kind="primary" icon="plus" scope="sandboxes:write" dialog={(close) => <NewVolume close={close} done={list.again} />}>
       New volume
@@ -54,13 +44,11 @@ export function VolumesPage() {
           </td>
           <td class="muted">{day(v.created_at)}</td>
           <td class="actions">
-            <Button
-              small
-              kind="ghost"
-              icon="trash"
-              aria-label={`Delete ${label(v.name)}`}
-              scope="sandboxes:write"
-              onClick={() => remove(v)}
+            <Trash
+              what={`the volume ${label(v.name)}`}
+              call={calls.deleteVolume(v.id)}
+              text="Its files are gone then."
+              done={list.again}
             />
           </td>
         </tr>

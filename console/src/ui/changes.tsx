@@ -1,6 +1,5 @@
 // The changed files of a comparison, and what changed in one of them.
 import { useSignal } from "@preact/signals";
-import type { ComponentType } from "preact";
 import { useEffect } from "preact/hooks";
 import { type Change, type Diff, enc, send } from "../api/client";
 import { calls } from "../lib/calls";
@@ -10,6 +9,7 @@ import { isBinary, label } from "../lib/text";
 import { perform } from "./do";
 import { useKeys } from "./keys";
 import { Empty, Failure, Loading, Rows } from "./kit";
+import { SideBySide } from "./lazy";
 import { useLoad } from "./load";
 
 const LETTER: Record<string, [string, string]> = { added: ["A", "green"], removed: ["D", "red"], modified: ["M", "amber"] };
@@ -112,12 +112,10 @@ function Changes({
 
 function OneChange({ of: c, readable }: { of: Change; readable?: string }) {
   const texts = useSignal<{ before: string; after: string } | undefined>(undefined);
-  const View = useSignal<ComponentType<{ name: string; before: string; after: string }> | undefined>(undefined);
   useEffect(() => {
     let left = false;
     void (async () => {
       if (!c.patch) return;
-      const { SideBySide } = await import("./editor");
       let both = sides(c.patch);
       if (readable && c.kind === "modified" && (c.new_size ?? 0) <= MAX_FULL) {
         const after = await send("GET", `/v1/sandboxes/${enc(readable)}/files/content?path=${enc(c.path)}`)
@@ -127,15 +125,12 @@ function OneChange({ of: c, readable }: { of: Change; readable?: string }) {
         const before = text === undefined ? undefined : reverse(text, c.patch);
         if (text !== undefined && before !== undefined) both = { before, after: text };
       }
-      if (left) return;
-      texts.value = both;
-      View.value = SideBySide;
+      if (!left) texts.value = both;
     })();
     return () => {
       left = true;
     };
   }, [c.path, c.patch, readable]);
-  const Shown = View.value;
   return (
     <div class="change-view">
       <div class="changes-head small">
@@ -158,8 +153,8 @@ function OneChange({ of: c, readable }: { of: Change; readable?: string }) {
         <Empty icon="file" title={`It was ${c.kind}`}>
           {c.type === "file" ? "It is no text, or too long to be compared line by line." : `It is a ${label(c.type)}.`}
         </Empty>
-      ) : texts.value && Shown ? (
-        <Shown name={c.path} {...texts.value} />
+      ) : texts.value ? (
+        <SideBySide name={c.path} {...texts.value} />
       ) : (
         <Loading />
       )}

@@ -201,6 +201,26 @@ export function confirmed<T>(
   confirming.value = { title, text, action, call, run: () => attempt(call, said).then(then) };
 }
 
+/** Trash is the button of a row that ends what the row is about, once that is confirmed. */
+export function Trash<T>({
+  what,
+  call,
+  text,
+  verb = ["Delete", "Deleted"],
+  done,
+}: {
+  what: string;
+  call: Call<T>;
+  text: string;
+  /** What is done, and that it is done. */
+  verb?: [string, string];
+  done: () => unknown;
+}) {
+  const title = `${verb[0]} ${what}`;
+  const ask = () => confirmed(call, `${title}?`, text, ...verb, done);
+  return <Button small kind="ghost" icon="trash" aria-label={title} scope={call.scope} onClick={ask} />;
+}
+
 export function Confirm() {
   const c = confirming.value;
   if (!c) return null;

@@ -1,15 +1,14 @@
 import { type Signal, signal, useSignal } from "@preact/signals";
-import type { ComponentType } from "preact";
 import { useEffect } from "preact/hooks";
-import { api, decodeBase64, type Sandbox, type Schemas, send, stream, want } from "../../api/client";
+import { ApiError, api, decodeBase64, type Sandbox, type Schemas, send, stream, want } from "../../api/client";
 import { may } from "../../api/session";
 import { calls } from "../../lib/calls";
 import { plural, span } from "../../lib/format";
 import { label, stripANSI, Tail } from "../../lib/text";
 import { CopyAs } from "../../ui/dialog";
 import { attempt, remember, toast } from "../../ui/do";
-import type { EditorProps } from "../../ui/editor";
-import { Button, Failure, Loading, Menu } from "../../ui/kit";
+import { Button, Failure, Menu } from "../../ui/kit";
+import { Editor } from "../../ui/lazy";
 import { Rich } from "../../ui/rich";
 
 type Output = Schemas["CodeOutput"];
@@ -39,6 +38,9 @@ const LANGUAGES = ["python", "javascript", "typescript", "bash", "go"];
 /** The most that is kept of what one cell writes. */
 const MAX_CELL = 100_000;
 const MAX_OUTPUTS = 50;
+/** A run cannot be gone back to: its interpreter is interrupted when nobody hears it. */
+const LOST =
+  "The connection was lost before the end, which interrupts the code. What it did until then stays. Run the cell again.";
 
 let ids = 0;
 /** Notebooks last as long as the page: another tab of a sandbox loses nothing, and what a cell that still runs writes is there when one comes back. */
@@ -63,20 +65,8 @@ function notebook(sandbox: string): Signal<Cell[]> {
 export function CodeTab({ of: s }: { of: Sandbox }) {
   const cells = notebook(s.id);
   const contexts = useSignal<Schemas["CodeContext"][]>([]);
-  const Editor = useSignal<ComponentType<EditorProps> | undefined>(undefined);
-  const error = useSignal("");
   const last = useSignal<number>(cells.value[0]!.id);
 
-  useEffect(() => {
-    import("../../ui/editor").then(
-      (m) => {
-        Editor.value = m.default;
-      },
-      () => {
-        error.value = "The editor could not be loaded.";
-      },
-    );
-  }, []);
   const list = () => {
     want(api.GET("/v1/sandboxes/{sandbox}/contexts", { params: { path: { sandbox: s.id } } })).then(
       (l) => {
@@ -90,9 +80,10 @@ export function CodeTab({ of: s }: { of: Sandbox }) {
   const change = (id: number, by: Partial<Cell>) => {
     cells.value = cells.value.map((c) => (c.id === id ? { ...c, ...by } : c));
   };
-  const run = async (id: number) => {
+  /** run runs a cell, and reports whether the code came to an end. */
+  const run = async (id: number): Promise<boolean> => {
     const cell = cells.value.find((c) => c.id === id);
-    if (!cell || cell.running || !cell.code.trim() || !may("sandboxes:write")) return;
+    if (!cell || cell.running || !cell.code.trim() || !may("sandboxes:write")) return false;
     if (cells.value.at(-1)!.id === id) {
       const next = fresh(cell.language, cell.context);
       cells.value = [...cells.value, next];
@@ -114,6 +105,7 @@ export function CodeTab({ of: s }: { of: Sandbox }) {
       change(id, { stdout: cutNote(out), stderr: cutNote(err), outputs });
     };
     const stop = new AbortController();
+    let ended = false;
     running.set(id, stop);
     try {
       await stream<Line>(
@@ -132,9 +124,10 @@ export function CodeTab({ of: s }: { of: Sandbox }) {
         },
         stop.signal,
       );
+      ended = true;
       remember(call);
     } catch (e) {
-      if (!stop.signal.aborted) change(id, { error: (e as Error).message });
+      if (!stop.signal.aborted) change(id, { error: e instanceof ApiError && !e.status ? LOST : (e as Error).message });
       remember(call, true);
     }
     clearTimeout(waiting);
@@ -142,6 +135,7 @@ export function CodeTab({ of: s }: { of: Sandbox }) {
     change(id, { running: false });
     running.delete(id);
     list();
+    return ended;
   };
   const interrupt = (cell: Cell) =>
     send(
@@ -163,9 +157,6 @@ export function CodeTab({ of: s }: { of: Sandbox }) {
       "The interpreter is a new one",
     ).then(list);
 
-  if (error.value) return <Failure error={error.value} />;
-  const Cells = Editor.value;
-  if (!Cells) return <Loading />;
   return (
     <div class="notebook">
       <div class="notebook-bar">
@@ -189,7 +180,7 @@ export function CodeTab({ of: s }: { of: Sandbox }) {
           icon="play"
           scope="sandboxes:write"
           onClick={async () => {
-            for (const c of [...cells.value]) if (c.code.trim()) await run(c.id);
+            for (const c of [...cells.value]) if (c.code.trim() && !(await run(c.id))) break;
           }}
         >
           Run all
@@ -265,7 +256,7 @@ export function CodeTab({ of: s }: { of: Sandbox }) {
                 }}
               />
             </div>
-            <Cells
+            <Editor
               cell
               name={c.language}
               text={c.code}

@@ -1,6 +1,5 @@
 // One file: to read, to edit, to download.
 import { useSignal } from "@preact/signals";
-import type { ComponentType } from "preact";
 import { useEffect } from "preact/hooks";
 import { enc, type FileInfo, type Sandbox, send } from "../../api/client";
 import { may } from "../../api/session";
@@ -8,8 +7,8 @@ import { calls } from "../../lib/calls";
 import { bytes, day } from "../../lib/format";
 import { isBinary, label } from "../../lib/text";
 import { perform, remember, toast } from "../../ui/do";
-import type { EditorProps } from "../../ui/editor";
 import { Button, Empty, Failure, Loading, Menu } from "../../ui/kit";
+import { Editor } from "../../ui/lazy";
 
 /** The largest file that is opened in the editor, and the largest picture that is shown, in bytes. */
 const MAX_TEXT = 2 << 20;
@@ -46,7 +45,6 @@ export function View({
   const edited = useSignal<string | undefined>(undefined);
   const saving = useSignal(false);
   const error = useSignal("");
-  const Editor = useSignal<ComponentType<EditorProps> | undefined>(undefined);
   const path = `/v1/sandboxes/${enc(s.id)}/files/content?path=${enc(f.path)}`;
   const dir = isDir(f);
   useEffect(() => {
@@ -66,10 +64,7 @@ export function View({
           url = URL.createObjectURL(new Blob([data], { type: image }));
           content.value = { image: url };
         } else if (isBinary(data)) content.value = { binary: true };
-        else {
-          Editor.value = (await import("../../ui/editor")).default;
-          content.value = { text: new TextDecoder().decode(data) };
-        }
+        else content.value = { text: new TextDecoder().decode(data) };
       } catch (err) {
         error.value = (err as Error).message;
       }
@@ -95,7 +90,6 @@ export function View({
     saving.value = false;
   };
   const c = content.value;
-  const Shown = Editor.value;
   return (
     <>
       <div class="file-head">
@@ -151,8 +145,8 @@ export function View({
         <Empty icon="folder" title={label(f.name)}>
           A directory. It can be downloaded as a ZIP file.
         </Empty>
-      ) : c?.text !== undefined && Shown ? (
-        <Shown
+      ) : c?.text !== undefined ? (
+        <Editor
           name={f.name}
           text={c.text}
           readOnly={!may("files:write")}

@@ -4,6 +4,7 @@ import { api, enc, type FileInfo, pages, type Sandbox, want } from "../../api/cl
 import { may } from "../../api/session";
 import type { Call } from "../../lib/call";
 import { calls } from "../../lib/calls";
+import { type Dropped, dropped, MOST } from "../../lib/dropped";
 import { byName, plural } from "../../lib/format";
 import { label } from "../../lib/text";
 import { CallDialog, confirmed } from "../../ui/dialog";
@@ -24,6 +25,10 @@ interface Node {
 
 function parentOf(path: string): string {
   return path.slice(0, path.lastIndexOf("/")) || "/";
+}
+
+function filesOf(list: FileList | null | undefined): Dropped {
+  return { files: [...(list ?? [])].map((file) => ({ path: file.name, file })), empty: [] };
 }
 
 export function FilesTab({ of: s }: { of: Sandbox }) {
@@ -91,12 +96,15 @@ export function FilesTab({ of: s }: { of: Sandbox }) {
   const target = () => (!chosen.value ? root.value : isDir(chosen.value) ? chosen.value.path : parentOf(chosen.value.path));
   const again = (dir: string) => list(open.value.has(dir) ? dir : root.value);
 
-  const upload = async (files: { path: string; file: File }[], dir: string) => {
+  const upload = async ({ files, empty }: Dropped, dir: string) => {
+    const to = (path: string) => `${dir === "/" ? "" : dir}/${path}`;
     let done = 0;
     for (const { path, file } of files) {
-      busy.value = `Sending ${++done} of ${files.length}: ${label(path, 60)}`;
-      if (!(await attempt(calls.writeFile(s.id, `${dir === "/" ? "" : dir}/${path}`, file)))) break;
+      busy.value = `Sending ${done + 1} of ${files.length}: ${label(path, 60)}`;
+      if (!(await attempt(calls.writeFile(s.id, to(path), file)))) break;
+      done++;
     }
+    if (done === files.length) for (const path of empty) if (!(await attempt(calls.makeDir(s.id, to(path))))) break;
     busy.value = "";
     if (done) toast("ok", `${plural(done, "file")} sent to ${label(dir)}`);
     await again(dir);
@@ -105,10 +113,19 @@ export function FilesTab({ of: s }: { of: Sandbox }) {
     e.preventDefault();
     dragging.value = false;
     const entries = [...(e.dataTransfer?.items ?? [])].map((i) => i.webkitGetAsEntry?.()).filter((x) => x != null);
-    const files = entries.length
-      ? await walk(entries)
-      : [...(e.dataTransfer?.files ?? [])].map((file) => ({ path: file.name, file }));
-    if (files.length) await upload(files, target());
+    const dir = target();
+    const loose = filesOf(e.dataTransfer?.files);
+    try {
+      const found = entries.length ? await dropped(entries) : loose;
+      if (found) await upload(found, dir);
+      else
+        toast(
+          "error",
+          `Nothing is sent: more than ${MOST.toLocaleString("en")} files are too many here. Send them with: cove cp`,
+        );
+    } catch (err) {
+      toast("error", `Nothing is sent: what was dropped cannot be read. ${(err as Error).message}`);
+    }
   };
   const remove = (f: FileInfo) => {
     const dir = f.type === "directory";
@@ -244,7 +261,7 @@ export function FilesTab({ of: s }: { of: Sandbox }) {
             hidden
             aria-label="Files to upload"
             onChange={(e) => {
-              const files = [...(e.currentTarget.files ?? [])].map((file) => ({ path: file.name, file }));
+              const files = filesOf(e.currentTarget.files);
               e.currentTarget.value = "";
               void upload(files, target());
             }}
@@ -354,25 +371,4 @@ function Naming({
       </Field>
     </CallDialog>
   );
-}
-
-/** walk finds the files of what was dropped, folders too. */
-async function walk(entries: FileSystemEntry[]): Promise<{ path: string; file: File }[]> {
-  const all: { path: string; file: File }[] = [];
-  const visit = async (e: FileSystemEntry): Promise<void> => {
-    if (all.length >= 2000) return;
-    if (e.isFile) {
-      const file = await new Promise<File>((ok, no) => (e as FileSystemFileEntry).file(ok, no));
-      all.push({ path: e.fullPath.replace(/^\//, ""), file });
-      return;
-    }
-    const reader = (e as FileSystemDirectoryEntry).createReader();
-    for (;;) {
-      const part = await new Promise<FileSystemEntry[]>((ok, no) => reader.readEntries(ok, no));
-      if (!part.length) return;
-      for (const x of part) await visit(x);
-    }
-  };
-  for (const e of entries) await visit(e);
-  return all;
 }

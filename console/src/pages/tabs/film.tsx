@@ -55,7 +55,9 @@ export function FilmStrip({ of: s }: { of: Sandbox }) {
       "GET",
       `/v1/events?sandbox=${enc(s.id)}&kind=computer&after=oldest&once=true`,
       undefined,
-      (line) => before.push(...actionOf(line)),
+      (line) => {
+        before.push(...actionOf(line));
+      },
       stop.signal,
     ).then(
       () => made.past(before),

@@ -1,6 +1,7 @@
 import { useComputed, useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
-import { api, decodeBase64, enc, type Job, pages, type Sandbox, stream, want } from "../../api/client";
+import { api, type Job, pages, type Sandbox, want } from "../../api/client";
+import { type Attached, attach, attachPath } from "../../api/follow";
 import { calls } from "../../lib/calls";
 import { at, bytes, clock, span } from "../../lib/format";
 import { commandLine, label, stripANSI, Tail } from "../../lib/text";
@@ -218,6 +219,9 @@ export function JobsTab({ of: s }: { of: Sandbox }) {
   );
 }
 
+/** How much of each stream of a job is read that was there before, in bytes: of long output only the end is shown. */
+const BEFORE = 1 << 20;
+
 /** Output follows what a job writes; only the end of a long one is kept here. */
 function Output({ of: s, job, close }: { of: Sandbox; job: Job; close: () => void }) {
   const text = useSignal("");
@@ -227,30 +231,30 @@ function Output({ of: s, job, close }: { of: Sandbox; job: Job; close: () => voi
   useEffect(() => {
     const stop = new AbortController();
     const tail = new Tail();
-    const decoder = new TextDecoder();
+    const from = { stdout: Math.max(0, job.stdout_bytes - BEFORE), stderr: Math.max(0, job.stderr_bytes - BEFORE) };
+    const decoders = { stdout: new TextDecoder(), stderr: new TextDecoder() };
     let waiting = 0;
     const show = () => {
       waiting = 0;
       text.value = stripANSI(tail.text);
-      cut.value = tail.cut;
+      cut.value = from.stdout + from.stderr + tail.cut;
       const el = box.current;
       if (el && el.scrollHeight - el.scrollTop - el.clientHeight < 60)
         requestAnimationFrame(() => {
           el.scrollTop = el.scrollHeight;
         });
     };
-    stream<{ data?: string }>(
-      "GET",
-      `/v1/sandboxes/${enc(s.id)}/jobs/${enc(job.id)}/attach`,
-      undefined,
-      (line) => {
-        if (line.data) tail.add(decoder.decode(decodeBase64(line.data), { stream: true }));
+    const to: Attached = {
+      output: (data, missing, name) => {
+        if (missing) tail.add(`\n… ${bytes(missing)} were not kept\n`);
+        tail.add(decoders[name].decode(data, { stream: true }));
         waiting ||= window.setTimeout(show, 100);
       },
-      stop.signal,
-    ).catch((err: Error) => {
-      if (!stop.signal.aborted) error.value = err.message;
-    });
+      trouble: (why) => {
+        error.value = why;
+      },
+    };
+    void attach(stop.signal, s.id, job.id, to, from);
     return () => {
       stop.abort();
       clearTimeout(waiting);
@@ -265,7 +269,7 @@ function Output({ of: s, job, close }: { of: Sandbox; job: Job; close: () => voi
             title: "Follow a job",
             scope: "sandboxes:read",
             method: "GET",
-            path: `/v1/sandboxes/${enc(s.id)}/jobs/${enc(job.id)}/attach`,
+            path: attachPath(s.id, job.id),
             cli: `cove logs ${s.id} ${job.id} -f`,
             mcp: { tool: "job_get", arguments: { sandbox: s.id, job_id: job.id } },
             go: `job, err := c.Attach(ctx, ${JSON.stringify(s.id)}, ${JSON.stringify(job.id)}, sandbox.AttachRequest{}, sink)`,
@@ -276,7 +280,7 @@ function Output({ of: s, job, close }: { of: Sandbox; job: Job; close: () => voi
       </div>
       {error.value && <Failure error={error.value} />}
       <pre class="out" ref={box} tabIndex={0}>
-        {cut.value > 0 && <em>{`… ${cut.value.toLocaleString("en")} characters before this are not shown\n`}</em>}
+        {cut.value > 0 && <em>{`… at least ${cut.value.toLocaleString("en")} bytes before this are not shown\n`}</em>}
         {text.value || (job.state === "running" ? "It has written nothing yet." : "It wrote nothing.")}
       </pre>
     </section>

@@ -4,7 +4,7 @@ import { calls } from "../../lib/calls";
 import { day } from "../../lib/format";
 import { label } from "../../lib/text";
 import { isEnded } from "../../state/world";
-import { CallDialog, confirmed, Opener, Shown } from "../../ui/dialog";
+import { CallDialog, Opener, Shown, Trash } from "../../ui/dialog";
 import { attempt, copy, toast } from "../../ui/do";
 import { Check, Field, NumberInput } from "../../ui/fields";
 import { Button, Empty, Snippet } from "../../ui/kit";
@@ -91,22 +91,12 @@ export function PreviewsTab({ of: s }: { of: Sandbox }) {
                 >
                   Link
                 </Button>
-                <Button
-                  small
-                  kind="ghost"
-                  icon="trash"
-                  aria-label={`End the preview of port ${p.port}`}
-                  scope="sandboxes:write"
-                  onClick={() =>
-                    confirmed(
-                      calls.deletePreview(s.id, p.port),
-                      `End the preview of port ${p.port}?`,
-                      "Its key and its links end at once.",
-                      "End",
-                      "Ended",
-                      list.again,
-                    )
-                  }
+                <Trash
+                  what={`the preview of port ${p.port}`}
+                  call={calls.deletePreview(s.id, p.port)}
+                  text="Its key and its links end at once."
+                  verb={["End", "Ended"]}
+                  done={list.again}
                 />
               </div>
             </td>

@@ -30,6 +30,7 @@ export function ScreenTab({ of: s }: { of: Sandbox }) {
     import("@novnc/novnc").then(
       ({ default: RFB }) => {
         if (left || !box.current) return;
+        error.value = "";
         const r = new RFB(box.current, socketURL(`/v1/sandboxes/${enc(s.id)}/ports/${vncPort(s)}`), { shared: true });
         r.viewOnly = !control.value;
         r.scaleViewport = true;
@@ -46,7 +47,9 @@ export function ScreenTab({ of: s }: { of: Sandbox }) {
         rfb.current = r;
       },
       () => {
-        error.value = "The viewer could not be loaded.";
+        if (left) return;
+        error.value = "The viewer could not be loaded. It is tried again.";
+        retry = window.setTimeout(() => attempts.value++, 2000);
       },
     );
     return () => {

@@ -7,11 +7,10 @@ import { WebLinksAddon } from "@xterm/addon-web-links";
 import { Terminal } from "@xterm/xterm";
 import "@xterm/xterm/css/xterm.css";
 import { useEffect, useRef } from "preact/hooks";
-import { ApiError, api, decodeBase64, enc, type Job, pages, type Sandbox, send, stream, want } from "../../api/client";
+import { api, enc, type Job, pages, type Sandbox, send, want } from "../../api/client";
+import { attach } from "../../api/follow";
 import { may } from "../../api/session";
-import { again } from "../../lib/again";
 import { calls } from "../../lib/calls";
-import { whileShown } from "../../lib/shown";
 import { label } from "../../lib/text";
 import { CopyAs } from "../../ui/dialog";
 import { attempt, copy, remember, toast } from "../../ui/do";
@@ -25,18 +24,11 @@ const TAG = "console-terminal";
 const SCROLLBACK = 5000;
 /** How much output a terminal keeps for who comes back to it, in bytes. */
 const KEEP = 1 << 20;
-const PAUSES = { first: 300, longest: 8000 };
+/** How much of it is read before it is drawn, in bytes: more is drawn faster, and answers come later. */
+const AHEAD = 128 << 10;
 
 /** Whether terminals are read out, which is slower: asked for once, it holds for all of them. */
 const reader = signal(false);
-
-interface Line {
-  job?: Job;
-  stream?: string;
-  data?: string;
-  offset?: number;
-  final?: boolean;
-}
 
 export function TerminalTab({ of: s }: { of: Sandbox }) {
   const jobs = useSignal<Job[] | undefined>(undefined);
@@ -228,47 +220,39 @@ function Screen({ of: s, job, ended }: { of: Sandbox; job: Job; ended: () => voi
     t.focus();
     state.value = "open"; // what is typed arrives from now on
 
-    let offset = 0;
-    const heard = (line: Line) => {
-      if (state.value === "lost") state.value = "open";
-      if (line.data) {
-        const from = line.offset ?? offset;
-        if (from > offset && offset > 0) t.write("\r\n\x1b[7m output was not kept \x1b[0m\r\n");
-        const data = decodeBase64(line.data);
-        offset = from + data.length;
-        t.write(data);
-      }
-      if (line.final) {
-        state.value = "ended";
-        t.write("\r\n\x1b[2mThe shell has ended.\x1b[0m\r\n");
-        t.options.disableStdin = true;
-      }
+    // No more is read while much is still to be drawn: who writes a flood waits, and not the page.
+    let ahead = 0;
+    let drawn = () => {};
+    const draw = (data: Uint8Array): Promise<void> | undefined => {
+      ahead += data.length;
+      const all = new Promise<void>((done) => {
+        drawn = done;
+        t.write(data, () => {
+          ahead -= data.length;
+          done();
+        });
+      });
+      return ahead > AHEAD ? all : undefined;
     };
-    const connect = (works: () => void) =>
-      whileShown(stop.signal, (shown) =>
-        stream<Line>(
-          "GET",
-          `/v1/sandboxes/${enc(s.id)}/jobs/${enc(job.id)}/attach?stdout_offset=${offset}`,
-          undefined,
-          (line) => {
-            works();
-            heard(line);
-          },
-          shown,
-        ),
-      );
-    void again(stop.signal, PAUSES, connect, (_, err) => {
-      if (state.value === "ended") return true;
-      if (err instanceof ApiError && [404, 409].includes(err.status)) {
-        state.value = "ended";
-        t.write(`\r\n${label(err.message)}\r\n`);
-        return true;
-      }
-      if (err) state.value = "lost";
-      return false;
+    const end = (said: string) => {
+      state.value = "ended";
+      t.options.disableStdin = true;
+      t.write(`\r\n${said}\r\n`);
+    };
+    void attach(stop.signal, s.id, job.id, {
+      output: (data, missing) => {
+        if (missing) t.write("\r\n\x1b[7m output was not kept \x1b[0m\r\n");
+        return draw(data);
+      },
+      ended: () => end("\x1b[2mThe shell has ended.\x1b[0m"),
+      trouble: (why, over) => {
+        if (over) end(label(why));
+        else state.value = why ? "lost" : "open";
+      },
     });
     return () => {
       stop.abort();
+      drawn();
       clearTimeout(resizing);
       watch.disconnect();
       t.dispose();
