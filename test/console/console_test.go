@@ -43,6 +43,8 @@ func TestConsole(t *testing.T) {
 		t.Run("compare and merge", func(t *testing.T) { p.t = t; merge(p, d, parent, fork) })
 		t.Run("two browsers", func(t *testing.T) { twoBrowsers(t, d, chrome, parent.ID) })
 		t.Run("approvals", func(t *testing.T) { p.t = t; approvals(p, d) })
+		t.Run("server", func(t *testing.T) { p.t = t; serverPage(p, d) })
+		t.Run("template", func(t *testing.T) { p.t = t; buildTemplate(p, d) })
 		t.Run("volumes", func(t *testing.T) { p.t = t; volumes(p) })
 		t.Run("hostile names", func(t *testing.T) { p.t = t; hostileNames(p, d) })
 		t.Run("long output", func(t *testing.T) { p.t = t; longOutput(p, d, parent.ID) })

@@ -3,19 +3,20 @@ import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 import { type Build, enc, type Schemas } from "../api/client";
 import { follow } from "../api/follow";
+import { parseTemplateFile } from "../lib/templatefile";
 import { label, stripANSI, Tail } from "../lib/text";
 import { ActionDialog, CopyAs, Dialog } from "../ui/dialog";
 import { attempt, toast } from "../ui/do";
 import { Field, Input, TextArea } from "../ui/fields";
 import { Button, Failure, StateBadge } from "../ui/kit";
 
-const EXAMPLE = `{
-  "description": "Python with what our agent needs",
-  "from": {"debian": "bookworm"},
-  "apt": ["python3", "python3-pip", "git"],
-  "pip": ["requests"],
-  "run": [{"run": "python3 --version"}]
-}`;
+const EXAMPLE = `description: Python with what our agent needs
+from: {debian: bookworm}
+apt: [python3, python3-pip, git]
+pip: [requests]
+run:
+  - python3 --version
+`;
 
 export function Write({ close, build }: { close: () => void; build: (req: Schemas["BuildTemplateRequest"]) => Promise<void> }) {
   const name = useSignal("");
@@ -23,12 +24,9 @@ export function Write({ close, build }: { close: () => void; build: (req: Schema
   const run = async () => {
     let spec: Schemas["TemplateSpec"];
     try {
-      spec = JSON.parse(text.value) as Schemas["TemplateSpec"];
+      spec = await parseTemplateFile(text.value);
     } catch (err) {
-      toast(
-        "error",
-        `The definition is no JSON: ${(err as Error).message}. A file in YAML is built with: cove template build NAME -f FILE`,
-      );
+      toast("error", `The definition cannot be read: ${(err as Error).message}`);
       return;
     }
     await build({ name: name.value.trim(), spec });
@@ -39,7 +37,7 @@ export function Write({ close, build }: { close: () => void; build: (req: Schema
         <Input required maxLength={63} placeholder="app" value={name} />
       </Field>
       <Field
-        label="Definition, in JSON"
+        label="Definition, in YAML or JSON"
         hint="from: debian, image, template, snapshot or archive. Then apt, pip, npm, files, run, env, start, ports."
       >
         <TextArea rows={14} spellcheck={false} value={text} />
@@ -48,10 +46,10 @@ export function Write({ close, build }: { close: () => void; build: (req: Schema
         <span class="muted small">or from a file:</span>
         <input
           type="file"
-          accept=".json,application/json"
+          accept=".yaml,.yml,.json,application/yaml,application/json"
           onChange={(e) =>
             void e.currentTarget.files?.[0]?.text().then((t) => {
-              text.value = t.slice(0, 1 << 20);
+              text.value = t.slice(0, 12 << 20);
             })
           }
         />
