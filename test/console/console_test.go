@@ -37,6 +37,7 @@ func TestConsole(t *testing.T) {
 		fork := sandboxNamed(t, d.Client, func(s sandbox.Sandbox) bool { return s.ForkedFrom == parent.ID })
 
 		t.Run("terminal", func(t *testing.T) { p.t = t; terminal(p, parent.ID) })
+		t.Run("hostile terminal", func(t *testing.T) { p.t = t; hostileTerminal(p) })
 		t.Run("files", func(t *testing.T) { p.t = t; files(p, d, parent.ID) })
 		t.Run("code", func(t *testing.T) { p.t = t; code(p, d, parent.ID) })
 		t.Run("network", func(t *testing.T) { p.t = t; networkLog(p, d, parent.ID) })

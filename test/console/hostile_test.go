@@ -1,7 +1,19 @@
 package console
 
 import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
 	"time"
+
+	cdpbrowser "github.com/chromedp/cdproto/browser"
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/input"
+	"github.com/chromedp/cdproto/target"
+	"github.com/chromedp/chromedp"
 
 	"github.com/cove-sh/cove/internal/testing/covetest"
 	"github.com/cove-sh/cove/sandbox"
@@ -11,7 +23,7 @@ import (
 const hostile = `<img src=x onerror="window.owned=1">"'${1}` + "\u202egnp.exe"
 
 // Bounds of a page under a flood: how long it may stand still, and how much more memory it
-// may keep, in bytes.
+// may keep, in bytes. A terminal of 5000 lines takes about 10 MB.
 const (
 	longestStill = 5 * time.Second
 	mostGrowth   = 48 << 20
@@ -46,6 +58,95 @@ func notOwned(p *tab, what string) {
 	if owned {
 		p.t.Errorf("%s has run", what)
 	}
+}
+
+// hostileTerminal has a program write much to a terminal, and escapes that mean harm: the
+// page goes on meanwhile, and nothing outside of the terminal is changed.
+func hostileTerminal(p *tab) {
+	clipboard(p)
+	var title string
+	p.eval(`navigator.clipboard.writeText("mine").then(() => document.title)`, &title)
+	underFlood(p, func() {
+		p.types(`printf '\033]0;<img src=x onerror=window.owned=1>\007\033[31m\033[?25l\033[2J\033]52;c;aGFybQ==\007'; seq 300000; echo $((6*7))-after`, true)
+		// Another part of the sandbox is there, and the terminal again, at once.
+		p.click("Metrics")
+		p.waitFor(`!!document.querySelector(".uplot")`)
+		p.click("Terminal")
+		p.waitFor(said("42-after"))
+	})
+	var now, copied string
+	p.eval(`document.title`, &now)
+	p.eval(`navigator.clipboard.readText()`, &copied)
+	if now != title || copied != "mine" {
+		p.t.Errorf("the title was %q and is %q, the clipboard has %q", title, now, copied)
+	}
+	hostileLinks(p)
+	notOwned(p, "a terminal")
+}
+
+// clipboard lets the page use the clipboard, as somebody in front of it can.
+func clipboard(p *tab) {
+	p.t.Helper()
+	p.run(emulation.SetFocusEmulationEnabled(true), chromedp.ActionFunc(func(ctx context.Context) error {
+		info, err := target.GetTargetInfo().Do(ctx)
+		if err != nil {
+			return err
+		}
+		whole := cdp.WithExecutor(ctx, chromedp.FromContext(ctx).Browser)
+		return cdpbrowser.GrantPermissions([]cdpbrowser.PermissionType{cdpbrowser.PermissionTypeClipboardReadWrite, cdpbrowser.PermissionTypeClipboardSanitizedWrite}).WithBrowserContextID(info.BrowserContextID).Do(whole)
+	}))
+}
+
+// hostileLinks clicks links that a program has written: one that is a script does
+// nothing, and one that is a page opens in a tab that knows nothing of this one.
+func hostileLinks(p *tab) {
+	opened := make(chan string, 1)
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/fine" {
+			opened <- r.Referer() + r.Header.Get("Cookie")
+		}
+	}))
+	defer elsewhere.Close()
+	there := strings.Replace(elsewhere.URL, "127.0.0.1", "localhost", 1) // a host without the console's cookie
+	link := func(to, text string) string { return `\033]8;;` + to + `\007` + text + `\033]8;;\007` }
+	p.types("clear; printf '"+link("javascript:window.owned=1", "harm")+" "+link(there+"/fine", "fine")+`\n'`, true)
+	p.waitFor(said("harm fine"))
+	click := func(text, ready string) {
+		p.t.Helper()
+		var at struct{ X, Y float64 }
+		p.eval(`(() => {
+			const r = [...document.querySelectorAll(".xterm-rows span")].find((e) => e.textContent === `+quote(text)+`).getBoundingClientRect();
+			return {X: r.x + r.width / 2, Y: r.y + r.height / 2};
+		})()`, &at)
+		p.run(input.DispatchMouseEvent(input.MouseMoved, at.X, at.Y))
+		p.waitFor(ready)
+		for _, kind := range []input.MouseType{input.MousePressed, input.MouseReleased} {
+			p.run(input.DispatchMouseEvent(kind, at.X, at.Y).WithButton(input.Left).WithClickCount(1).WithModifiers(input.ModifierCtrl))
+		}
+	}
+	click("harm", "true")
+	click("fine", `!!document.querySelector(".xterm-cursor-pointer")`)
+	select {
+	case told := <-opened:
+		if told != "" {
+			p.t.Errorf("the page that a terminal leads to is told %q", told)
+		}
+	case <-time.After(patience):
+		p.t.Fatal("the link that is fine does not open")
+	}
+	p.run(chromedp.ActionFunc(func(ctx context.Context) error {
+		all, err := chromedp.Targets(ctx)
+		if err != nil {
+			return err
+		}
+		whole := cdp.WithExecutor(ctx, chromedp.FromContext(ctx).Browser)
+		for _, page := range all {
+			if strings.HasPrefix(page.URL, there) {
+				return target.CloseTarget(page.TargetID).Do(whole)
+			}
+		}
+		return fmt.Errorf("of %d pages none is that of the link", len(all))
+	}))
 }
 
 // svgOutput has a cell make a picture with scripts: it is shown, and they do not run, not
