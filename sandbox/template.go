@@ -167,8 +167,8 @@ type TemplateCopy struct {
 	// To is an absolute path: a directory, or of a single file its new name
 	// unless it ends in a slash or is a directory.
 	To string `json:"to"`
-	// Owner is whose the files become: a user of the template, a uid or uid:gid;
-	// root's if empty.
+	// Owner is whose the files become: a user of the template, or user:group, by
+	// names or numbers; root's if empty.
 	Owner string `json:"owner,omitempty"`
 	// Mode is octal, of all files and directories; those of the archive if empty.
 	Mode string `json:"mode,omitempty"`

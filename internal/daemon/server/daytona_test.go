@@ -112,7 +112,7 @@ func TestDaytonaLife(t *testing.T) {
 		{"GET", "/snapshots?limit=1000", "", 400, "limit"},
 		{"GET", "/snapshots/host", "", 200, `"state":"active"`},
 		{"GET", "/snapshots/org%2Fname:1", "", 404, "org/name:1"},
-		{"POST", "/snapshots", `{"name":"x","buildInfo":{"dockerfileContent":"FROM a\nRUN b"}}`, 400, "dockerfileContent"},
+		{"POST", "/snapshots", `{"name":"x","buildInfo":{"dockerfileContent":"FROM a\nCOPY b c"}}`, 400, "dockerfileContent"},
 		{"DELETE", at, "", 200, `"state":"destroyed"`},
 		{"GET", at, "", 404, "not found"},
 		{"DELETE", at, "", 404, "not found"},

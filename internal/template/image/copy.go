@@ -138,49 +138,70 @@ func newUploadCopier(b *Foundation, c *sandbox.TemplateCopy) (*uploadCopier, err
 // maxAccounts bounds the file of accounts that is read of a base.
 const maxAccounts = 1 << 20
 
-// ownerIDs returns the numbers of an owner: a user of the root in dir, a uid or uid:gid.
-// Empty is root.
+// ownerIDs returns the numbers of an owner in the root in dir: a user or a uid, and perhaps
+// a group or a gid after a colon. Empty is root. A group that is called as the user is
+// the user's own, where no other has the name.
 func ownerIDs(dir, owner string) (uid, gid int, err error) {
 	if owner == "" {
 		return 0, 0, nil
 	}
 	user, group, both := strings.Cut(owner, ":")
-	if both {
-		uid, err = strconv.Atoi(user)
-		if err == nil {
-			gid, err = strconv.Atoi(group)
-		}
-		return uid, gid, err
+	ids, known := accountIDs(dir, "etc/passwd", user, 2)
+	switch n, err := strconv.Atoi(user); {
+	case known:
+	case err == nil:
+		ids = []int{n, n}
+	case user == "root":
+		ids = []int{0, 0}
+	default:
+		return 0, 0, sandbox.Errorf(sandbox.CodeInvalid, "the template has no user %.80s at this step; make one in a step before, or give a uid", user)
 	}
-	accounts := readAccounts(dir)
-	for line := range strings.Lines(accounts) {
-		f := strings.Split(strings.TrimSpace(line), ":")
-		if len(f) < 4 || f[0] != user && f[2] != user {
-			continue
-		}
-		uid, err = strconv.Atoi(f[2])
-		if err == nil {
-			gid, err = strconv.Atoi(f[3])
-		}
-		if err == nil && uid >= 0 && gid >= 0 {
-			return uid, gid, nil
-		}
+	uid, gid = ids[0], ids[1]
+	if !both {
+		return uid, gid, nil
 	}
-	if uid, err = strconv.Atoi(user); err == nil {
-		return uid, uid, nil
+	if ids, known := accountIDs(dir, "etc/group", group, 1); known {
+		gid = ids[0]
+	} else if n, err := strconv.Atoi(group); err == nil {
+		gid = n
+	} else if group != user {
+		return 0, 0, sandbox.Errorf(sandbox.CodeInvalid, "the template has no group %.80s at this step; make one in a step before, or give a gid", group)
 	}
-	return 0, 0, sandbox.Errorf(sandbox.CodeInvalid, "the template has no user %.80s at this step; make one in a step before, or give a uid", owner)
+	return uid, gid, nil
 }
 
-// readAccounts returns the accounts of a root, which no link leads out of; none if there
-// is no such file.
-func readAccounts(dir string) string {
+// accountIDs returns the first count numbers of the first account in a file of the root in
+// dir that has a name or a number, and false if there is none.
+func accountIDs(dir, file, ref string, count int) (ids []int, ok bool) {
+	accounts := readAccounts(dir, file)
+next:
+	for line := range strings.Lines(accounts) {
+		f := strings.Split(strings.TrimSpace(line), ":")
+		if len(f) < 2+count || f[0] != ref && f[2] != ref {
+			continue
+		}
+		ids = ids[:0]
+		for _, text := range f[2 : 2+count] {
+			n, err := strconv.Atoi(text)
+			if err != nil || n < 0 {
+				continue next
+			}
+			ids = append(ids, n)
+		}
+		return ids, true
+	}
+	return nil, false
+}
+
+// readAccounts returns a file of accounts of a root, which no link leads out of; nothing if
+// there is no such file.
+func readAccounts(dir, file string) string {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return ""
 	}
 	defer root.Close()
-	f, err := root.OpenFile("etc/passwd", os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	f, err := root.OpenFile(file, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return ""
 	}

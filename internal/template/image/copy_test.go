@@ -244,6 +244,9 @@ func TestCopyOwner(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "etc/passwd"), []byte(accounts), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	if err := os.WriteFile(filepath.Join(dir, "etc/group"), []byte("root:x:0:\nbroken\nbad:x:-1:\nweb:x:33:dev\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	base := &Foundation{Root: engine.Root{Dir: dir}}
 	for _, tt := range []struct {
 		owner, mode string
@@ -251,6 +254,7 @@ func TestCopyOwner(t *testing.T) {
 		file, dir   int64
 	}{
 		{"", "", 0, 0, 0o640, 0o700}, {"dev", "", 1001, 1002, 0o640, 0o700}, {"1001", "", 1001, 1002, 0o640, 0o700}, {"5", "0711", 5, 5, 0o711, 0o711}, {"5:6", "0o444", 5, 6, 0o444, 0o444},
+		{"dev:web", "", 1001, 33, 0o640, 0o700}, {"dev:dev", "", 1001, 1002, 0o640, 0o700}, {"1001:web", "", 1001, 33, 0o640, 0o700}, {"dev:33", "", 1001, 33, 0o640, 0o700},
 	} {
 		k, err := newUploadCopier(base, &sandbox.TemplateCopy{To: "/x/", Owner: tt.owner, Mode: tt.mode})
 		if err != nil {
@@ -275,7 +279,7 @@ func TestCopyOwner(t *testing.T) {
 			}
 		}
 	}
-	for _, owner := range []string{"nobody-here", "bad"} {
+	for _, owner := range []string{"nobody-here", "bad", "dev:none-here", "dev:bad"} {
 		if _, err := newUploadCopier(base, &sandbox.TemplateCopy{To: "/x", Owner: owner}); sandbox.CodeOf(err) != sandbox.CodeInvalid {
 			t.Errorf("%s: %v", owner, err)
 		}

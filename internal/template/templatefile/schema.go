@@ -37,7 +37,7 @@ var about = map[string]string{
 	"run[].copy.archive":   "What the sending gave: upload-….",
 	"run[].copy.sources":   "Names in the archive, or patterns such as src/*.py; all of it if left out. Of a directory its content is taken.",
 	"run[].copy.to":        "An absolute path: a directory, or of a single file its new name unless it ends in a slash.",
-	"run[].copy.owner":     "Whose the files become: a user, a uid or uid:gid; root's if left out.",
+	"run[].copy.owner":     "Whose the files become: a user, or user:group, by names or numbers; root's if left out.",
 	"run[].copy.mode":      "Octal, of all files and directories; those of the archive if left out.",
 	"run[].user":           "Who runs it.",
 	"run[].workdir":        "Where.",

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-containerregistry/pkg/authn"
@@ -26,10 +27,29 @@ import (
 	"github.com/cove-sh/cove/internal/testing/needs"
 )
 
+// shells are the registries of [PushShell], by their passwords.
+var shells = struct {
+	sync.Mutex
+	hosts map[string]string
+}{hosts: map[string]string{}}
+
 // PushShell puts an image of the machine's own shell, with a user app, into a
 // registry, and returns the host of the registry and the name of the image. With a password,
-// the registry wants it for the user "me".
+// the registry wants it for the user "me". It serves as long as the package's tests run, so
+// that they can share daemons that know it.
 func PushShell(t testing.TB, password string) (host, image string) {
+	t.Helper()
+	shells.Lock()
+	defer shells.Unlock()
+	if shells.hosts[password] == "" {
+		shells.hosts[password] = pushShell(t, password)
+	}
+	return shells.hosts[password], shells.hosts[password] + shellImage
+}
+
+const shellImage = "/shell:1"
+
+func pushShell(t testing.TB, password string) (host string) {
 	t.Helper()
 	needs.Command(t, "ldd")
 	images := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
@@ -41,9 +61,7 @@ func PushShell(t testing.TB, password string) (host, image string) {
 		}
 		images.ServeHTTP(w, r)
 	}))
-	t.Cleanup(reg.Close)
 	host = strings.TrimPrefix(reg.URL, "http://")
-	image = host + "/shell:1"
 	files := shellTar(t)
 	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(files)), nil })
 	if err != nil {
@@ -61,7 +79,7 @@ func PushShell(t testing.TB, password string) (host, image string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ref, err := name.ParseReference(image, name.Insecure)
+	ref, err := name.ParseReference(host+shellImage, name.Insecure)
 	if err == nil {
 		login := authn.Anonymous
 		if password != "" {
@@ -72,7 +90,7 @@ func PushShell(t testing.TB, password string) (host, image string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return host, image
+	return host
 }
 
 // shellTar is a root file system with a shell, a few programs, and what those
@@ -87,7 +105,7 @@ func shellTar(t testing.TB) []byte {
 		}
 		contents[to] = data
 	}
-	for _, program := range []string{"sh", "mkdir", "chown", "chmod", "cat", "mv", "rm", "sleep"} { // which builds need, and one that lasts
+	for _, program := range []string{"sh", "mkdir", "chown", "chmod", "cat", "mv", "rm", "sleep", "stat"} { // which builds need, one that lasts, and one that tells of files
 		from, err := exec.LookPath(program)
 		if err == nil {
 			from, err = filepath.EvalSymlinks(from)

@@ -4,12 +4,14 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -34,7 +36,7 @@ type Client struct {
 // UseNames has the programs ask the test's own network for names, and trust its authority.
 func (c *Client) UseNames(t *testing.T) {
 	t.Helper()
-	c.Env = append(c.Env, "NODE_EXTRA_CA_CERTS="+internet.Here(t).CA)
+	c.Env = append(c.Env, "NODE_EXTRA_CA_CERTS="+internet.Here(t).CA, "SSL_CERT_FILE="+internet.Here(t).CA)
 	c.resolver = filepath.Join(t.TempDir(), "resolv.conf")
 	if err := os.WriteFile(c.resolver, []byte("nameserver "+internet.Resolver.String()+"\n"), 0o644); err != nil {
 		t.Fatal(err)
@@ -132,15 +134,31 @@ func readRows(t *testing.T, file, out string) []Row {
 	return rows
 }
 
-// Certificate writes a configuration with a certificate for names, which a user's
-// daemon can read.
+// certificates are the configurations that [Certificate] has made, by user and names.
+var certificates = struct {
+	sync.Mutex
+	files map[string]string
+}{files: map[string]string{}}
+
+// Certificate returns a configuration with a certificate for names, which a user's daemon
+// can read. It is the same each time, and is there as long as the test's network is.
 func Certificate(t *testing.T, uid uint32, names ...string) (config string) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "cove-sdk-cert-")
+	certificates.Lock()
+	defer certificates.Unlock()
+	of := fmt.Sprint(uid, names)
+	if certificates.files[of] == "" {
+		certificates.files[of] = certificate(t, uid, names)
+	}
+	return certificates.files[of]
+}
+
+func certificate(t *testing.T, uid uint32, names []string) (config string) {
+	t.Helper()
+	dir, err := os.MkdirTemp(filepath.Dir(internet.Here(t).CA), "certificate-")
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
 	cert, key := internet.Here(t).Certificate(t, dir, names...)
 	config = filepath.Join(dir, "cove.yaml")
 	if err := os.WriteFile(config, []byte("tls:\n  cert: "+cert+"\n  key: "+key+"\n"), 0o600); err != nil {

@@ -116,9 +116,9 @@ func notes(t *testing.T) map[string]string {
 	return all
 }
 
-// Compare compares the table of docs/compat.md with what checks have shown, or
+// compare compares the table of docs/compat.md with what checks have shown, or
 // rewrites it with the flag -update.
-func (tab *Table) Compare(t *testing.T, rows []Row) {
+func (tab *Table) compare(t *testing.T, rows []Row) {
 	t.Helper()
 	by, failed := map[string]map[string]bool{}, map[string]bool{}
 	for _, r := range rows {
@@ -155,7 +155,7 @@ func (tab *Table) Compare(t *testing.T, rows []Row) {
 			t.Errorf("%s speaks of %s, which the SDK does not have", notesFile, m)
 		}
 	}
-	tab.compare(t, text.String()+"\n")
+	tab.put(t, text.String()+"\n")
 }
 
 // options are what a method takes that has a row of its own.
@@ -195,7 +195,7 @@ func state(t *testing.T, method string, by map[string]bool, failed bool, note st
 	return "passes"
 }
 
-func (tab *Table) compare(t *testing.T, table string) {
+func (tab *Table) put(t *testing.T, table string) {
 	t.Helper()
 	data, err := os.ReadFile(tableFile)
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"github.com/cove-sh/cove/internal/testing/covetest"
 	"github.com/cove-sh/cove/internal/testing/dialecttest"
 	"github.com/cove-sh/cove/internal/testing/needs"
+	"github.com/cove-sh/cove/internal/testing/sdktest"
 )
 
 // A sandbox that a program with E2B's SDK has created is the same for everybody else: on
@@ -17,7 +18,7 @@ import (
 func TestDoors(t *testing.T) {
 	needs.File(t, "../daytona/node_modules/.package-lock.json") // npm ci --prefix test/sdk/daytona
 	covetest.ForUsers(t, false, func(t *testing.T, uid uint32) {
-		s := serve(t, uid, byURL)
+		s := serve(t, uid, sdktest.ByURL)
 		var made struct{ ID string }
 		if out := s.Run(t, "doors.mjs"); json.Unmarshal([]byte(out), &made) != nil {
 			t.Fatalf("E2B's SDK: %s", out)

@@ -8,7 +8,7 @@ import { errorOf, run, until } from '../checks.mjs';
 export { run, until };
 
 const require = createRequire(import.meta.url);
-const name = process.env.COVE_E2B ?? 'e2b';
+const name = process.env.COVE_SDK ?? 'e2b';
 export const sdk = await import(name);
 export const version = JSON.parse(readFileSync(path.join(path.dirname(require.resolve(name)), '..', 'package.json'))).version;
 const made = [];

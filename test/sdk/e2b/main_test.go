@@ -6,6 +6,7 @@ package e2b
 import (
 	"encoding/hex"
 	"fmt"
+	"net/netip"
 	"os"
 	"os/exec"
 	"strings"
@@ -46,10 +47,8 @@ func install() (remove func()) {
 	return func() { _ = os.RemoveAll(dir) }
 }
 
-// versions are the packages that are tried, as package.json pins them. The last
-// one is tried with all checks, the others with those that stand for them;
-// "make soak" has all of them do all.
-var versions = []string{"e2b-2.45", "e2b-2.49", "e2b"}
+// older are the other versions that are tried, as package.json names them.
+var older = []string{"e2b-2.45", "e2b-2.49"}
 
 // olderCode is the oldest package for code that is tried, with the group of checks that
 // is about code.
@@ -65,17 +64,6 @@ const imagePassword = `{"type":"service_account"}`
 // domain is the one below which sandboxes have host names.
 const domain = "cove.test"
 
-// A way is how a client finds the server.
-type way string
-
-// The ways.
-const (
-	// byURL has one address for all, over plain HTTP.
-	byURL way = "URL"
-	// byName has a host name for each sandbox, over TLS.
-	byName way = "name"
-)
-
 // server is a daemon as a client sees it.
 type server struct {
 	d   *covetest.Daemon
@@ -83,15 +71,16 @@ type server struct {
 	sdktest.Client
 }
 
-// serve borrows a daemon of a user, which is reached in a way.
-func serve(t *testing.T, uid uint32, w way) *server {
+// serve borrows a daemon of a user, which is reached in a way: by one address for all, or
+// with a host name for each sandbox.
+func serve(t *testing.T, uid uint32, w sdktest.Way) *server {
 	t.Helper()
 	needs.GVisor(t)
 	n := internet.Here(t)
 	registry, image := dialecttest.PushShell(t, imagePassword)
 	args := append(n.Args(), "--insecure-registries", registry)
-	if w == byName {
-		args = append(args, "--preview-domain", domain, "--config", certificate(t, uid))
+	if w == sdktest.ByName {
+		args = append(args, "--preview-domain", domain, "--config", sdktest.Certificate(t, uid, "*."+domain))
 	}
 	s := &server{d: covetest.Borrow(t, covetest.Options{UID: uid, Args: args})}
 	small := sandbox.TemplateSpec{From: sandbox.TemplateSource{Host: true}, Resources: sandbox.Resources{DiskMiB: 32}}
@@ -108,13 +97,13 @@ func serve(t *testing.T, uid uint32, w way) *server {
 	s.Client = sdktest.Client{Node: 22, Without: []string{"E2B_"}, Env: []string{
 		"E2B_API_KEY=e2b_" + hex.EncodeToString([]byte(key.Secret)), "COVE_IMAGE=" + image, "COVE_IMAGE_PASSWORD=" + imagePassword,
 	}}
-	if w == byURL {
+	if w == sdktest.ByURL {
 		s.Env = append(s.Env, "E2B_API_URL="+s.d.URL+"/e2b", "E2B_VOLUME_API_URL="+s.d.URL+"/e2b", "E2B_SANDBOX_URL="+s.d.URL)
 		return s
 	}
 	_, port, _ := strings.Cut(strings.TrimPrefix(s.d.URL, "https://"), ":")
 	s.Env = append(s.Env, "E2B_DOMAIN="+domain+":"+port)
 	s.UseNames(t)
-	n.SetName("*."+domain, loopback)
+	n.SetName("*."+domain, netip.MustParseAddr("127.0.0.1"))
 	return s
 }

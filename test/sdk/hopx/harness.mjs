@@ -15,6 +15,12 @@ export const at = baseURL ? { baseURL } : {};
 export const apiKey = process.env.HOPX_API_KEY;
 console.log = () => {}; // the SDK tells of tokens that it renews
 
+// The SDK opens the archive of a COPY, without reading it, and deletes it as soon as it is
+// told that the server has it: if that is sooner, its stream fails with nobody to hear it.
+process.on('uncaughtException', (err) => {
+  if (err.code !== 'ENOENT' || !/\/tar-[^/]+\.tar\.gz$/.test(err.path ?? '')) throw err;
+});
+
 const made = [];
 const directories = [];
 

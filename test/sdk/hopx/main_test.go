@@ -6,6 +6,7 @@ package hopx
 import (
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 	"testing"
 
@@ -34,17 +35,6 @@ const (
 	domain  = "local.vms.hopx.dev"
 )
 
-// A way is how a client finds the server.
-type way string
-
-// The ways.
-const (
-	// byURL has one address for all, over plain HTTP, which programs give.
-	byURL way = "URL"
-	// byName has the product's names, over TLS: programs give nothing.
-	byName way = "name"
-)
-
 // server is a daemon as a client sees it.
 type server struct {
 	d *covetest.Daemon
@@ -57,29 +47,30 @@ var names sync.Mutex
 // password is that of the registry with the image that templates are built of.
 const password = "of-the-registry"
 
-// serve borrows a daemon of a user, which is reached in a way.
-func serve(t *testing.T, uid uint32, w way) *server {
+// serve borrows a daemon of a user, which is reached in a way: by a URL that programs give,
+// or by the product's names, where programs give nothing.
+func serve(t *testing.T, uid uint32, w sdktest.Way) *server {
 	t.Helper()
 	needs.GVisor(t)
 	n := internet.Here(t)
-	s := &server{Client: sdktest.Client{Node: 20, Without: []string{"HOPX_"}}}
-	if w == byName {
+	host, image := dialecttest.PushShell(t, password)
+	s := &server{Client: sdktest.Client{Node: 20, Without: []string{"HOPX_"}, Env: []string{"COVE_IMAGE=" + image, "COVE_IMAGE_PASSWORD=" + password}}}
+	args := append(n.Args(), "--insecure-registries", host, "--webhooks-allow-private")
+	if w == sdktest.ByName {
 		names.Lock()
 		t.Cleanup(names.Unlock)
 		address := "127.0.0.1"
 		if uid != 0 {
 			address = "127.0.0.2"
 		}
-		s.d = covetest.Borrow(t, covetest.Options{UID: uid, Args: append(n.Args(),
+		s.d = covetest.Borrow(t, covetest.Options{UID: uid, Args: append(args,
 			"--listen", address+":443", "--preview-domain", domain, "--allowed-hosts", apiHost, "--config", sdktest.Certificate(t, uid, apiHost, "*."+domain))})
 		n.SetName(apiHost, netip.MustParseAddr(address))
 		n.SetName("*."+domain, netip.MustParseAddr(address))
 		s.UseNames(t)
 	} else {
-		host, image := dialecttest.PushShell(t, password)
-		s.d = covetest.Borrow(t, covetest.Options{UID: uid, Args: append(n.Args(), "--insecure-registries", host, "--webhooks-allow-private")})
-		dialecttest.BuildScreen(t, s.d, "screen")
-		s.Env = append(s.Env, "HOPX_BASE_URL="+s.d.URL+"/hopx", "COVE_IMAGE="+image, "COVE_IMAGE_PASSWORD="+password, "COVE_SCREEN=screen", "COVE_CALLBACKS=1")
+		s.d = covetest.Borrow(t, covetest.Options{UID: uid, Args: args})
+		s.Env = append(s.Env, "HOPX_BASE_URL="+s.d.URL+"/hopx")
 	}
 	for name, team := range map[string]string{"HOPX_API_KEY": sandbox.LocalCaller().Team, "COVE_OTHER_KEY": "other"} {
 		key, err := s.d.Client.CreateKey(t.Context(), sandbox.CreateKeyRequest{Name: name + " " + t.Name(), Team: team, Scopes: []sandbox.Scope{
@@ -93,34 +84,18 @@ func serve(t *testing.T, uid uint32, w way) *server {
 	return s
 }
 
-// TestSDK runs all checks by URL, and those that stand for them by name, as an ordinary
-// user; "make soak" all of them, as root too. What they show is a table of
-// docs/compat.md.
-func TestSDK(t *testing.T) {
-	var mu sync.Mutex
-	var rows []sdktest.Row
-	t.Run("ways", func(t *testing.T) {
-		covetest.ForUsers(t, needs.Soak(), func(t *testing.T, uid uint32) {
-			for _, w := range []way{byURL, byName} {
-				t.Run("by "+string(w), func(t *testing.T) {
-					smoke := "COVE_SMOKE=0"
-					if w == byName && !needs.Soak() {
-						smoke = "COVE_SMOKE=1"
-					}
-					got := serve(t, uid, w).Suite(t, smoke)
-					mu.Lock()
-					defer mu.Unlock()
-					rows = append(rows, got...)
-				})
-			}
-		})
-	})
-	if os.Getenv("COVE_GROUPS") == "" {
-		table.Compare(t, rows)
-	}
-}
+// TestSDK runs the checks. What they show is a table of docs/compat.md.
+func TestSDK(t *testing.T) { table.Test(t, suite, sdktest.UserByURL) }
 
 // TestVersions runs the checks that stand for all with the oldest version that is tested.
-func TestVersions(t *testing.T) {
-	sdktest.Versions(t, []string{"hopx-0.3"}, func(t *testing.T, uid uint32, env ...string) { serve(t, uid, byURL).Suite(t, env...) })
+func TestVersions(t *testing.T) { sdktest.Versions(t, []string{"hopx-0.3"}, suite) }
+
+func suite(t *testing.T, uid uint32, w sdktest.Way, env ...string) []sdktest.Row {
+	t.Helper()
+	s := serve(t, uid, w)
+	if slices.Contains(env, sdktest.All) {
+		dialecttest.BuildScreen(t, s.d, "screen")
+		s.Env = append(s.Env, "COVE_SCREEN=screen")
+	}
+	return s.Suite(t, env...)
 }

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/cove-sh/cove/internal/doors/dialect/superserve/api"
@@ -24,39 +25,36 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(internet.Main(m, covetest.Main)) }
 
-// A way is how a client finds the server.
-type way string
-
-// The ways.
-const (
-	// byURL has the address of the server in the environment, plain HTTP, and the shim.
-	byURL way = "URL"
-	// byName has nothing but a key: the product's host names lead to the server, over
-	// TLS.
-	byName way = "name"
-)
-
 // server is a daemon as a client sees it.
 type server struct {
 	d *covetest.Daemon
 	sdktest.Client
 }
 
-// serve borrows a daemon of a user, which is reached in a way.
-func serve(t *testing.T, uid uint32, w way) *server {
+// naming is held while a test has the product's names lead to its daemon.
+var naming sync.Mutex
+
+// serve borrows a daemon of a user, which is reached in a way: by URL with its address in
+// the environment, and the shim; by name with nothing but a key, since the product's host
+// names lead to the server.
+func serve(t *testing.T, uid uint32, w sdktest.Way) *server {
 	t.Helper()
 	needs.GVisor(t)
+	if w == sdktest.ByName {
+		naming.Lock()
+		t.Cleanup(naming.Unlock) // after the port is free
+	}
 	n := internet.Here(t)
 	registry, image := dialecttest.PushShell(t, "")
 	args := append(n.Args(), "--insecure-registries", registry)
-	if w == byName {
+	if w == sdktest.ByName {
 		args = append(args, "--config", sdktest.Certificate(t, uid, names...))
 	}
 	s := &server{d: covetest.Borrow(t, covetest.Options{UID: uid, Args: args})}
 	s.Client = sdktest.Client{Node: 22, Without: []string{"SUPERSERVE_", "NODE_"}, Env: []string{
 		"SUPERSERVE_API_KEY=" + s.key(t, sandbox.LocalCaller().Team), "COVE_FOREIGN_KEY=" + s.key(t, "others"), "COVE_IMAGE=" + image,
 	}}
-	if w == byURL {
+	if w == sdktest.ByURL {
 		shim := filepath.Join(t.TempDir(), "shim.mjs")
 		if err := os.WriteFile(shim, []byte(api.Shim), 0o600); err != nil {
 			t.Fatal(err)

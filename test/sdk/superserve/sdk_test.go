@@ -1,12 +1,8 @@
 package superserve
 
 import (
-	"os"
-	"sync"
 	"testing"
 
-	"github.com/cove-sh/cove/internal/testing/covetest"
-	"github.com/cove-sh/cove/internal/testing/needs"
 	"github.com/cove-sh/cove/internal/testing/sdktest"
 )
 
@@ -26,41 +22,13 @@ func classes(names ...string) []sdktest.Class {
 	return list
 }
 
-// naming is held while a test has the product's names lead to its daemon.
-var naming sync.Mutex
-
-// TestSDK runs all checks by URL, and by name those that stand for them, as an ordinary
-// user; "make soak" runs all in both ways, as root too. What they show is the table of
-// docs/compat.md.
-func TestSDK(t *testing.T) {
-	var mu sync.Mutex
-	var rows []sdktest.Row
-	t.Run("ways", func(t *testing.T) {
-		covetest.ForUsers(t, needs.Soak(), func(t *testing.T, uid uint32) {
-			for _, w := range []way{byURL, byName} {
-				t.Run("by "+string(w), func(t *testing.T) {
-					smoke := "COVE_SMOKE=0"
-					if w == byName {
-						naming.Lock()
-						t.Cleanup(naming.Unlock) // after the port is free
-						if !needs.Soak() {
-							smoke = "COVE_SMOKE=1"
-						}
-					}
-					got := serve(t, uid, w).Suite(t, smoke)
-					mu.Lock()
-					defer mu.Unlock()
-					rows = append(rows, got...)
-				})
-			}
-		})
-	})
-	if os.Getenv("COVE_GROUPS") == "" {
-		table.Compare(t, rows)
-	}
-}
+// TestSDK runs the checks. What they show is the table of docs/compat.md.
+func TestSDK(t *testing.T) { table.Test(t, suite, sdktest.UserByURL) }
 
 // TestVersions runs the checks that stand for all with the oldest version that is tested.
-func TestVersions(t *testing.T) {
-	sdktest.Versions(t, []string{"superserve-0.7"}, func(t *testing.T, uid uint32, env ...string) { serve(t, uid, byURL).Suite(t, env...) })
+func TestVersions(t *testing.T) { sdktest.Versions(t, []string{"superserve-0.7"}, suite) }
+
+func suite(t *testing.T, uid uint32, w sdktest.Way, env ...string) []sdktest.Row {
+	t.Helper()
+	return serve(t, uid, w).Suite(t, env...)
 }

@@ -239,6 +239,15 @@ func checkSteps(steps []sandbox.TemplateStep) error {
 // uploads are names of archives that were sent here.
 var uploads = regexp.MustCompile(`^upload-[a-z2-7]{26}$`)
 
+// checkOwner refuses what is no user, and no user with a group, each by name or number.
+func checkOwner(field, owner string) error {
+	user, group, both := strings.Cut(owner, ":")
+	if strings.Contains(group, ":") || both && validate.User(field, group) != nil {
+		return validate.Errorf("%s %s is not valid; give a user, or user:group, by names or numbers", field, validate.Quote(owner))
+	}
+	return validate.User(field, user)
+}
+
 func checkCopy(field string, step *sandbox.TemplateStep) error {
 	c := step.Copy
 	switch {
@@ -259,7 +268,7 @@ func checkCopy(field string, step *sandbox.TemplateStep) error {
 		}
 	}
 	if c.Owner != "" {
-		if err := validate.User(field+".copy.owner", c.Owner); err != nil {
+		if err := checkOwner(field+".copy.owner", c.Owner); err != nil {
 			return err
 		}
 	}

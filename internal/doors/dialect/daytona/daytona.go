@@ -78,17 +78,15 @@ func New(cfg Config) *Door {
 	return d
 }
 
-// url returns where the client of a request finds a plane.
+// url returns where the client of a request finds a plane: by the host by which it has
+// found this one, whose certificate it trusts.
 func (d *Door) url(plane string) func(*http.Request) string {
 	return func(r *http.Request) string {
-		if base := d.cfg.Base(); base != "" {
-			return base + plane
+		base := d.cfg.Base()
+		if base != "" && d.cfg.Trusted(r) {
+			return base + plane // a socket has no host
 		}
-		scheme := "http"
-		if r.TLS != nil {
-			scheme = "https"
-		}
-		return scheme + "://" + r.Host + Prefix + plane
+		return sdkdoor.Origin(r, base) + Prefix + plane
 	}
 }
 

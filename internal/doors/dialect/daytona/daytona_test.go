@@ -1,6 +1,7 @@
 package daytona
 
 import (
+	"net/http"
 	"net/http/httptest"
 	"testing"
 )
@@ -35,6 +36,21 @@ func TestClaimsHost(t *testing.T) {
 		r.Header.Set("X-Daytona-Preview-Token", "x")
 		if got := d.ClaimsHost(r); got != want {
 			t.Errorf("%s: %v", host, got)
+		}
+	}
+}
+
+// A client finds the planes by the host by which it has found the server, with what is in
+// front of it; over the socket, where there is none, by the server's own address.
+func TestURL(t *testing.T) {
+	d := &Door{cfg: Config{Base: func() string { return "https://cove.example:8443" + Prefix }, Trusted: func(r *http.Request) bool { return r.Host == "unix" }}}
+	for host, want := range map[string]string{
+		"127.0.0.1:8777": "http://127.0.0.1:8777/daytona/api", "cove.example:8443": "https://cove.example:8443/daytona/api", "unix": "https://cove.example:8443/daytona/api",
+	} {
+		r := httptest.NewRequest("GET", "/", nil)
+		r.Host = host
+		if got := d.url(ControlPath)(r); got != want {
+			t.Errorf("%s: %s, want %s", host, got, want)
 		}
 	}
 }

@@ -49,7 +49,7 @@ type buildStep struct {
 	// FilesHash is what the client calls the archive that it has sent for COPY.
 	FilesHash string `json:"filesHash"`
 	SkipCache bool   `json:"skipCache"`
-	// Owner and Permissions are the options of COPY, which are refused.
+	// Owner and Permissions are the options of COPY.
 	Owner       string `json:"owner"`
 	Permissions string `json:"permissions"`
 }
@@ -176,10 +176,7 @@ func (b *builder) copy(s *buildStep) error {
 		return dialect.Invalid("COPY needs what to copy and where to; give both in args")
 	}
 	if len(s.Args) > 2 && strings.Join(s.Args[2:], "") != "" {
-		return dialect.Invalid("COPY takes two args; change owner and permissions in a RUN step")
-	}
-	if s.Owner != "" || s.Permissions != "" {
-		return dialect.Invalid("owner and permissions of COPY are not enforced; leave them out, and change them in a RUN step")
+		return dialect.Invalid("COPY takes two args; give owner and permissions beside them")
 	}
 	if s.FilesHash == "" {
 		return dialect.Invalid("COPY has no filesHash; send the files first, to upload_url of POST /v1/templates/files/upload-link")
@@ -188,7 +185,7 @@ func (b *builder) copy(s *buildStep) error {
 	if err != nil {
 		return err
 	}
-	c := &sandbox.TemplateCopy{Archive: archive}
+	c := &sandbox.TemplateCopy{Archive: archive, Owner: s.Owner, Mode: s.Permissions}
 	for source := range strings.SplitSeq(s.Args[0], ",") {
 		if source = strings.TrimSpace(source); source != "" {
 			c.Sources = append(c.Sources, source)

@@ -94,11 +94,13 @@ func TestBuildCopies(t *testing.T) {
 		{"type":"COPY","args":["a.txt, b/,","conf/","",""],"filesHash":"there"},
 		{"type":"WORKDIR","args":["/srv"]},
 		{"type":"copy","args":["src/","."],"filesHash":"there"},
-		{"type":"COPY","args":["src","/"],"filesHash":"there","skipCache":true}]}`)
+		{"type":"COPY","args":["src","/"],"filesHash":"there","skipCache":true},
+		{"type":"COPY","args":["run","/srv/run"],"filesHash":"there","owner":"app:web","permissions":"0711"}]}`)
 	copied := func(to string, sources ...string) sandbox.TemplateStep {
 		return sandbox.TemplateStep{Copy: &sandbox.TemplateCopy{Archive: "upload-of-there", Sources: sources, To: to}}
 	}
-	want := []sandbox.TemplateStep{copied("/app/app.py", "app.py"), copied("/workspace/conf/", "a.txt", "b/"), copied("/srv/", "src/"), copied("/", "src")}
+	want := []sandbox.TemplateStep{copied("/app/app.py", "app.py"), copied("/workspace/conf/", "a.txt", "b/"), copied("/srv/", "src/"), copied("/", "src"), copied("/srv/run", "run")}
+	want[4].Copy.Owner, want[4].Copy.Mode = "app:web", "0711"
 	if len(svc.built) != 1 || !svc.built[0].Force {
 		t.Fatalf("built %+v", svc.built)
 	}
@@ -171,7 +173,7 @@ func TestBuildRefused(t *testing.T) {
 		`{` + least + `,"steps":[{"type":"COPY","args":["a","/b"],"filesHash":"x"}]}`:            `is of no files`,
 		`{` + least + `,"steps":[{"type":"COPY","args":["a","/b"]}]}`:                            "no filesHash",
 		`{` + least + `,"steps":[{"type":"COPY","args":["a"],"filesHash":"there"}]}`:             "what to copy and where to",
-		`{` + least + `,"steps":[{"type":"COPY","args":["a","/b","me"],"filesHash":"there"}]}`:   "in a RUN step",
+		`{` + least + `,"steps":[{"type":"COPY","args":["a","/b","me"],"filesHash":"there"}]}`:   "beside them",
 		`{` + least + `,"readyCmd":{"type":"port","port":1}}`:                                    "readyCmd needs a startCmd",
 		`{` + least + `,"startCmd":"x","readyCmd":{"type":"port"}}`:                              "readyCmd.port is 0",
 		`{` + least + `,"startCmd":"x","readyCmd":{"type":"moon"}}`:                              `"moon" is not known`,

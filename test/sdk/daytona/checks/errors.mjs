@@ -17,7 +17,7 @@ export default async function errors(check) {
   });
   const refused = {
     gpu: { image: 'x', resources: { gpu: 1 } }, 'volumes.subpath': { volumes: [{ volumeId: 'v', mountPath: '/m', subpath: 's' }] },
-    dockerfileContent: { image: sdk.Image.base('debian:12').runCommands('true') }, outboundProxyUrl: { outboundProxyUrl: 'http://proxy:1' },
+    dockerfileContent: { image: sdk.Image.base('debian:12').dockerfileCommands(['FROM debian:13']) }, outboundProxyUrl: { outboundProxyUrl: 'http://proxy:1' },
     linkedSandbox: { linkedSandbox: sbx.id }, ttlMinutes: { ttlMinutes: 60 }, autoPauseInterval: { autoPauseInterval: 5, autoStopInterval: 5 },
     networkAllowList: { networkAllowList: 'x' }, domainAllowList: { domainAllowList: '192.0.2.1' }, 'cove\\.': { labels: { 'cove.daytona.public': 'on' } },
   };
@@ -34,10 +34,10 @@ export default async function errors(check) {
   for (const [method, call] of Object.entries({
     'Sandbox.recover': () => sbx.recover(), 'Sandbox.rotateSigningKey': () => sbx.rotateSigningKey(), 'Sandbox.createSshAccess': () => sbx.createSshAccess(),
     'Sandbox.revokeSshAccess': () => sbx.revokeSshAccess('x'), 'Sandbox.validateSshAccess': () => sbx.validateSshAccess('x'),
-    'Sandbox.updateSecrets': () => sbx.updateSecrets({ A: 'b' }), 'Sandbox.expireSignedPreviewUrl': () => sbx.expireSignedPreviewUrl(8123, 'x'),
+    'Sandbox.expireSignedPreviewUrl': () => sbx.expireSignedPreviewUrl(8123, 'x'),
     'Git.dangerouslyAuthenticate': () => sbx.git.dangerouslyAuthenticate('u', 'p'),
     'LspServer.start': async () => (await lsp()).start(), 'ComputerUse.start': () => sbx.computerUse.start(),
-    'SecretService.list': () => daytona.secret.list(), 'WarmPoolService.list': () => daytona.warmPool.list(),
+    'WarmPoolService.list': () => daytona.warmPool.list(),
     'Process.getEntrypointLogs': () => sbx.process.getEntrypointLogs(), 'Process.getEntrypointSession': () => sbx.process.getEntrypointSession(),
   })) {
     await check(`${method} says that it is not served`, [], async () => {

@@ -1,16 +1,20 @@
 import assert from 'node:assert/strict';
 import http from 'node:http';
+import https from 'node:https';
 import { create, shared, until } from '../harness.mjs';
 
-// get asks a preview by its host name, which need not resolve.
+// get asks a preview: over TLS by its host name, and else, where that need not resolve, by
+// the address of the server.
 function get(url, headers = {}) {
   const u = new URL(url);
+  const plain = { host: '127.0.0.1', port: u.port, path: u.pathname + u.search, headers: { host: u.host, ...headers } };
   return new Promise((resolve, reject) => {
-    const req = http.get({ host: '127.0.0.1', port: u.port, path: u.pathname + u.search, headers: { host: u.host, ...headers } }, (res) => {
+    const answered = (res) => {
       let text = '';
       res.on('data', (d) => { text += d; });
       res.on('end', () => resolve({ status: res.statusCode, text, headers: res.headers }));
-    });
+    };
+    const req = u.protocol === 'https:' ? https.get(u, { headers }, answered) : http.get(plain, answered);
     req.on('error', reject);
   });
 }
@@ -32,8 +36,8 @@ async function serve(sbx) {
 
 export default async function previews(check) {
   const sbx = await shared();
-  await serve(sbx);
-  await check('a port with its token', ['Sandbox.getPreviewLink'], async () => {
+  await check('a port with its token', ['smoke', 'Sandbox.getPreviewLink'], async () => {
+    await serve(sbx);
     const { url, token } = await sbx.getPreviewLink(8123);
     assert.equal((await get(`${url}/a?b=c`, { 'x-daytona-preview-token': token })).text, 'hello /a?b=c False');
     assert.equal((await get(`${url}/a?DAYTONA_SANDBOX_AUTH_KEY=${token}&b=c`)).text, 'hello /a?b=c False');

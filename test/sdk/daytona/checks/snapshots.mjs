@@ -1,4 +1,7 @@
 import assert from 'node:assert/strict';
+import { rmSync, writeFileSync } from 'node:fs';
+import os from 'node:os';
+import path from 'node:path';
 import { create, daytona, fails, keep, run, sdk } from '../harness.mjs';
 
 export default async function snapshots(check) {
@@ -53,5 +56,29 @@ export default async function snapshots(check) {
     assert.equal((await sbx.process.executeCommand('echo "of an image"')).result, 'of an image\n');
     await fails(sbx.git.init('/r'), 'DaytonaError', /no git/);
     await sbx.delete();
+  });
+  await check('an image that is built step by step', [
+    'SnapshotService.create', 'Image.env', 'Image.workdir', 'Image.runCommands', 'Image.entrypoint', 'Image.cmd', 'Image.dockerfileCommands', 'Image.fromDockerfile',
+  ], async () => {
+    const image = sdk.Image.base(process.env.COVE_IMAGE).runCommands('echo "[$FROM]" > /before; mkdir /data; chown 1000 /data').env({ FROM: `it's "here"` }).workdir('/srv/app')
+      .runCommands('echo "$FROM $PWD" > made', ['sh', '-c', 'echo list > list']).dockerfileCommands(['ARG N=7', 'USER app', 'RUN echo $N > /data/arg && \\', '  stat -L -c %u /proc/self >> /data/arg'])
+      .entrypoint(['/bin/sh', '-c', 'echo $0 $FROM > /data/up; exec sleep 1000']).cmd(['told']);
+    const [name, logged] = [`steps.${run}`, []];
+    const snap = await daytona.snapshot.create({ name, image }, { onLogs: (l) => logged.push(l) });
+    assert.ok(logged.some((l) => l.includes('echo list')), `${logged}`);
+    const sbx = await create({ snapshot: name });
+    const { result } = await sbx.process.executeCommand('cat /before /srv/app/made /srv/app/list /data/arg /data/up');
+    assert.equal(result, `[]\nit's "here" /srv/app\nlist\n7\n1000\ntold it's "here"\n`);
+    await sbx.delete();
+    await daytona.snapshot.delete(snap);
+    const file = path.join(os.tmpdir(), `Dockerfile-${run}`);
+    writeFileSync(file, `FROM ${process.env.COVE_IMAGE}\nRUN echo ${run} > /made\n`);
+    for (let i = 0; i < 2; i++) { // the second time it is there
+      const box = await create({ image: sdk.Image.fromDockerfile(file) });
+      assert.equal((await box.fs.downloadFile('/made')).toString(), `${run}\n`);
+      await box.delete();
+    }
+    rmSync(file);
+    await fails(create({ image: sdk.Image.base(process.env.COVE_IMAGE).runCommands('echo no; exit 3') }), 'DaytonaError', /exit|3/);
   });
 }

@@ -4,7 +4,7 @@ import { keep, newer, sdk, until } from '../harness.mjs';
 
 export default async function code(check) {
   if (!newer('2.48.0')) return; // what the package for code stands on
-  const { Sandbox, ...own } = await import(process.env.COVE_E2B_CODE ?? '@e2b/code-interpreter');
+  const { Sandbox, ...own } = await import(process.env.COVE_CODE_SDK ?? '@e2b/code-interpreter');
   void createRequire;
   const sbx = keep(await Sandbox.create());
   const kinds = { ...sdk, ...own };

@@ -69,10 +69,10 @@ export default async function templates(check) {
   await check('a user of its own', ['Template.build', 'TemplateBuilder.setUser', 'TemplateBuilder.gitClone', 'TemplateBuilder.copy', 'TemplateBuilder.runCmd'], async () => {
     const t = Template({ fileContextPath: dir }).fromTemplate('base').setUser('worker').setWorkdir('/home/worker')
       .runCmd('id -un > who; git init -q --bare bare; git config --global safe.directory "*"').gitClone('/home/worker/bare', '/home/worker/r')
-      .copy('one.sh', 'mine.sh').copy('one.sh', '/srv/theirs.sh', { user: 'root', mode: 0o711 });
+      .copy('one.sh', 'mine.sh').copy('one.sh', '/srv/theirs.sh', { user: 'root:worker', mode: 0o711 });
     await Template.build(t, `user-${run}`);
     const sbx = await create(`user-${run}`);
-    assert.equal((await sbx.commands.run('id -un; cat who; ls -d ~/r; stat -c %a /srv/theirs.sh; [ -w mine.sh ] && sh mine.sh')).stdout, 'worker\nworker\n/home/worker/r\n711\none\n');
+    assert.equal((await sbx.commands.run('id -un; cat who; ls -d ~/r; stat -c "%U:%G %a" /srv/theirs.sh; [ -w mine.sh ] && sh mine.sh')).stdout, 'worker\nworker\n/home/worker/r\nroot:GROUP 711\none\n'.replace('GROUP', process.env.COVE_ROOT ? 'worker' : 'root'));
     await sbx.kill();
   });
   await check('an image of a registry with a login', ['TemplateBuilder.fromImage', 'TemplateBuilder.fromGCPRegistry', 'TemplateBuilder.skipCache', 'Template.build'], async () => {

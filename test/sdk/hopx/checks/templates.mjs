@@ -15,25 +15,26 @@ export default async function templates(check) {
     assert.ok(same.defaultResources.vcpu >= 1 && Array.isArray(same.features));
     assert.deepEqual(await Sandbox.listTemplates({ ...at, category: 'none-such' }), []);
   });
-  await check('what a build refuses', ['Template.build', 'Template.build agent_version', 'Template.build owner and permissions of COPY', 'Template.fromAWSPrivateImage'], async () => {
+  await check('what a build refuses', ['Template.build', 'Template.build agent_version', 'Template.fromAWSPrivateImage'], async () => {
     const from = new Template('example.com/x').runCmd('true');
     await assert.rejects(Template.build(from, { ...at, apiKey, name: run, cpu: 100 }), /cpu is 100/);
-    await assert.rejects(Template.build(new Template('example.com/x').copy('package.json', '/', { owner: 'me' }), { ...at, apiKey, name: run }), /owner and permissions/);
+    await assert.rejects(Template.build(new Template('example.com/x').copy('package.json', '/', { owner: 'a:b:c' }), { ...at, apiKey, name: run }), /owner/);
+    await assert.rejects(Template.build(new Template('example.com/x').copy('package.json', '/', { permissions: 'rw' }), { ...at, apiKey, name: run }), /mode/);
     await assert.rejects(Template.build(new Template('example.com/x').runCmd('true').addMetadata('agent_version', '1'), { ...at, apiKey, name: run }), /agent_version/);
     const aws = new Template().fromAWSPrivateImage('1.dkr.ecr.us-east-1.amazonaws.com/x:1', { accessKeyId: 'AKIA0000', secretAccessKey: 's', region: 'us-east-1' }).runCmd('true');
     await assert.rejects(Template.build(aws, { ...at, apiKey, name: run }), /keys of AWS/);
     await fails(Sandbox.deleteTemplate(run, at), 'APIError', /does not exist/);
   });
-  if (!process.env.COVE_IMAGE) return;
   await check('built from an image with files, and used', [
-    'Template.build', 'Template.fromPrivateImage', 'Template.copy', 'Template.runCmd', 'Template.setEnv', 'Template.setEnvs', 'Template.setWorkdir', 'Template.setStartCmd', 'Sandbox.deleteTemplate',
+    'smoke', 'Template.build', 'Template.fromPrivateImage', 'Template.copy', 'Template.runCmd', 'Template.setEnv', 'Template.setEnvs', 'Template.setWorkdir', 'Template.setStartCmd', 'Sandbox.deleteTemplate',
   ], async () => {
     const dir = directory();
     writeFileSync(path.join(dir, 'a.txt'), 'from here\n');
     const name = `made-${run}`;
     const logs = [];
     const template = new Template().fromPrivateImage(process.env.COVE_IMAGE, { username: 'me', password: process.env.COVE_IMAGE_PASSWORD })
-      .setEnv('A', 'b').setEnvs({ C: 'd' }).setWorkdir('/app').copy('a.txt', '/app/').runCmd('read x < a.txt; echo "$A$C, $x, $PWD" > /app/made')
+      .setEnv('A', 'b').setEnvs({ C: 'd' }).setWorkdir('/app').copy('a.txt', '/app/').copy('a.txt', '/app/theirs.txt', { owner: 'app:0', permissions: '0640' })
+      .runCmd('read x < a.txt; echo "$A$C, $x, $PWD" > /app/made; stat -c "%u:%g %a" theirs.txt > owner')
       .setStartCmd('echo up > /app/up; exec sleep 1000', sdk.waitForFile('/app/up'));
     const built = await Template.build(template, { ...at, apiKey, name, cpu: 1, memory: 512, diskGB: 1, contextPath: dir, onLog: (l) => logs.push(l.message) });
     assert.equal(built.templateID, name);
@@ -43,6 +44,8 @@ export default async function templates(check) {
     const sbx = await connect(vm.vmID);
     assert.equal(await sbx.files.read('/app/made'), 'bd, from here, /app\n');
     assert.equal(await sbx.files.read('/app/up'), 'up\n');
+    // The server of an ordinary user can give no file away, and lets all do what its owner may.
+    assert.equal(await sbx.files.read('/app/owner'), process.env.COVE_ROOT ? '1000:0 640\n' : '0:0 666\n');
     assert.deepEqual([await sbx.env.get('A'), await sbx.env.get('E')], ['b', 'e']);
     await vm.delete();
     await assert.rejects(Template.build(template, { ...at, apiKey, name, contextPath: dir }), /exists already/);

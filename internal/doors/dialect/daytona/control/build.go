@@ -22,46 +22,43 @@ type buildInfo struct {
 	Contexts   json.RawMessage `json:"contextHashes"`
 }
 
-// image returns the image of a Dockerfile that only names one: no more is built.
-func (b *buildInfo) image() (string, error) {
+// spec is what is built as the Dockerfile says.
+func (b *buildInfo) spec() (*sandbox.TemplateSpec, error) {
 	if answer.Given(b.Contexts) {
-		return "", answer.Refused("buildInfo.contextHashes", "there is no object store for files of a build")
+		return nil, answer.Refused("buildInfo.contextHashes", "there is no object store for files of a build")
 	}
-	var image string
-	for line := range strings.Lines(b.Dockerfile) {
-		fields := strings.Fields(line)
-		switch {
-		case len(fields) == 0 || strings.HasPrefix(fields[0], "#"):
-		case image == "" && strings.EqualFold(fields[0], "FROM") && len(fields) == 2 && !strings.HasPrefix(fields[1], "-"):
-			image = fields[1]
-		default:
-			return "", answer.Refused("buildInfo.dockerfileContent", "only FROM IMAGE is; build a template with cove template build, and name it as the snapshot")
-		}
-	}
-	if image == "" {
-		return "", answer.Invalid("buildInfo.dockerfileContent names no image; write FROM IMAGE")
-	}
-	return image, nil
+	return parseDockerfile(b.Dockerfile)
 }
 
-// templateOfImage is the name of the template that is made of an image for sandboxes
-// that name no snapshot.
-func templateOfImage(image string) string {
-	sum := sha256.Sum256([]byte(image))
+// plainImage returns the image of a specification that only names one.
+func plainImage(spec *sandbox.TemplateSpec) (image string, ok bool) {
+	return spec.From.Image, spec.BuildNetwork == nil
+}
+
+// templateOf is the name of the template that is made of an image or a Dockerfile for
+// sandboxes that name no snapshot.
+func templateOf(text string) string {
+	sum := sha256.Sum256([]byte(text))
 	return "image-" + hex.EncodeToString(sum[:12])
 }
 
-// fromImage makes a sandbox's template from an image, unless there is one.
+// fromImage makes a sandbox's template from an image or a Dockerfile, unless there is one.
 func (p *plane) fromImage(ctx context.Context, body *createBody, req *sandbox.CreateRequest) error {
-	image, err := body.BuildInfo.image()
+	spec, err := body.BuildInfo.spec()
 	if err != nil {
 		return err
 	}
 	if req.Resources, err = resources(body.CPU, body.Memory, body.Disk); err != nil {
 		return err
 	}
-	req.Template = templateOfImage(image)
-	req.Metadata[access.TagSnapshot] = image
+	image, plain := plainImage(spec)
+	if plain {
+		req.Template = templateOf(image)
+		req.Metadata[access.TagSnapshot] = image
+	} else {
+		req.Template = templateOf(body.BuildInfo.Dockerfile)
+		req.Metadata[access.TagSnapshot] = req.Template
+	}
 	t, err := p.cfg.Service.GetTemplate(ctx, req.Template)
 	if err == nil && t.State == sandbox.TemplateReady {
 		return nil
@@ -69,9 +66,7 @@ func (p *plane) fromImage(ctx context.Context, body *createBody, req *sandbox.Cr
 	if err != nil && sandbox.CodeOf(err) != sandbox.CodeNotFound {
 		return err
 	}
-	build, err := p.cfg.Service.StartBuild(ctx, sandbox.BuildTemplateRequest{
-		Name: req.Template, Spec: &sandbox.TemplateSpec{Description: "The image " + image, From: sandbox.TemplateSource{Image: image}},
-	})
+	build, err := p.cfg.Service.StartBuild(ctx, sandbox.BuildTemplateRequest{Name: req.Template, Spec: spec})
 	if err != nil {
 		return err
 	}
@@ -110,14 +105,13 @@ func (b *snapshotBody) spec() (*sandbox.TemplateSpec, error) {
 	case (b.ImageName == "") == (b.BuildInfo == nil):
 		return nil, answer.Invalid("give imageName or buildInfo, one of them")
 	}
-	image := b.ImageName
+	spec := &sandbox.TemplateSpec{Description: "The image " + b.ImageName, From: sandbox.TemplateSource{Image: b.ImageName}}
 	var err error
 	if b.BuildInfo != nil {
-		if image, err = b.BuildInfo.image(); err != nil {
+		if spec, err = b.BuildInfo.spec(); err != nil {
 			return nil, err
 		}
 	}
-	spec := &sandbox.TemplateSpec{Description: "The image " + image, From: sandbox.TemplateSource{Image: image}}
 	if len(b.Entrypoint) > 0 {
 		spec.Start = &sandbox.StartCommand{Command: shellQuote(b.Entrypoint)}
 	}

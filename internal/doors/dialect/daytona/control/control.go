@@ -44,6 +44,11 @@ func New(cfg Config) http.Handler {
 	rt.On("GET /volumes/by-name/{volume}", p.getVolume)
 	rt.On("GET /volumes/{volume}", p.getVolume)
 	rt.On("DELETE /volumes/{volume}", p.deleteVolume)
+	rt.On("GET /secret/paginated", p.listSecrets)
+	rt.On("POST /secret", p.createSecret)
+	rt.On("GET /secret/{secret}", p.getSecret)
+	rt.On("PATCH /secret/{secret}", p.updateSecret)
+	rt.On("DELETE /secret/{secret}", p.deleteSecret)
 	return rt
 }
 
@@ -61,6 +66,7 @@ func (p *plane) sandboxRoutes(rt *answer.Router) {
 	rt.On("POST /sandbox/{sandbox}/resize", p.resize)
 	rt.On("POST /sandbox/{sandbox}/network-settings", p.setNetwork)
 	rt.On("PUT /sandbox/{sandbox}/labels", p.setLabels)
+	rt.On("PUT /sandbox/{sandbox}/secrets", p.setSecrets)
 	rt.On("POST /sandbox/{sandbox}/autostop/{minutes}", p.setAutoStop)
 	rt.On("POST /sandbox/{sandbox}/autopause/{minutes}", p.setAutoPause)
 	rt.On("POST /sandbox/{sandbox}/autodelete/{minutes}", p.setAutoDelete)

@@ -115,24 +115,6 @@ func TestPolicyOf(t *testing.T) {
 	}
 }
 
-func TestImage(t *testing.T) {
-	for text, want := range map[string]string{
-		"FROM python:3.12\n": "python:3.12", "# a comment\n\nfrom  ghcr.io/a/b@sha256:00 \n": "ghcr.io/a/b@sha256:00",
-		"FROM a\nRUN b": "", "FROM --platform=x a": "", "FROM a AS b": "", "RUN a": "", "": "", "FROM": "",
-	} {
-		got, err := (&buildInfo{Dockerfile: text}).image()
-		if got != want || (err == nil) != (want != "") {
-			t.Errorf("%q: %q, %v", text, got, err)
-		}
-	}
-	if _, err := (&buildInfo{Dockerfile: "FROM a", Contexts: []byte(`["x"]`)}).image(); err == nil {
-		t.Error("files of a build are taken")
-	}
-	if got, want := shellQuote([]string{"a b", "it's"}), `exec 'a b' 'it'\''s'`; got != want {
-		t.Errorf("%s, want %s", got, want)
-	}
-}
-
 // A list goes on behind where a page has ended, also when that sandbox is gone.
 func TestPages(t *testing.T) {
 	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)

@@ -192,14 +192,7 @@ func (b *createBody) request() (*sandbox.CreateRequest, error) {
 		}
 		req.Mounts = append(req.Mounts, sandbox.Mount{Volume: m.VolumeID, Target: m.MountPath})
 	}
-	for _, s := range b.Secrets {
-		for env, name := range s {
-			if req.Secrets == nil {
-				req.Secrets = map[string]string{}
-			}
-			req.Secrets[env] = name
-		}
-	}
+	req.Secrets = secretsOf(b.Secrets)
 	req.Network, err = policyOf(nil, networkBody{b.NetworkBlockAll, b.NetworkAllowList, b.DomainAllowList})
 	return req, err
 }

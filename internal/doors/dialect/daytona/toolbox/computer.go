@@ -16,6 +16,7 @@ func (p *plane) computerRoutes(rt *answer.Router) {
 	on := func(pattern string, h answer.Handler) { rt.On(pattern, desktop(h)) }
 	on("POST /computeruse/start", p.computerStart)
 	on("GET /computeruse/status", p.computerStatus)
+	on("GET /computeruse/process-status", p.computerStatus) // where clients ask for it
 	on("GET /computeruse/mouse/position", p.mousePosition)
 	on("POST /computeruse/mouse/move", decoded(p.mouseMove))
 	on("POST /computeruse/mouse/click", decoded(p.mouseClick))

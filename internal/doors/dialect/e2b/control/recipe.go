@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"maps"
@@ -280,16 +281,7 @@ func (r *recipe) copy(s *buildStep) error {
 	if err != nil {
 		return err
 	}
-	owner, group, both := strings.Cut(args[2], ":")
-	if both && group != owner && !numeric(owner+group) {
-		return invalid("COPY: owner %.80q has a group of its own; give a user, or uid:gid", args[2])
-	}
-	if both && numeric(owner+group) {
-		owner = args[2]
-	}
-	if owner == "" {
-		owner = r.user
-	}
+	owner := cmp.Or(args[2], r.user)
 	to := r.absolute(args[1])
 	if to != "/" && (strings.HasSuffix(args[1], "/") || strings.HasSuffix(args[1], "/.") || args[1] == ".") {
 		to += "/"
@@ -297,8 +289,6 @@ func (r *recipe) copy(s *buildStep) error {
 	r.spec.Run = append(r.spec.Run, sandbox.TemplateStep{Copy: &sandbox.TemplateCopy{Archive: archive, Sources: []string{args[0]}, To: to, Owner: unlessRoot(owner), Mode: args[3]}})
 	return nil
 }
-
-func numeric(s string) bool { return s != "" && strings.Trim(s, "0123456789") == "" }
 
 // absolute returns a path as one of the guest.
 func (r *recipe) absolute(p string) string {

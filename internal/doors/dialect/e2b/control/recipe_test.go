@@ -55,7 +55,7 @@ func TestRecipe(t *testing.T) {
 		{"type":"USER","args":["dev","true"]},
 		{"type":"COPY","args":["src","dst/","",""],"filesHash":"sent","forceUpload":true,"resolveSymlinks":false,"gzip":true},
 		{"type":"COPY","args":["a","~/b","root:root","0711"],"filesHash":"sent"},
-		{"type":"COPY","args":["a","/c","5:6",""],"filesHash":"sent"},
+		{"type":"COPY","args":["a","/c","me:them",""],"filesHash":"sent"},
 		{"type":"USER","args":["root"]}]}`)
 	if err != nil {
 		t.Fatal(err)
@@ -73,7 +73,7 @@ func TestRecipe(t *testing.T) {
 			{Run: "true", User: "user", WorkDir: "/home/user/work", Env: env},
 			{Run: shellOf("it's"), WorkDir: "/home/user/work", Env: env},
 			{Run: dialect.MakeUser("dev", true), WorkDir: "/"},
-			copied("src", "/home/user/work/dst/", "dev", ""), copied("a", "/home/dev/b", "", "0711"), copied("a", "/c", "5:6", ""),
+			copied("src", "/home/user/work/dst/", "dev", ""), copied("a", "/home/dev/b", "root:root", "0711"), copied("a", "/c", "me:them", ""),
 		},
 	}
 	if diff := cmp.Diff(want, r.spec); diff != "" {
@@ -115,7 +115,7 @@ func TestRecipeRefuses(t *testing.T) {
 		step(`{"type":"CMD","args":["x"]}`): "CMD", step(`{"type":"RUN","args":[]}`): "RUN", step(`{"type":"RUN","args":["a","b","c"]}`): "RUN",
 		step(`{"type":"ENV","args":["A"]}`): "ENV", step(`{"type":"ENV","args":["A;id","b"]}`): "A;id", step(`{"type":"USER","args":["a;id"]}`): "USER",
 		step(`{"type":"WORKDIR","args":[""]}`): "WORKDIR", step(`{"type":"COPY","args":["a","b"]}`): "filesHash", step(`{"type":"COPY","args":["a"],"filesHash":"sent"}`): "COPY",
-		step(`{"type":"COPY","args":["a","b"],"filesHash":"unsent"}`): "unsent", step(`{"type":"COPY","args":["a","b","me:them"],"filesHash":"sent"}`): "me:them",
+		step(`{"type":"COPY","args":["a","b"],"filesHash":"unsent"}`):                                             "unsent",
 		step(strings.TrimSuffix(strings.Repeat(`{"type":"RUN","args":["x"]},`, sandbox.MaxTemplateSteps+1), ",")): "steps",
 	} {
 		if _, err := recipeFrom(t, text); err == nil || !strings.Contains(err.Error(), says) {
