@@ -86,7 +86,7 @@ func TestE2BLife(t *testing.T) {
 		{"GET", at + "/metrics", "", 200, "["},
 		{"POST", at + "/fork", `{"count":0}`, 400, "count"},
 		{"GET", "/templates/aliases/no-such", "", 404, "no-such"},
-		{"POST", "/secrets", "{}", 404, "POST /secrets"},
+		{"POST", "/api-keys", "{}", 404, "POST /api-keys"},
 		{"POST", "/v3/templates", "{}", 400, "Name is required"},
 		{"POST", "/v3/templates", `{"name":"other/x"}`, 404, "other/x"},
 		{"POST", "/v3/templates", `{"name":"x","color":"red"}`, 400, "color"},
