@@ -30,10 +30,11 @@ export default async function templates(check) {
   ], async () => {
     const dir = directory();
     writeFileSync(path.join(dir, 'a.txt'), 'from here\n');
+    writeFileSync(path.join(dir, 'b.txt'), `theirs ${run}\n`);
     const name = `made-${run}`;
     const logs = [];
     const template = new Template().fromPrivateImage(process.env.COVE_IMAGE, { username: 'me', password: process.env.COVE_IMAGE_PASSWORD })
-      .setEnv('A', 'b').setEnvs({ C: 'd' }).setWorkdir('/app').copy('a.txt', '/app/').copy('a.txt', '/app/theirs.txt', { owner: 'app:0', permissions: '0640' })
+      .setEnv('A', 'b').setEnvs({ C: 'd' }).setWorkdir('/app').copy('a.txt', '/app/').copy('b.txt', '/app/theirs.txt', { owner: 'app:0', permissions: '0640' })
       .runCmd('read x < a.txt; echo "$A$C, $x, $PWD" > /app/made; stat -c "%u:%g %a" theirs.txt > owner')
       .setStartCmd('echo up > /app/up; exec sleep 1000', sdk.waitForFile('/app/up'));
     const built = await Template.build(template, { ...at, apiKey, name, cpu: 1, memory: 512, diskGB: 1, contextPath: dir, onLog: (l) => logs.push(l.message) });
@@ -48,7 +49,8 @@ export default async function templates(check) {
     assert.equal(await sbx.files.read('/app/owner'), process.env.COVE_ROOT ? '1000:0 640\n' : '0:0 666\n');
     assert.deepEqual([await sbx.env.get('A'), await sbx.env.get('E')], ['b', 'e']);
     await vm.delete();
-    await assert.rejects(Template.build(template, { ...at, apiKey, name, contextPath: dir }), /exists already/);
+    // Without files: the SDK stumbles over an archive of its own where the server has it already.
+    await assert.rejects(Template.build(new Template('example.com/x').runCmd('true'), { ...at, apiKey, name }), /exists already/);
     assert.equal((await Sandbox.deleteTemplate(name, at)).status, 'deleted');
   });
 }
