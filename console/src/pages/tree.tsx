@@ -2,6 +2,7 @@
 // rows that are seen are drawn.
 import { useSignal } from "@preact/signals";
 import { useEffect, useLayoutEffect, useMemo, useRef } from "preact/hooks";
+import type { Snapshot } from "../api/client";
 import { at, clock, day, short, span } from "../lib/format";
 import { label } from "../lib/text";
 import { moments, type Row, type Scale, stretches, timeScale } from "../lib/tree";
@@ -174,6 +175,7 @@ export function Tree({ rows, selected, at: current, select, open, folded, fold }
               last={last}
               scale={scale}
               width={width}
+              current={current}
               selected={selected}
               select={select}
               open={open}
@@ -244,13 +246,15 @@ interface LaneProps {
   scale: Scale;
   width: number;
   now: number;
+  /** The row whose steps are drawn. */
+  current: number;
   selected?: string;
   select: (id: string) => void;
   open: (id: string) => void;
 }
 
 /** Lanes draws what is to the right of the names, from row first to row last. */
-function Lanes({ rows, first, last, scale, width, now, selected, select, open }: LaneProps) {
+function Lanes({ rows, first, last, scale, width, now, current, selected, select, open }: LaneProps) {
   const y = (i: number) => (i - first) * ROW + ROW / 2;
   const branches = [];
   // Of the branches that pass to rows below, those at the same place are one line.
@@ -322,6 +326,7 @@ function Lanes({ rows, first, last, scale, width, now, selected, select, open }:
               <path class="death" d={`M${x2 - 3} ${cy - 4}L${x2 + 4} ${cy + 4}M${x2 + 4} ${cy - 4}L${x2 - 3} ${cy + 4}`} />
             )}
             {!ended && !paused && <circle class="alive" cx={x2} cy={cy} r="4" />}
+            {first + k === current && <Steps of={r.steps} scale={scale} y={cy} selected={selected} select={select} />}
             {r.snapshots.map((s) => {
               const x = scale.x(at(s.created_at));
               return (
@@ -342,6 +347,35 @@ function Lanes({ rows, first, last, scale, width, now, selected, select, open }:
         );
       })}
       <Turns rows={rows} first={first} last={last} scale={scale} y={y} select={select} />
+    </>
+  );
+}
+
+interface StepsProps {
+  of: Snapshot[];
+  scale: Scale;
+  y: number;
+  selected?: string;
+  select: (id: string) => void;
+}
+
+/** Steps draws the steps of a history. */
+function Steps({ of, scale, y, selected, select }: StepsProps) {
+  return (
+    <>
+      {of.map((s) => (
+        <path
+          key={s.id}
+          class={`step ${s.id === selected ? "on" : ""}`}
+          d={`M${scale.x(at(s.created_at))} ${y - 7}v14`}
+          onClick={(e) => {
+            e.stopPropagation();
+            select(s.id);
+          }}
+        >
+          <title>{`step ${label(s.label)}, ${clock(s.created_at)}`}</title>
+        </path>
+      ))}
     </>
   );
 }
