@@ -86,6 +86,9 @@ type Sandbox struct {
 	// ExpiresAt is when the lifetime ends.
 	ExpiresAt *time.Time `json:"expires_at,omitempty"`
 	EndedAt   *time.Time `json:"ended_at,omitempty"`
+	// Moments are its pauses, its restores and the merges into it, the oldest first
+	// and at most [MaxMoments].
+	Moments []Moment `json:"moments,omitempty"`
 	// Unenforced lists limits that the machine could not enforce, in words.
 	Unenforced []string `json:"unenforced,omitempty"`
 }

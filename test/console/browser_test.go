@@ -293,7 +293,9 @@ func (p *tab) accessible(what string) {
 		Impact string   `json:"impact"`
 		Nodes  []string `json:"nodes"`
 	}
-	p.eval(script+`;axe.run(document, {resultTypes: ["violations"], iframes: false}).then((r) => r.violations.map((v) => ({id: v.id, impact: v.impact, nodes: v.nodes.map((n) => n.html.slice(0, 200) + " " + n.failureSummary)})))`, &found)
+	// What is still fading in has less contrast than what is there.
+	const settle = `document.getAnimations().filter((a) => a.effect.getComputedTiming().endTime < Infinity).forEach((a) => a.finish());`
+	p.eval(script+`;`+settle+`axe.run(document, {resultTypes: ["violations"], iframes: false}).then((r) => r.violations.map((v) => ({id: v.id, impact: v.impact, nodes: v.nodes.map((n) => n.html.slice(0, 200) + " " + n.failureSummary)})))`, &found)
 	for _, v := range found {
 		if v.Impact == "serious" || v.Impact == "critical" {
 			p.t.Errorf("%s: %s (%s): %s", what, v.ID, v.Impact, strings.Join(v.Nodes, "\n  "))

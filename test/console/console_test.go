@@ -50,6 +50,7 @@ func TestConsole(t *testing.T) {
 		t.Run("hostile names", func(t *testing.T) { p.t = t; hostileNames(p, d) })
 		t.Run("long output", func(t *testing.T) { p.t = t; longOutput(p, d, parent.ID) })
 		t.Run("read-only key", func(t *testing.T) { readOnly(signInWith(t, d, chrome, sandbox.ScopeSandboxesRead), d, parent.ID) })
+		t.Run("turns in the tree", func(t *testing.T) { p.t = t; turns(p, d) })
 		t.Run("every page", func(t *testing.T) { p.t = t; everyPage(p, parent.ID) })
 		t.Run("webhooks", func(t *testing.T) { p.t = t; webhooks(p, d) })
 		t.Run("bad network", func(t *testing.T) { badNetwork(t, d, chrome, parent.ID) })

@@ -1,12 +1,14 @@
 import { describe, expect, it } from "vitest";
 import type { Sandbox, Snapshot } from "../api/client";
-import { layout, moments, timeScale } from "./tree";
+import { layout, moments, stretches, timeScale } from "./tree";
 
 const T0 = Date.parse("2026-01-01T00:00:00Z");
 
 function box(id: string, at: number, more: Partial<Sandbox> = {}): Sandbox {
   return { id: `sbx-${id}`, name: id, state: "running", created_at: new Date(T0 + at * 1000).toISOString(), ...more } as Sandbox;
 }
+/** time is some seconds after the beginning, as the server writes it. */
+const time = (seconds: number) => new Date(T0 + seconds * 1000).toISOString();
 const names = (rows: ReturnType<typeof layout>) => rows.map((r) => `${"  ".repeat(r.depth)}${r.sandbox.name}`);
 
 describe("layout", () => {
@@ -37,21 +39,49 @@ describe("layout", () => {
   it("makes a root of a child whose parent is not known", () => {
     expect(names(layout([box("b", 1, { forked_from: "sbx-gone" })], []))).toEqual(["b"]);
   });
-  it("finds merges, and snapshots but for steps of a history", () => {
+  it("tells snapshots from steps of a history", () => {
     const rows = layout(
-      [
-        box("a", 0),
-        box("b", 1, {
-          forked_from: "sbx-a",
-          state: "killed",
-          reason: "it was merged into sbx-a",
-          ended_at: new Date(T0 + 9000).toISOString(),
-        }),
-      ],
+      [box("a", 0)],
       [{ id: "s1", sandbox_id: "sbx-a" } as Snapshot, { id: "s2", sandbox_id: "sbx-a", automatic: true } as Snapshot],
     );
-    expect(rows[1]!.mergedInto).toBe(0);
     expect(rows[0]!.snapshots.map((s) => s.id)).toEqual(["s1"]);
+    expect(rows[0]!.steps.map((s) => s.id)).toEqual(["s2"]);
+  });
+  it("leads merges from the winner's row, which goes on unless it ended with the merge", () => {
+    const merged = (seconds: number, id: string, more: object) =>
+      ({ kind: "merged", at: time(seconds), sandbox_id: `sbx-${id}`, ...more }) as NonNullable<Sandbox["moments"]>[number];
+    const rows = layout(
+      [
+        box("a", 0, {
+          moments: [
+            merged(5, "c", { merge: "files" }),
+            merged(6, "gone", { merge: "files" }),
+            merged(9, "b", { merge: "whole", kill_winner: true }),
+          ],
+        }),
+        box("b", 1, { forked_from: "sbx-a", state: "killed", ended_at: time(9) }),
+        box("c", 2, { forked_from: "sbx-a" }),
+      ],
+      [],
+    );
+    expect(names(rows)).toEqual(["a", "  c", "  b"]);
+    expect(rows[0]!.merges).toEqual([
+      { at: T0 + 5000, from: 1, winner: "sbx-c", files: true },
+      { at: T0 + 6000, from: -1, winner: "sbx-gone", files: true },
+      { at: T0 + 9000, from: 2, winner: "sbx-b", files: false },
+    ]);
+    expect(rows.map((r) => r.merged)).toEqual([false, false, true]);
+  });
+  it("leads restores back to the moment and the row whose state it was", () => {
+    const restored = (id: string) =>
+      ({ kind: "restored", at: time(9), sandbox_id: `sbx-${id}`, snapshot: "snap-1", state_at: time(3) }) as const;
+    const rows = layout([box("a", 0, { moments: [restored("a"), restored("b"), restored("gone")] }), box("b", -1)], []);
+    const back = { at: T0 + 9000, to: T0 + 3000, snapshot: "snap-1" };
+    expect(rows[0]!.restores).toEqual([
+      { ...back, from: 0 },
+      { ...back, from: 1 },
+      { ...back, from: -1 },
+    ]);
   });
   it("ends for sandboxes that name each other as parents", () => {
     expect(layout([box("a", 0, { forked_from: "sbx-b" }), box("b", 1, { forked_from: "sbx-a" })], []).length).toBeLessThanOrEqual(
@@ -63,6 +93,33 @@ describe("layout", () => {
     const rows = layout(all, []);
     expect(rows).toHaveLength(5000);
     expect(moments(rows).length).toBeLessThanOrEqual(400);
+  });
+});
+
+describe("stretches", () => {
+  const paused = (begin: number, end?: number) => ({
+    kind: "paused" as const,
+    at: time(begin),
+    until: end === undefined ? undefined : time(end),
+  });
+  const parts = (more: Partial<Sandbox>) =>
+    stretches(layout([box("a", 0, more)], [])[0]!, T0 + 20_000).map(
+      (x) => `${(x.begin - T0) / 1000}–${(x.end - T0) / 1000}${x.paused ? " paused" : ""}`,
+    );
+  it("is one line without pauses", () => {
+    expect(parts({})).toEqual(["0–20"]);
+    expect(parts({ ended_at: time(7), state: "killed" })).toEqual(["0–7"]);
+  });
+  it("has a gap for each pause", () => {
+    expect(parts({ moments: [paused(2, 5), paused(8, 9)] })).toEqual(["0–2", "2–5 paused", "5–8", "8–9 paused", "9–20"]);
+  });
+  it("ends in a pause that lasts, or in which the sandbox ended", () => {
+    expect(parts({ state: "paused", moments: [paused(2, 5), paused(8)] })).toEqual(["0–2", "2–5 paused", "5–8", "8–20 paused"]);
+    expect(parts({ state: "killed", ended_at: time(11), moments: [paused(8)] })).toEqual(["0–8", "8–11 paused"]);
+  });
+  it("gives its turns room in a compact scale", () => {
+    const rows = layout([box("a", 0, { moments: [paused(2, 5), paused(8)] })], []);
+    expect(moments(rows).map((m) => (m - T0) / 1000)).toEqual([0, 2, 5, 8]);
   });
 });
 

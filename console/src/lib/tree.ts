@@ -13,15 +13,36 @@ export interface Row {
   begin: number;
   /** NaN while it lives. */
   end: number;
-  pausedAt: number;
+  /** The pauses, in their order; the end of one that lasts is NaN. */
+  pauses: { begin: number; end: number }[];
+  restores: Restore[];
+  /** The merges into it. */
+  merges: Merge[];
+  /** It ended as the winner of a merge: its line goes on in another. */
+  merged: boolean;
   snapshots: Snapshot[];
-  /** The row that it was merged into, or -1. */
-  mergedInto: number;
+  /** The steps of its history that are known. */
+  steps: Snapshot[];
   /** It is here only because a descendant matches. */
   context: boolean;
 }
 
-const MERGED = /merged into (sbx-[a-z0-9]+)/;
+export interface Restore {
+  at: number;
+  /** The moment whose state it went back to. */
+  to: number;
+  /** The row whose state that was, or -1. */
+  from: number;
+  snapshot: string;
+}
+
+export interface Merge {
+  at: number;
+  /** The winner's row, or -1. */
+  from: number;
+  winner: string;
+  files: boolean;
+}
 
 /** layout puts sandboxes into rows: a family stays together, the newest family is first, and each
  * child stands below its parent, later ones first, so that no branch crosses a bar. With a filter
@@ -66,11 +87,12 @@ export function layout(
   for (const list of children.values()) list.sort(later);
 
   const kept = new Map<string, Snapshot[]>();
+  const steps = new Map<string, Snapshot[]>();
   for (const snap of snapshots) {
-    if (snap.automatic) continue;
-    const list = kept.get(snap.sandbox_id);
+    const by = snap.automatic ? steps : kept;
+    const list = by.get(snap.sandbox_id);
     if (list) list.push(snap);
-    else kept.set(snap.sandbox_id, [snap]);
+    else by.set(snap.sandbox_id, [snap]);
   }
 
   const rows: Row[] = [];
@@ -85,9 +107,12 @@ export function layout(
       descendants: 0,
       begin: at(s.created_at),
       end: at(s.ended_at),
-      pausedAt: s.state === "paused" ? at(s.paused_at) : Number.NaN,
+      pauses: [],
+      restores: [],
+      merges: [],
+      merged: false,
       snapshots: kept.get(s.id) ?? [],
-      mergedInto: -1,
+      steps: steps.get(s.id) ?? [],
       context: !shown.get(s.id),
     };
     rows.push(row);
@@ -100,10 +125,33 @@ export function layout(
   };
   for (const root of roots) visit(root, 0, -1);
   for (const row of rows) {
-    const into = MERGED.exec(row.sandbox.reason ?? "")?.[1];
-    if (into) row.mergedInto = place.get(into) ?? -1;
+    for (const m of row.sandbox.moments ?? []) {
+      const when = at(m.at);
+      const other = m.sandbox_id ?? "";
+      const from = place.get(other) ?? -1;
+      if (m.kind === "paused") row.pauses.push({ begin: when, end: at(m.until) });
+      else if (m.kind === "restored") row.restores.push({ at: when, to: at(m.state_at), from, snapshot: m.snapshot ?? "" });
+      else if (m.kind === "merged") {
+        row.merges.push({ at: when, from, winner: other, files: m.merge === "files" });
+        if (m.kill_winner && from >= 0) rows[from]!.merged = true;
+      }
+    }
   }
   return rows;
+}
+
+/** stretches are the parts of a sandbox's line, in their order: it runs, or it is paused. */
+export function stretches(r: Row, now: number): { begin: number; end: number; paused: boolean }[] {
+  const last = Number.isFinite(r.end) ? r.end : now;
+  const all = [];
+  let from = r.begin;
+  for (const p of r.pauses) {
+    const end = Number.isFinite(p.end) ? p.end : last;
+    all.push({ begin: from, end: p.begin, paused: false }, { begin: p.begin, end, paused: true });
+    from = end;
+  }
+  if (from < last || !all.length) all.push({ begin: from, end: last, paused: false });
+  return all;
 }
 
 export interface Scale {
@@ -174,13 +222,15 @@ function weight(gap: number): number {
 export function moments(rows: readonly Row[], most = 400): number[] {
   const all: number[] = [];
   for (const r of rows) {
-    all.push(r.begin);
-    if (Number.isFinite(r.end)) all.push(r.end);
-    if (Number.isFinite(r.pausedAt)) all.push(r.pausedAt);
+    all.push(r.begin, r.end);
+    for (const p of r.pauses) all.push(p.begin, p.end);
+    for (const x of r.restores) all.push(x.at);
+    for (const m of r.merges) all.push(m.at);
     for (const s of r.snapshots) all.push(at(s.created_at));
   }
-  if (all.length <= most) return all;
-  all.sort((a, b) => a - b);
-  const step = (all.length - 1) / (most - 1);
-  return Array.from({ length: most }, (_, i) => all[Math.round(i * step)]!);
+  const known = all.filter(Number.isFinite);
+  if (known.length <= most) return known;
+  known.sort((a, b) => a - b);
+  const step = (known.length - 1) / (most - 1);
+  return Array.from({ length: most }, (_, i) => known[Math.round(i * step)]!);
 }

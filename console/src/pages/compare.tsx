@@ -1,9 +1,11 @@
 // Two or more forks beside each other: what each changed, commands in all of them, and merging the one that works.
 import { useComputed } from "@preact/signals";
 import { useSearchParams } from "wouter-preact";
+import type { Sandbox, Snapshot } from "../api/client";
 import { byName } from "../lib/format";
 import { label } from "../lib/text";
 import { kept, living, sandboxes, snapshots } from "../state/live";
+import { stateName, stepsOf, useSteps } from "../state/steps";
 import { isEnded } from "../state/world";
 import { Comparison, useDiff } from "../ui/changes";
 import { CopyAs } from "../ui/dialog";
@@ -25,11 +27,16 @@ export function ComparePage() {
   };
   const one = sandboxes.value.get(a);
   const other = sandboxes.value.get(b);
+  const first = ownerOf(a);
+  const second = ownerOf(b);
+  useSteps(first);
+  useSteps(second === first ? undefined : second);
+  const steps = [...new Set([first, second])].flatMap((s) => (s ? stepsOf(s.id) : []));
   return (
     <div class="page">
       <header class="bar compare-bar">
         <h1>Compare</h1>
-        <Pick name="First" value={a} set={(v) => set({ a: v })} />
+        <Pick name="First" value={a} steps={steps} set={(v) => set({ a: v })} />
         <Button
           kind="ghost"
           icon="diff"
@@ -38,7 +45,7 @@ export function ComparePage() {
           disabled={!b}
           onClick={() => set({ a: b, b: a })}
         />
-        <Pick name="Second" value={b} set={(v) => set({ b: v })} none="its template" />
+        <Pick name="Second" value={b} steps={steps} set={(v) => set({ b: v })} none="its template" />
         <span class="grow" />
         {one && other && !isEnded(one) && !isEnded(other) && <Merge parent={one} winner={other} />}
       </header>
@@ -69,10 +76,19 @@ export function ComparePage() {
   );
 }
 
-function Pick({ name, value, set, none }: { name: string; value: string; set: (v: string) => void; none?: string }) {
+interface PickProps {
+  name: string;
+  value: string;
+  /** The steps of the sandboxes that are compared. */
+  steps: Snapshot[];
+  set: (v: string) => void;
+  none?: string;
+}
+
+function Pick({ name, value, steps, set, none }: PickProps) {
   const boxes = useComputed(() => [...living.value].sort((x, y) => byName(x.name || x.id, y.name || y.id)).slice(0, 1000));
   const choices = kept.value.slice(0, 500);
-  const known = boxes.value.some((s) => s.id === value) || choices.some((s) => s.id === value);
+  const known = [boxes.value, choices, steps].some((list) => list.some((s) => s.id === value));
   return (
     <select class="select pick" aria-label={name} value={value} onChange={(e) => set(e.currentTarget.value)}>
       <option value="">{none ?? "Choose a sandbox"}</option>
@@ -89,6 +105,15 @@ function Pick({ name, value, set, none }: { name: string; value: string; set: (v
           {choices.map((s) => (
             <option key={s.id} value={s.id}>
               {label(s.name || s.label || s.id, 60)}
+            </option>
+          ))}
+        </optgroup>
+      )}
+      {steps.length > 0 && (
+        <optgroup label="Steps of the two">
+          {steps.map((s) => (
+            <option key={s.id} value={s.id}>
+              {stepName(s, steps)}
             </option>
           ))}
         </optgroup>
@@ -116,6 +141,18 @@ export function Files({ a, b }: { a: string; b: string }) {
 }
 
 function named(id: string): string {
-  const x = sandboxes.value.get(id) ?? snapshots.value.get(id);
-  return label(x?.name || id, 60);
+  const x = snapshots.value.get(id);
+  if (x?.automatic) return stepName(x);
+  return label((x ?? sandboxes.value.get(id))?.name || id, 60);
+}
+
+/** stepName is what a step is called beside those of other sandboxes. */
+function stepName(x: Snapshot, steps?: Snapshot[]): string {
+  const of = steps?.filter((s) => s.sandbox_id === x.sandbox_id);
+  return label(`${sandboxes.value.get(x.sandbox_id)?.name || x.sandbox_id}, ${stateName(x, of)} ${x.label ?? ""}`, 80);
+}
+
+/** ownerOf is a sandbox itself, or that of a state. */
+function ownerOf(id: string): Sandbox | undefined {
+  return sandboxes.value.get(snapshots.value.get(id)?.sandbox_id ?? id);
 }

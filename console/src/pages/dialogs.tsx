@@ -5,7 +5,8 @@ import { api, pages, type Sandbox, type Schemas, want } from "../api/client";
 import { calls } from "../lib/calls";
 import { plural } from "../lib/format";
 import { label } from "../lib/text";
-import { kept } from "../state/live";
+import { kept, snapshots } from "../state/live";
+import { stateName } from "../state/steps";
 import { CallDialog, confirmed } from "../ui/dialog";
 import { attempt, toast } from "../ui/do";
 import { Field, Input, NumberInput, Select } from "../ui/fields";
@@ -58,6 +59,9 @@ function Create({ from }: { from: { template?: string; snapshot?: string } }) {
     } as Schemas["CreateRequest"];
   });
   const choices = kept.value.slice(0, 200);
+  // A step of a history is not among those that somebody asked for.
+  const given = snapshots.value.get(from.snapshot ?? "");
+  if (given && !choices.includes(given)) choices.unshift(given);
   return (
     <CallDialog
       title="New sandbox"
@@ -88,7 +92,7 @@ function Create({ from }: { from: { template?: string; snapshot?: string } }) {
             <optgroup label="Snapshots">
               {choices.map((s) => (
                 <option key={s.id} value={`snapshot ${s.id}`}>
-                  {label(s.name || s.label || s.id, 60)}
+                  {label(stateName(s), 60)}
                 </option>
               ))}
             </optgroup>

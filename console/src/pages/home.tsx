@@ -5,6 +5,7 @@ import { filter } from "../lib/filter";
 import { plural } from "../lib/format";
 import { layout } from "../lib/tree";
 import { loadError, loaded, sandboxes, snapshots } from "../state/live";
+import { useSteps } from "../state/steps";
 import { isEnded } from "../state/world";
 import { Select } from "../ui/fields";
 import { useKeys } from "../ui/keys";
@@ -58,6 +59,7 @@ export function HomePage() {
     const snap = snapshots.value.get(id);
     return snap ? sandboxes.value.get(snap.sandbox_id) : sandboxes.value.get(id);
   });
+  useSteps(current.value);
   const index = useComputed(() => rows.value.findIndex((r) => r.sandbox.id === current.value?.id));
   const counts = useComputed(() => {
     const n = { running: 0, paused: 0, ended: 0 };

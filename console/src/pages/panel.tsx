@@ -4,7 +4,8 @@ import type { Sandbox, Snapshot } from "../api/client";
 import { calls } from "../lib/calls";
 import { at, bytes, clock, day, span } from "../lib/format";
 import { label } from "../lib/text";
-import { kept, sandboxes } from "../state/live";
+import { sandboxes } from "../state/live";
+import { stateName, statesOf } from "../state/steps";
 import { isEnded } from "../state/world";
 import { CopyAs, confirmed } from "../ui/dialog";
 import { Button, Empty, ID, Menu, Name, StateBadge } from "../ui/kit";
@@ -38,7 +39,8 @@ function OfSandbox({ of: s, select, close }: { of: Sandbox; select: (id: string)
   const ended = isEnded(s);
   const parent = s.forked_from ? sandboxes.value.get(s.forked_from) : undefined;
   const children = useComputed(() => [...sandboxes.value.values()].filter((c) => c.forked_from === s.id));
-  const own = useComputed(() => kept.value.filter((x) => x.sandbox_id === s.id));
+  const states = useComputed(() => statesOf(s.id));
+  const steps = states.value.filter((x) => x.automatic);
   const now = Date.now();
   return (
     <>
@@ -171,22 +173,8 @@ function OfSandbox({ of: s, select, close }: { of: Sandbox; select: (id: string)
             </dl>
           </section>
         )}
-        {own.value.length > 0 && (
-          <section>
-            <h3>Snapshots</h3>
-            <ul class="plain">
-              {own.value.slice(0, 20).map((x) => (
-                <li key={x.id}>
-                  <button type="button" onClick={() => select(x.id)}>
-                    <i class="l-snap" />
-                    <bdi class="cut grow">{label(x.name || x.label || x.id)}</bdi>
-                    <span class="muted small">{clock(x.created_at)}</span>
-                  </button>
-                </li>
-              ))}
-            </ul>
-          </section>
-        )}
+        <States title="Snapshots" of={states.value.filter((x) => !x.automatic).slice(0, 20)} select={select} />
+        <States title="Steps" of={steps} steps={steps} select={select} />
         {children.value.length > 0 && (
           <section>
             <h3>Forks</h3>
@@ -208,6 +196,40 @@ function OfSandbox({ of: s, select, close }: { of: Sandbox; select: (id: string)
   );
 }
 
+/** States are those that a sandbox can go back to. */
+function States({
+  title,
+  of,
+  steps,
+  select,
+}: {
+  title: string;
+  of: Snapshot[];
+  steps?: Snapshot[];
+  select: (id: string) => void;
+}) {
+  if (!of.length) return null;
+  return (
+    <section>
+      <h3>{title}</h3>
+      <ul class="plain">
+        {of.map((x) => (
+          <li key={x.id}>
+            <button type="button" onClick={() => select(x.id)}>
+              <i class={x.automatic ? "l-step" : "l-snap"} />
+              <bdi class="cut grow">
+                {label(stateName(x, steps))}
+                {x.automatic && <span class="muted small"> {label(x.label, 60)}</span>}
+              </bdi>
+              <span class="muted small">{clock(x.created_at)}</span>
+            </button>
+          </li>
+        ))}
+      </ul>
+    </section>
+  );
+}
+
 function OfSnapshot({
   of: x,
   sandbox: s,
@@ -220,14 +242,14 @@ function OfSnapshot({
   close: () => void;
 }) {
   const [, go] = useLocation();
-  const name = label(x.name || x.label || x.id);
+  const name = label(stateName(x));
   const remove = calls.deleteSnapshot(x.id);
   return (
     <>
       <header>
         <div class="grow">
           <h2 class="cut" title={name}>
-            <i class="l-snap" /> {name}
+            <i class={x.automatic ? "l-step" : "l-snap"} /> {name}
           </h2>
           <ID id={x.id} />
         </div>
@@ -250,7 +272,7 @@ function OfSnapshot({
               Restore
             </Button>
           )}
-          <Button icon="diff" onClick={() => go(`/compare?a=${isEnded(s) ? x.id : s.id}&b=${isEnded(s) ? "" : x.id}`)}>
+          <Button icon="diff" onClick={() => go(`/compare?a=${x.id}&b=${isEnded(s) ? "" : s.id}`)}>
             Diff
           </Button>
           <Button
@@ -261,7 +283,7 @@ function OfSnapshot({
             onClick={() =>
               confirmed(
                 remove,
-                "Delete the snapshot?",
+                `Delete the ${x.automatic ? "step" : "snapshot"}?`,
                 `${name} is removed. Sandboxes made from it are unharmed.`,
                 "Delete",
                 "Deleted",

@@ -2,11 +2,13 @@
 // rows that are seen are drawn.
 import { useSignal } from "@preact/signals";
 import { useEffect, useLayoutEffect, useMemo, useRef } from "preact/hooks";
+import type { Snapshot } from "../api/client";
 import { at, clock, day, short, span } from "../lib/format";
 import { label } from "../lib/text";
-import { moments, type Row, type Scale, timeScale } from "../lib/tree";
+import { moments, type Row, type Scale, stretches, timeScale } from "../lib/tree";
 import { Icon } from "../ui/icons";
 import { Button, Name, StateDot } from "../ui/kit";
+import { Turns } from "./turns";
 
 const ROW = 34;
 const NAMES = 268;
@@ -132,6 +134,10 @@ export function Tree({ rows, selected, at: current, select, open, folded, fold }
             <i class="l-merge" />
             merge
           </span>
+          <span>
+            <Icon name="back" size={11} class="l-restore" />
+            restore
+          </span>
         </span>
       </div>
       <div class="tree-box" ref={box} tabIndex={0} role="region" aria-label="Family tree over time">
@@ -169,6 +175,7 @@ export function Tree({ rows, selected, at: current, select, open, folded, fold }
               last={last}
               scale={scale}
               width={width}
+              current={current}
               selected={selected}
               select={select}
               open={open}
@@ -239,17 +246,17 @@ interface LaneProps {
   scale: Scale;
   width: number;
   now: number;
+  /** The row whose steps are drawn. */
+  current: number;
   selected?: string;
   select: (id: string) => void;
   open: (id: string) => void;
 }
 
 /** Lanes draws what is to the right of the names, from row first to row last. */
-function Lanes({ rows, first, last, scale, width, now, selected, select, open }: LaneProps) {
+function Lanes({ rows, first, last, scale, width, now, current, selected, select, open }: LaneProps) {
   const y = (i: number) => (i - first) * ROW + ROW / 2;
   const branches = [];
-  const merges = [];
-  const far = new Set<string>();
   // Of the branches that pass to rows below, those at the same place are one line.
   const passing = new Map<number, { x: number; from: number; on: boolean }>();
   for (let i = first; i < rows.length; i++) {
@@ -276,28 +283,6 @@ function Lanes({ rows, first, last, scale, width, now, selected, select, open }:
   }
   for (const { x, from, on } of passing.values())
     branches.push(<path key={x} class={`branch ${on ? "on" : ""}`} d={`M${x} ${from}V${(last - first + 1) * ROW}`} />);
-  for (let i = 0; i < rows.length; i++) {
-    const r = rows[i]!;
-    if (r.mergedInto < 0) continue;
-    if (Math.max(i, r.mergedInto) < first || Math.min(i, r.mergedInto) >= last) continue;
-    const x = scale.x(r.end);
-    const a = y(i);
-    const b = y(r.mergedInto);
-    if (i < first || i >= last) {
-      // Those that come from elsewhere to the same place look alike.
-      const where = `${Math.round(x)} ${r.mergedInto}`;
-      if (far.has(where)) continue;
-      far.add(where);
-    }
-    merges.push(
-      <g key={r.sandbox.id} class="merge">
-        <path d={`M${x} ${a}C${x + 14} ${a} ${x + 14} ${b} ${x + 1} ${b}`} />
-        <circle cx={x} cy={b} r="3.5">
-          <title>{`${label(r.sandbox.name || r.sandbox.id)} was merged here, ${clock(r.end)}`}</title>
-        </circle>
-      </g>,
-    );
-  }
   return (
     <>
       {scale.ticks.map((t) => (
@@ -309,8 +294,8 @@ function Lanes({ rows, first, last, scale, width, now, selected, select, open }:
         const x1 = scale.x(r.begin);
         const ended = Number.isFinite(r.end);
         const x2 = Math.max(x1 + 3, scale.x(ended ? r.end : now));
-        const paused = Number.isFinite(r.pausedAt);
-        const xp = paused ? Math.max(x1, scale.x(r.pausedAt)) : x2;
+        const parts = stretches(r, now);
+        const paused = !ended && parts.at(-1)!.paused;
         const name = label(r.sandbox.name || r.sandbox.id);
         return (
           <g
@@ -320,15 +305,28 @@ function Lanes({ rows, first, last, scale, width, now, selected, select, open }:
             onDblClick={() => open(r.sandbox.id)}
           >
             <rect class="hit" x={-LEFT} y={cy - ROW / 2} width={LEFT + width + RIGHT} height={ROW} />
-            <line class="bar" x1={x1} x2={xp} y1={cy} y2={cy}>
-              <title>{`${name}: ${r.sandbox.state}, ${span((ended ? r.end : now) - r.begin)}`}</title>
-            </line>
-            {paused && <line class="bar held" x1={xp} x2={x2} y1={cy} y2={cy} />}
+            {parts.map((p, i) => (
+              <line
+                key={p.begin}
+                class={`bar ${p.paused ? "held" : ""}`}
+                x1={scale.x(p.begin)}
+                x2={i === parts.length - 1 ? x2 : scale.x(p.end)}
+                y1={cy}
+                y2={cy}
+              >
+                <title>
+                  {p.paused
+                    ? `${name}: paused at ${clock(p.begin)}, for ${span(p.end - p.begin)}`
+                    : `${name}: ${r.sandbox.state}, ${span((ended ? r.end : now) - r.begin)}`}
+                </title>
+              </line>
+            ))}
             <circle class="birth" cx={x1} cy={cy} r="4" />
-            {ended && r.mergedInto < 0 && (
+            {ended && !r.merged && (
               <path class="death" d={`M${x2 - 3} ${cy - 4}L${x2 + 4} ${cy + 4}M${x2 + 4} ${cy - 4}L${x2 - 3} ${cy + 4}`} />
             )}
             {!ended && !paused && <circle class="alive" cx={x2} cy={cy} r="4" />}
+            {first + k === current && <Steps of={r.steps} scale={scale} y={cy} selected={selected} select={select} />}
             {r.snapshots.map((s) => {
               const x = scale.x(at(s.created_at));
               return (
@@ -348,7 +346,36 @@ function Lanes({ rows, first, last, scale, width, now, selected, select, open }:
           </g>
         );
       })}
-      {merges}
+      <Turns rows={rows} first={first} last={last} scale={scale} y={y} select={select} />
+    </>
+  );
+}
+
+interface StepsProps {
+  of: Snapshot[];
+  scale: Scale;
+  y: number;
+  selected?: string;
+  select: (id: string) => void;
+}
+
+/** Steps draws the steps of a history. */
+function Steps({ of, scale, y, selected, select }: StepsProps) {
+  return (
+    <>
+      {of.map((s) => (
+        <path
+          key={s.id}
+          class={`step ${s.id === selected ? "on" : ""}`}
+          d={`M${scale.x(at(s.created_at))} ${y - 7}v14`}
+          onClick={(e) => {
+            e.stopPropagation();
+            select(s.id);
+          }}
+        >
+          <title>{`step ${label(s.label)}, ${clock(s.created_at)}`}</title>
+        </path>
+      ))}
     </>
   );
 }

@@ -97,6 +97,15 @@ describe("listed", () => {
   it("takes who lives for living, whatever an older list said", () => {
     expect(listed(EMPTY, { living: [box("a")], ended: [box("a", "killed")] }).sandboxes.get("a")!.state).toBe("running");
   });
+  it("keeps steps of histories, which lists do not have, as long as their sandbox lives", () => {
+    const snap = (id: string, of: string, automatic: boolean) => ({ id, sandbox_id: of, automatic }) as Snapshot;
+    const before = {
+      ...EMPTY,
+      snapshots: new Map([snap("s1", "a", true), snap("s2", "gone", true), snap("s3", "a", false)].map((s) => [s.id, s])),
+    };
+    const next = listed(before, { living: [box("a")], ended: [], snapshots: [snap("s4", "a", false)] });
+    expect([...next.snapshots.keys()]).toEqual(["s1", "s4"]);
+  });
 });
 
 describe("unheard and together", () => {

@@ -147,7 +147,12 @@ export function listed(
     next.sandboxes = sandboxes;
   }
   if (lists.approvals) next.approvals = new Map(lists.approvals.map((a) => [a.id, a]));
-  if (lists.snapshots) next.snapshots = new Map(lists.snapshots.map((s) => [s.id, s]));
+  if (lists.snapshots) {
+    // The lists have no steps of histories; those end with their sandbox.
+    const lives = (id: string) => next.sandboxes.has(id) && !isEnded(next.sandboxes.get(id)!);
+    const steps = [...world.snapshots.values()].filter((s) => s.automatic && lives(s.sandbox_id));
+    next.snapshots = new Map([...steps, ...lists.snapshots].map((s) => [s.id, s]));
+  }
   return next;
 }
 

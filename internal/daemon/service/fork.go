@@ -174,6 +174,7 @@ func (s *Service) childRecords(parent *store.Record, req *sandbox.ForkRequest) [
 		r.BootID, r.Held, r.Applying = s.cfg.Boot.ID, true, false
 		r.Ports = nil   // the parent has them
 		r.Answers = nil // they were given to the parent: a child asks again
+		r.Moments = nil // they were the parent's
 		children[i] = r
 	}
 	return children

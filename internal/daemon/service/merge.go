@@ -145,6 +145,7 @@ func (s *Service) mergeWhole(ctx context.Context, parent, winner *store.Record) 
 		p.Resources.DiskMiB = w.Resources.DiskMiB
 		p.Applying = true
 		end := p.LastActiveAt
+		noteMoment(p, sandbox.Moment{Kind: sandbox.MomentMerged, At: end, SandboxID: w.ID, Merge: sandbox.MergeWhole, KillWinner: true})
 		w.State, w.Reason, w.EndedAt = sandbox.StateKilled, "it was merged into "+p.ID, &end
 		w.Instance, w.ForkPoint, w.Held = "", "", false
 		return nil
@@ -237,6 +238,7 @@ func (s *Service) mergeFiles(ctx context.Context, parent, winner *store.Record, 
 			return nil, err
 		}
 		res.Merged, res.Applied = true, plan.Changes
+		s.noteMergedFiles(ctx, parent.ID, winner.ID, req.KillWinner)
 		if req.KillWinner {
 			if _, err := s.kill(ctx, winner.ID, "it was merged into "+parent.ID); err != nil {
 				return nil, err

@@ -104,6 +104,7 @@ func (s *Service) commitPause(ctx context.Context, r *store.Record, checkpoint s
 			at := time.Now().UTC()
 			now.State, now.Checkpoint, now.PausedAt = sandbox.StatePaused, checkpoint, &at
 			now.PausedExpiresAt = expiry(at, now.PausedLifetimeSeconds)
+			noteMoment(now, sandbox.Moment{Kind: sandbox.MomentPaused, At: at})
 			now.LastActiveAt = last.UTC()
 			return nil
 		},
@@ -335,6 +336,7 @@ func (s *Service) continueIn(r *store.Record, instance engine.Instance) {
 	if r.State == sandbox.StatePaused && r.OnTimeout == sandbox.ActionPause {
 		r.ExpiresAt = expiry(now, r.LifetimeSeconds)
 	}
+	endPause(r, now)
 	r.State, r.Instance, r.Checkpoint, r.PausedAt = sandbox.StateRunning, instance.ID(), "", nil
 	r.PausedExpiresAt = nil
 	r.LastActiveAt, r.BootID, r.Held, r.Applying = now, s.cfg.Boot.ID, true, false

@@ -330,6 +330,9 @@ func (s *Service) restore(ctx context.Context, r *store.Record, snap *store.Snap
 		if !snap.Automatic {
 			now.Snapshot = snap.ID
 		}
+		noteMoment(now, sandbox.Moment{
+			Kind: sandbox.MomentRestored, At: time.Now().UTC(), SandboxID: snap.SandboxID, Snapshot: snap.ID, StateAt: &snap.CreatedAt,
+		})
 		return nil
 	})
 }

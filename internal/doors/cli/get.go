@@ -27,14 +27,32 @@ var sandboxDetails = details(func(sb *sandbox.Sandbox) []any {
 		"forked from", sb.ForkedFrom, "snapshot", sb.Snapshot, "user", sb.User, "workdir", sb.WorkDir,
 	}
 	fields = append(fields, limitFields(sb.Resources)...)
-	return append(fields,
+	fields = append(fields,
 		"metadata", pairText(sb.Metadata), "env", pairText(sb.Env), "lifetime", bound(sb.LifetimeSeconds), "idle timeout", bound(sb.IdleTimeoutSeconds),
 		"on timeout", sb.OnTimeout, "paused life", boundIf(sb.PausedLifetimeSeconds), "history", history(sb.History), "network", policyText(sb.Network),
 		"secrets", pairText(sb.Secrets), "ports", publishedText(sb.Ports), "created", stamp(&sb.CreatedAt), "last active", stamp(&sb.LastActiveAt),
-		"paused", stamp(sb.PausedAt), "expires", stamp(sb.ExpiresAt), "paused until", stamp(sb.PausedExpiresAt), "ended", stamp(sb.EndedAt),
+		"expires", stamp(sb.ExpiresAt), "paused until", stamp(sb.PausedExpiresAt), "ended", stamp(sb.EndedAt),
 		"not enforced", strings.Join(sb.Unenforced, "; "),
 	)
+	for i := range sb.Moments {
+		fields = append(fields, string(sb.Moments[i].Kind), momentText(&sb.Moments[i]))
+	}
+	return fields
 })
+
+// momentText says when something has happened to a sandbox, and the rest of it.
+func momentText(m *sandbox.Moment) string {
+	text := stamp(&m.At)
+	switch {
+	case m.Kind == sandbox.MomentMerged:
+		return fmt.Sprintf("%s, %s of %s", text, m.Merge, m.SandboxID)
+	case m.Kind == sandbox.MomentRestored:
+		return fmt.Sprintf("%s, to %s of %s", text, m.Snapshot, stamp(m.StateAt))
+	case m.Until != nil:
+		return fmt.Sprintf("%s, for %s", text, span(m.Until.Sub(m.At)))
+	}
+	return text
+}
 
 // limitFields are the limits of a sandbox, for details.
 func limitFields(r sandbox.Resources) []any {

@@ -48,7 +48,16 @@ func answer(name string) (*sandbox.Sandbox, error) {
 		return nil, sandbox.Errorf(sandbox.CodeNotFound, "there is no sandbox %q; see what there is", name)
 	}
 	at := time.Now().Add(-time.Hour)
-	return &sandbox.Sandbox{ID: "sbx-" + name, Namespace: "default", State: sandbox.StatePaused, Template: "host", ForkedFrom: "sbx-parent", Snapshot: "snp-1", History: 3, PausedAt: &at, CreatedAt: at}, nil
+	later := at.Add(90 * time.Second)
+	return &sandbox.Sandbox{
+		ID: "sbx-" + name, Namespace: "default", State: sandbox.StatePaused, Template: "host", ForkedFrom: "sbx-parent", Snapshot: "snp-1", History: 3, PausedAt: &at, CreatedAt: at,
+		Moments: []sandbox.Moment{
+			{Kind: sandbox.MomentPaused, At: at, Until: &later},
+			{Kind: sandbox.MomentRestored, At: at, SandboxID: "sbx-" + name, Snapshot: "snp-1", StateAt: &later},
+			{Kind: sandbox.MomentMerged, At: at, SandboxID: "sbx-won", Merge: sandbox.MergeFiles},
+			{Kind: sandbox.MomentPaused, At: later},
+		},
+	}, nil
 }
 
 func (k *kept) Create(_ context.Context, req sandbox.CreateRequest) (*sandbox.Sandbox, error) {
@@ -333,7 +342,15 @@ sbx-work  -     paused  host      sbx-parent  60m  -        -
 		}
 	}
 	got := line(t.Context(), t, k, "get", "work")
-	for _, want := range []string{"state:         paused\n", "forked from:   sbx-parent\n", "snapshot:      snp-1\n", "history:       3 steps\n", "paused:        20"} {
+	sb, err := answer("work")
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := stamp(&sb.CreatedAt)[:16] // to the minute
+	for _, want := range []string{
+		"state:         paused\n", "forked from:   sbx-parent\n", "snapshot:      snp-1\n", "history:       3 steps\n",
+		"paused:        " + now, ", for 90s\n", "restored:      " + now, ", to snp-1 of 20", "merged:        " + now, ", files of sbx-won\n",
+	} {
 		if !strings.Contains(got.Out, want) {
 			t.Errorf("get says\n%s\nwithout %q", got.Out, want)
 		}

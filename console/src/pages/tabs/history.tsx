@@ -1,10 +1,11 @@
 import { useComputed } from "@preact/signals";
 import { Link, useLocation } from "wouter-preact";
-import { api, pages, type Sandbox, want } from "../../api/client";
+import { api, type Sandbox, want } from "../../api/client";
 import { calls } from "../../lib/calls";
 import { at, bytes, clock, day } from "../../lib/format";
 import { label } from "../../lib/text";
 import { sandboxes, snapshots } from "../../state/live";
+import { stateName, statesOf, useSteps } from "../../state/steps";
 import { isEnded } from "../../state/world";
 import { confirmed } from "../../ui/dialog";
 import { attempt } from "../../ui/do";
@@ -32,24 +33,14 @@ const ICONS: [RegExp, IconName][] = [
 
 export function HistoryTab({ of: s }: { of: Sandbox }) {
   const [, go] = useLocation();
-  const steps = useLoad(
-    () =>
-      pages((cursor) =>
-        want(api.GET("/v1/snapshots", { params: { query: { sandbox: s.id, automatic: true, limit: 1000, cursor } } })),
-      ),
-    [s.id, s.last_active_at],
-  );
+  const steps = useSteps(s);
   const done = useLoad(
     () => want(api.GET("/v1/audit", { params: { query: { sandbox_id: s.id, limit: 200 } } })),
     [s.id, s.state, snapshots.value.size, sandboxes.value.size],
   );
-  const kept = useComputed(() => {
-    const map = new Map((steps.data.value ?? []).map((x) => [x.id, x]));
-    for (const x of snapshots.value.values()) if (x.sandbox_id === s.id) map.set(x.id, x);
-    return [...map.values()].filter((x) => x.sandbox_id === s.id).sort((a, b) => at(b.created_at) - at(a.created_at));
-  });
+  const kept = useComputed(() => statesOf(s.id));
+  const numbered = kept.value.filter((x) => x.automatic);
   const alive = !isEnded(s);
-  let step = 0;
   return (
     <div class="content history">
       <section class="card">
@@ -92,11 +83,10 @@ export function HistoryTab({ of: s }: { of: Sandbox }) {
         ) : (
           <ol class="timeline">
             {kept.value.map((x) => {
-              const nth = x.automatic ? --step : 0;
-              const name = x.automatic ? `step ${nth}` : label(x.name || x.label || x.id, 80);
+              const name = label(stateName(x, numbered), 80);
               return (
                 <li key={x.id}>
-                  <i class={x.automatic ? "dot" : "l-snap"} />
+                  <i class={x.automatic ? "l-step" : "l-snap"} />
                   <div class="grow">
                     <bdi class="cut" title={x.id}>
                       {name}
@@ -105,16 +95,12 @@ export function HistoryTab({ of: s }: { of: Sandbox }) {
                       {" "}
                       {day(x.created_at)} · {bytes(x.size_bytes)}
                       {x.kind === "files" ? " · files only" : ""}
-                      {x.automatic && x.label
-                        ? ` · before ${label(x.label, 60)}`
-                        : x.name && x.label
-                          ? ` · ${label(x.label, 60)}`
-                          : ""}
+                      {(x.automatic || x.name) && x.label ? ` · ${label(x.label, 60)}` : ""}
                     </span>
                   </div>
                   {alive && (
                     <Button small icon="back" scope="sandboxes:write" onClick={() => askRestore(s, x.id, name)}>
-                      Rewind
+                      Restore
                     </Button>
                   )}
                   <Menu
@@ -132,7 +118,7 @@ export function HistoryTab({ of: s }: { of: Sandbox }) {
                         },
                       },
                       ...(alive
-                        ? [{ text: "What changed since", icon: "diff" as const, run: () => go(`/compare?a=${s.id}&b=${x.id}`) }]
+                        ? [{ text: "What changed since", icon: "diff" as const, run: () => go(`/compare?a=${x.id}&b=${s.id}`) }]
                         : []),
                       {
                         text: "Delete…",
@@ -146,7 +132,6 @@ export function HistoryTab({ of: s }: { of: Sandbox }) {
                             "Sandboxes made from it are unharmed.",
                             "Delete",
                             "Deleted",
-                            steps.again,
                           ),
                       },
                     ]}

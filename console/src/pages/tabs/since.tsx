@@ -2,6 +2,7 @@
 import type { Sandbox } from "../../api/client";
 import { label } from "../../lib/text";
 import { kept, sandboxes } from "../../state/live";
+import { stateName, stepsOf, useSteps } from "../../state/steps";
 import { Comparison, useDiff } from "../../ui/changes";
 import { CopyAs } from "../../ui/dialog";
 import { Button } from "../../ui/kit";
@@ -19,6 +20,8 @@ export function Since({
   close: () => void;
 }) {
   const { call, load } = useDiff(s.id, against);
+  useSteps(s);
+  const steps = stepsOf(s.id);
   const choices = kept.value.filter((x) => x.sandbox_id === s.id || x.sandbox_id === s.forked_from);
   const parent = s.forked_from ? sandboxes.value.get(s.forked_from) : undefined;
   return (
@@ -35,6 +38,11 @@ export function Since({
             {choices.map((x) => (
               <option key={x.id} value={x.id}>
                 snapshot {label(x.name || x.label || x.id, 50)}
+              </option>
+            ))}
+            {steps.map((x) => (
+              <option key={x.id} value={x.id}>
+                {stateName(x, steps)}, {label(x.label, 40)}
               </option>
             ))}
           </select>

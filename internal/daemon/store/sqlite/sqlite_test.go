@@ -209,3 +209,38 @@ func TestUpgradeNamespaces(t *testing.T) {
 		t.Errorf("found %q, %v", got.ID, err)
 	}
 }
+
+func TestUpgradeMoments(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "cove.db")
+	db, err := open(path, "_journal_mode=WAL", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := migrations(db)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.UpTo(t.Context(), 16); err != nil {
+		t.Fatal(err)
+	}
+	const insert = `INSERT INTO sandboxes (id, name, team, namespace, metadata, template, state, reason, vcpus, memory_mib, disk_mib, max_pids,
+			env, base_env, user, workdir, lifetime_seconds, idle_seconds, on_timeout, created_at, last_active_at, unenforced, boot_id, held, applying, paused_at)
+			SELECT id, '', 'red', 'default', 'null', 'host', state, '', 1, 1, 1, 1, 'null', 'null', '', '', 0, 0, 'kill', 1, 1, 'null', '', 0, 0, at
+			FROM (SELECT 'sbx-paused' AS id, 'paused' AS state, 1767225600000000000 AS at UNION SELECT 'sbx-runs', 'running', NULL)`
+	if _, err := db.ExecContext(t.Context(), insert); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s := openFile(t, path)
+	for id, want := range map[string][]sandbox.Moment{
+		"sbx-paused": {{Kind: sandbox.MomentPaused, At: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}},
+		"sbx-runs":   nil,
+	} {
+		got, err := s.Sandbox(t.Context(), id)
+		if diff := cmp.Diff(want, got.Moments); diff != "" || err != nil {
+			t.Errorf("%s: %v, its moments differ (-want +got):\n%s", id, err, diff)
+		}
+	}
+}

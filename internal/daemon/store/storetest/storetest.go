@@ -99,6 +99,11 @@ func full(id string) store.Record {
 			ExpiresAt: at(time.Minute), EndedAt: at(time.Hour), Unenforced: []string{"cpu"},
 			ForkedFrom: "sbx-parent", Snapshot: "snap-a", History: 3, PausedAt: at(3 * time.Second),
 			PausedLifetimeSeconds: 90, PausedExpiresAt: at(93 * time.Second),
+			Moments: []sandbox.Moment{
+				{Kind: sandbox.MomentPaused, At: epoch, Until: at(time.Second)},
+				{Kind: sandbox.MomentRestored, At: epoch, SandboxID: "sbx-other", Snapshot: "snap-a", StateAt: at(-time.Hour)},
+				{Kind: sandbox.MomentMerged, At: epoch, SandboxID: "sbx-won", Merge: sandbox.MergeFiles, KillWinner: true},
+			},
 			Network: policy(), Ports: []sandbox.PublishedPort{{Host: 8080, Guest: 80, Address: "127.0.0.1"}, {Host: 9, Guest: 9}},
 		},
 		Bindings: bindings(),

@@ -1,0 +1,79 @@
+package console
+
+import (
+	"github.com/cove-sh/cove/internal/testing/covetest"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// turns looks at what the tree shows of a sandbox that was paused, restored and merged
+// into by a fork that lives on, and takes it back to a step of its history.
+func turns(p *tab, d *covetest.Daemon) {
+	t := p.t
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := d.Create(t, sandbox.CreateRequest{Name: "turns", History: 5})
+	d.Sh(t, s.ID, "echo one > state")
+	d.Sh(t, s.ID, "echo two > state")
+	_, err := d.Client.Pause(t.Context(), s.ID)
+	must(err)
+	_, err = d.Client.Resume(t.Context(), s.ID, sandbox.ResumeRequest{})
+	must(err)
+	forks, err := d.Client.Fork(t.Context(), s.ID, sandbox.ForkRequest{Name: "turned"})
+	must(err)
+	d.Sh(t, forks.Items[0].ID, "echo won > won")
+	merged, err := d.Client.Merge(t.Context(), s.ID, sandbox.MergeRequest{Winner: "turned", Kind: sandbox.MergeFiles})
+	must(err)
+	if !merged.Merged {
+		t.Fatalf("the merge was stopped by %v", merged.Conflicts)
+	}
+
+	p.visit("/")
+	p.waitFor(`(() => { const r = [...document.querySelectorAll(".tree-row")].find((e) => e.querySelector(".name").textContent === "turns"); r?.click(); return !!r })()`)
+	// A line with one gap, one that leads from the fork's, and a mark for each step.
+	p.waitFor(`document.querySelectorAll(".lane.on .bar:not(.held)").length === 2`)
+	p.waitFor(`document.querySelectorAll(".lane.on .bar.held").length === 1`)
+	p.waitFor(`[...document.querySelectorAll(".merge")].some((e) => e.querySelector("path") && e.querySelector("title").textContent.startsWith("files of turned merged here"))`)
+	p.waitFor(`document.querySelectorAll(".lane.on .step").length === 2`)
+	p.waitFor(`[...document.querySelectorAll(".lane.running")].length > 1 && document.querySelectorAll(".restore").length === 0`)
+
+	// What has changed since a step, from the tree.
+	step := `[...document.querySelectorAll(".panel li button")].find((e) => e.innerText.includes("step -1"))`
+	p.waitFor(`(() => { const s = ` + step + `; s?.click(); return !!s })()`)
+	p.waitFor(`!!document.querySelector(".lane .step.on")`)
+	p.accessible("a step in the tree")
+	p.click("Diff")
+	p.sees("What leads from turns, step -1 before shell to turns")
+	p.sees("/workspace/state")
+	p.sees("/workspace/won")
+	p.accessible("a step compared")
+
+	// Back to it.
+	p.click("Sandboxes")
+	p.waitFor(`(() => { const r = [...document.querySelectorAll(".tree-row")].find((e) => e.querySelector(".name").textContent === "turns"); r?.click(); return !!r })()`)
+	p.waitFor(`(() => { const s = ` + step + `; s?.click(); return !!s })()`)
+	p.click("Restore")
+	p.sees("It goes back to step -1")
+	p.click("Restore")
+	p.waitFor(`document.querySelectorAll(".restore path").length === 1`)
+	p.sees("Restored")
+	p.accessible("a restored sandbox in the tree")
+	if got := d.Sh(t, s.ID, "cat state; ls"); got != "one\nstate\n" {
+		t.Errorf("after going back to before the last command there is %q", got)
+	}
+
+	// And on from it, in a sandbox of its own.
+	p.waitFor(`(() => { const s = [...document.querySelectorAll(".lane .step.on")][0]; return !!s })()`)
+	p.click("New from here")
+	p.fill("Name", "on-from-step")
+	p.click("Create")
+	p.waitFor(`location.pathname.startsWith("/console/s/")`)
+	made, err := d.Client.Get(t.Context(), "on-from-step")
+	must(err)
+	if got := d.Sh(t, made.ID, "cat state"); got != "one\n" {
+		t.Errorf("what was made from the step has %q", got)
+	}
+}
