@@ -13,7 +13,7 @@ import (
 // order lists the files of this package from the bottom to the top, part by part. A
 // file refers to those before it only.
 var order = []struct{ part, files string }{
-	{"ground: locks, holds, the record as callers see it, the connection to a sandbox", "doc transition hold source handle silence sandboxes"},
+	{"ground: locks, holds, the record as callers see it, the connection to a sandbox", "doc transition hold source moments handle silence sandboxes"},
 	{"open: the way of every call to its sandbox", "announce open history"},
 	{"admit: what a new sandbox is made from, and whether there is room", "golden draft create templates keys"},
 	{"use: calls into running sandboxes, changes of their records", "jobs code files computers update env network follow approvals observe machine metrics clock"},
