@@ -232,6 +232,10 @@ func (c *conversation) learn(v any) {
 			}
 			c.name(kind, id)
 		}
+		if v["kind"] == "restored" { // a moment, of what may be in no list
+			step, _ := v["snapshot"].(string)
+			c.name("step", step)
+		}
 		children, _ := v["children"].([]any)
 		for _, child := range children {
 			id, _ := child.(string)

@@ -141,6 +141,9 @@ var argumentLimits = map[string]limit{
 
 	"NetworkPolicy.allow_out":              items(0, sandbox.MaxNetworkRules, target),
 	"NetworkPolicy.deny_out":               items(0, sandbox.MaxNetworkRules, target),
+	"NetworkPolicy.headers":                items(0, sandbox.MaxHeaderRules),
+	"HeaderRule.to":                        target,
+	"HeaderRule.set":                       pairs(sandbox.MaxHeaders, sandbox.MaxHeaderValue),
 	"NetworkPolicy.rules":                  items(0, sandbox.MaxNetworkRules),
 	"NetworkPolicy.ask_timeout_seconds":    between(0, sandbox.MaxAskTimeoutSeconds),
 	"NetworkPolicy.max_connections":        between(0, sandbox.MaxMaxConnections),

@@ -84,6 +84,9 @@ func policyText(p *sandbox.NetworkPolicy) string {
 	default:
 		lines = append(lines, "allow the public Internet (preset open)")
 	}
+	for _, r := range p.Headers {
+		lines = append(lines, "https requests to "+oneLine(r.To)+" get headers: "+oneLine(strings.Join(slices.Sorted(maps.Keys(r.Set)), ", ")))
+	}
 	if p.Placeholders == sandbox.PlaceholderBlock {
 		lines = append(lines, "requests with a placeholder to a wrong host are refused")
 	}
