@@ -55,9 +55,9 @@ func (s *Service) Create(ctx context.Context, req sandbox.CreateRequest) (*sandb
 		if err := s.Secrets.BindAll(c, &r, req.Secrets); err != nil {
 			return nil, err
 		}
-		forHeaders, err := s.Secrets.ForHeaders(c, r.Network, r.Bindings)
+		headerBindings, err := s.Secrets.HeaderBindings(c, r.Network, r.Bindings)
 		if err == nil {
-			err = secrets.SetHeaders(&r, forHeaders)
+			err = secrets.ReplaceHeaderBindings(&r, headerBindings)
 		}
 		if err != nil {
 			return nil, err

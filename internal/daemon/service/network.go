@@ -175,13 +175,13 @@ func (s *Service) SetNetwork(ctx context.Context, ref string, policy sandbox.Net
 			return nil, err
 		}
 		c.Detail = describePolicy(&policy)
-		forHeaders, err := s.Secrets.ForHeaders(c, &policy, nil)
+		headerBindings, err := s.Secrets.HeaderBindings(c, &policy, nil)
 		if err != nil {
 			return nil, err
 		}
 		r, err = s.regate(c.Ctx, r.ID, func(r *store.Record) error {
 			r.Network, r.Answers = &policy, nil // answers were to the questions of the old one
-			return secrets.SetHeaders(r, forHeaders)
+			return secrets.ReplaceHeaderBindings(r, headerBindings)
 		})
 		if err != nil {
 			return nil, err

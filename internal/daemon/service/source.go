@@ -103,7 +103,7 @@ func (s *Service) networkOf(ctx context.Context, r *store.Record) (*engine.Netwo
 		n.Answers = append(n.Answers, engine.Answer{Allow: a.Allow, Until: a.Until,
 			Subject: engine.Subject{Protocol: a.Protocol, Host: a.Host, Address: a.Address, Port: a.Port, Secret: a.Secret}})
 	}
-	forHeaders := egress.HeaderSecrets(n.Policy.Headers)
+	headerHosts := egress.HeaderSecrets(n.Policy.Headers)
 	n.Headers = egress.BindHeaders(n.Policy.Headers, func(secret string) string { return secrets.HeaderPlaceholder(r, secret) })
 	sealed := map[string]store.SecretRecord{}
 	for _, b := range r.Bindings {
@@ -113,7 +113,7 @@ func (s *Service) networkOf(ctx context.Context, r *store.Record) (*engine.Netwo
 		case err == nil && secret.Team == r.Team && s.cfg.Vault != nil:
 			bound.Hosts, bound.Auth = secret.Hosts, secret.Auth
 			if b.Env == "" {
-				bound.Hosts, bound.Auth = secrets.HeaderHosts(&secret, forHeaders[b.Secret]), headerAuth
+				bound.Hosts, bound.Auth = secrets.HeaderHosts(&secret, headerHosts[b.Secret]), headerAuth
 			}
 			sealed[b.Placeholder] = secret
 		case err == nil || sandbox.CodeOf(err) == sandbox.CodeNotFound:

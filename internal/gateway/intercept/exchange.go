@@ -36,6 +36,8 @@ type exchange struct {
 	// whose placeholder is in the request.
 	forHost []*binding
 	found   []finding
+	// headers are those that the policy sets, or nil.
+	headers *sandbox.HeaderRule
 	// values are in use until the exchange is over.
 	values []*secretValue
 	// body is the request's body if read is set. reserved is the part of the
@@ -160,8 +162,8 @@ func (e *exchange) setHeaders(r *http.Request) {
 	if !e.s.c.TLS {
 		return
 	}
-	if rule := egress.HeadersFor(e.bs.headers, e.host); rule != nil {
-		for name, value := range rule.Set {
+	if e.headers = egress.HeadersFor(e.bs.headers, e.host); e.headers != nil {
+		for name, value := range e.headers.Set {
 			r.Header.Set(name, value)
 		}
 	}
@@ -306,6 +308,11 @@ func rewrite(p *httputil.ProxyRequest) {
 	for _, name := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"} {
 		if v, ok := in.Header[name]; ok {
 			out.Header[name] = slices.Clone(v)
+		}
+	}
+	if e.headers != nil { // a program that names them in Connection does not get rid of them
+		for name := range e.headers.Set {
+			out.Header[name] = slices.Clone(in.Header[name])
 		}
 	}
 	if e.mustMask() {

@@ -59,6 +59,21 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
+// Attack: a program that calls a header one of the connection's, which a proxy removes, is
+// not rid of it.
+func TestHeadersStay(t *testing.T) {
+	w := newHarness(t)
+	var g got
+	w.host(&g, apiHost)
+	w.headersOf(forHeaders(apiHost), sandbox.HeaderRule{To: apiHost, Set: map[string]string{"Authorization": "Bearer " + placeholder, "X-Plain": "plain"}})
+	if res := w.raw(apiHost, "GET / HTTP/1.1\r\nHost: "+apiHost+"\r\nConnection: close, authorization, X-Plain\r\nX-Plain: mine\r\n\r\n"); res.StatusCode != 200 {
+		t.Fatal(res)
+	}
+	if r, _, _ := g.request(); r.Header.Get("Authorization") != "Bearer "+value || r.Header.Get("X-Plain") != "plain" {
+		t.Errorf("sent %v", r.Header)
+	}
+}
+
 // A secret that is gone is not sent, nor is a request without its header.
 func TestHeadersOfARevokedSecret(t *testing.T) {
 	w := newHarness(t)

@@ -13,10 +13,10 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// ForHeaders makes bindings of the caller's secrets that the headers of a checked network
-// policy name. A secret that is gone keeps its binding of those that there have been, and
-// is refused where it is used.
-func (s *Secrets) ForHeaders(c *call.Call, p *sandbox.NetworkPolicy, been []store.Binding) ([]store.Binding, error) {
+// HeaderBindings makes bindings of the caller's secrets that the headers of a checked network
+// policy name. A secret that is gone keeps its binding among the old ones, and is
+// refused where it is used.
+func (s *Secrets) HeaderBindings(c *call.Call, p *sandbox.NetworkPolicy, old []store.Binding) ([]store.Binding, error) {
 	hosts := egress.HeaderSecrets(p.Headers)
 	if len(hosts) > 0 && s.cfg.Vault == nil {
 		return nil, ErrNone
@@ -25,11 +25,11 @@ func (s *Secrets) ForHeaders(c *call.Call, p *sandbox.NetworkPolicy, been []stor
 	for _, name := range slices.Sorted(maps.Keys(hosts)) {
 		r, err := s.cfg.Store.SecretByName(c.Ctx, c.Caller.Team, name)
 		if sandbox.CodeOf(err) == sandbox.CodeNotFound {
-			i := slices.IndexFunc(been, func(b store.Binding) bool { return b.Env == "" && b.Secret == name })
+			i := slices.IndexFunc(old, func(b store.Binding) bool { return b.Env == "" && b.Secret == name })
 			if i < 0 {
 				return nil, notFound(name)
 			}
-			bound = append(bound, been[i])
+			bound = append(bound, old[i])
 			continue
 		}
 		if err != nil {
@@ -49,8 +49,8 @@ func (s *Secrets) ForHeaders(c *call.Call, p *sandbox.NetworkPolicy, been []stor
 	return bound, nil
 }
 
-// SetHeaders replaces the bindings of a record that are for headers, and refuses too many.
-func SetHeaders(r *store.Record, bound []store.Binding) error {
+// ReplaceHeaderBindings replaces the bindings of a record that are for headers, and refuses too many.
+func ReplaceHeaderBindings(r *store.Record, bound []store.Binding) error {
 	r.Bindings = append(slices.DeleteFunc(slices.Clone(r.Bindings), func(b store.Binding) bool { return b.Env == "" }), bound...)
 	return CheckBindings(r)
 }
