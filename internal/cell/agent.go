@@ -125,7 +125,7 @@ func (c *cell) configureAgent(ctx context.Context) error {
 }
 
 // authority returns the certificate that the sandbox must trust: that of the gateway's
-// authority, if the sandbox has secrets.
+// authority, if the sandbox has secrets or headers.
 func (c *cell) authority(n *engine.Network) *string {
 	if n == nil || !n.Intercepts() || c.spec.Gateway.Authority == "" {
 		return nil
