@@ -48,7 +48,7 @@ func (a *app) egressCommand() *cobra.Command {
 		a.egressRuleCommand(sandbox.NetworkAsk, "Ask you before a sandbox reaches something"),
 		a.make(command{
 			Use: "rm SANDBOX TARGET...", Short: "Remove what a policy says of targets",
-			Long:    "Remove the rules for targets, and the targets from allow_out and deny_out.",
+			Long:    "Remove the rules and headers for targets, and the targets from allow_out and deny_out.",
 			Example: "  cove egress rm work api.example.com",
 			Do:      changedPolicy(forgetTargets),
 		}),
@@ -155,11 +155,13 @@ func (a *app) egressRuleCommand(action sandbox.NetworkAction, verb string) *cobr
 // forgetTargets removes what a policy says of the targets that are named.
 func forgetTargets(c *call, p *sandbox.NetworkPolicy) error {
 	for _, target := range c.args[1:] {
-		before := len(p.Rules) + len(p.AllowOut) + len(p.DenyOut)
+		said := func() int { return len(p.Rules) + len(p.AllowOut) + len(p.DenyOut) + len(p.Headers) }
+		before := said()
 		p.Rules = slices.DeleteFunc(p.Rules, func(r sandbox.NetworkRule) bool { return r.To == target })
 		p.AllowOut = slices.DeleteFunc(p.AllowOut, func(to string) bool { return to == target })
 		p.DenyOut = slices.DeleteFunc(p.DenyOut, func(to string) bool { return to == target })
-		if before == len(p.Rules)+len(p.AllowOut)+len(p.DenyOut) {
+		p.Headers = slices.DeleteFunc(p.Headers, func(r sandbox.HeaderRule) bool { return r.To == target })
+		if before == said() {
 			return sandbox.Errorf(sandbox.CodeNotFound, "the policy says nothing of %s; see: cove egress %s", target, c.args[0])
 		}
 	}

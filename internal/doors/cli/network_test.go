@@ -307,3 +307,10 @@ func TestPreviewKeyIsNoResult(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 }
+
+func TestEgressForgetsHeaders(t *testing.T) {
+	p := sandbox.NetworkPolicy{Headers: []sandbox.HeaderRule{{To: "x.example"}, {To: "y.example"}}}
+	if err := forgetTargets(&call{args: []string{"a", "x.example"}}, &p); err != nil || len(p.Headers) != 1 || p.Headers[0].To != "y.example" {
+		t.Errorf("%+v, %v", p, err)
+	}
+}
