@@ -11,6 +11,7 @@ import (
 	"github.com/moby/buildkit/frontend/dockerfile/shell"
 
 	"github.com/cove-sh/cove/internal/clip"
+	"github.com/cove-sh/cove/internal/doors/dialect"
 	"github.com/cove-sh/cove/internal/doors/dialect/daytona/answer"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -149,15 +150,7 @@ func (d *dockerfile) run(i *parser.Node) error {
 	}
 	env := maps.Clone(d.args)
 	maps.Copy(env, d.env)
-	// What a specification sets is in effect in all of its steps, but what a Dockerfile
-	// sets only after its instruction. Without PATH and HOME a shell finds nothing.
-	later := slices.DeleteFunc(slices.Sorted(maps.Keys(d.sets)), func(name string) bool {
-		_, is := env[name]
-		return is || name == "PATH" || name == "HOME"
-	})
-	if len(later) > 0 {
-		command = "unset " + strings.Join(later, " ") + "\n" + command
-	}
+	command = dialect.UnsetLater(command, maps.Keys(d.sets), env)
 	d.spec.Run = append(d.spec.Run, sandbox.TemplateStep{Run: command, User: d.user, WorkDir: d.dir, Env: env})
 	return nil
 }
