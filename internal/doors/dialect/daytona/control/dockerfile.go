@@ -5,6 +5,7 @@ import (
 	"path"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/moby/buildkit/frontend/dockerfile/parser"
@@ -199,6 +200,9 @@ func (d *dockerfile) set(i *parser.Node, in, set map[string]string) error {
 		}
 	}
 	maps.Copy(in, set)
+	if len(d.env)+len(d.args) > sandbox.MaxEnvPairs { // each step has them
+		return refusedInstruction(i, "there are more variables than "+strconv.Itoa(sandbox.MaxEnvPairs)+"; set fewer")
+	}
 	size := 0
 	for _, set := range []map[string]string{d.env, d.args} {
 		for name, value := range set {
@@ -234,6 +238,9 @@ func (d *dockerfile) setDir(i *parser.Node) error {
 		return refusedInstruction(i, "the directory of the image is not known; give an absolute one first")
 	default:
 		d.dir = path.Join(d.dir, dir)
+	}
+	if len(d.dir) > sandbox.MaxPathBytes { // each step has it
+		return refusedInstruction(i, "the path is longer than "+strconv.Itoa(sandbox.MaxPathBytes)+" bytes; give a shorter one")
 	}
 	return nil
 }
