@@ -1,9 +1,31 @@
 package dialect
 
-import "strings"
+import (
+	"iter"
+	"slices"
+	"strings"
+)
 
 // Quote returns a text as one word of a shell.
 func Quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
+
+// UnsetLater returns a command of a template's step with what unsets those of the names that
+// the step does not have: Cove's variables of a template are in effect in all of its steps,
+// those of other products from their own instruction on. Names must be checked.
+func UnsetLater(command string, names iter.Seq[string], has map[string]string) string {
+	var later []string
+	for name := range names {
+		// Without these a shell finds nothing.
+		if _, is := has[name]; !is && name != "PATH" && name != "HOME" {
+			later = append(later, name)
+		}
+	}
+	if len(later) == 0 {
+		return command
+	}
+	slices.Sort(later)
+	return "unset " + strings.Join(later, " ") + "\n" + command
+}
 
 // MakeUser returns the command of a template's step that makes a user, if missing, with
 // what images have: some have no id or grep. With sudo, the user becomes root without a

@@ -5,12 +5,14 @@ import (
 	"path"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/moby/buildkit/frontend/dockerfile/parser"
 	"github.com/moby/buildkit/frontend/dockerfile/shell"
 
 	"github.com/cove-sh/cove/internal/clip"
+	"github.com/cove-sh/cove/internal/doors/dialect"
 	"github.com/cove-sh/cove/internal/doors/dialect/daytona/answer"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -149,15 +151,7 @@ func (d *dockerfile) run(i *parser.Node) error {
 	}
 	env := maps.Clone(d.args)
 	maps.Copy(env, d.env)
-	// What a specification sets is in effect in all of its steps, but what a Dockerfile
-	// sets only after its instruction. Without PATH and HOME a shell finds nothing.
-	later := slices.DeleteFunc(slices.Sorted(maps.Keys(d.sets)), func(name string) bool {
-		_, is := env[name]
-		return is || name == "PATH" || name == "HOME"
-	})
-	if len(later) > 0 {
-		command = "unset " + strings.Join(later, " ") + "\n" + command
-	}
+	command = dialect.UnsetLater(command, maps.Keys(d.sets), env)
 	d.spec.Run = append(d.spec.Run, sandbox.TemplateStep{Run: command, User: d.user, WorkDir: d.dir, Env: env})
 	return nil
 }
@@ -206,6 +200,9 @@ func (d *dockerfile) set(i *parser.Node, in, set map[string]string) error {
 		}
 	}
 	maps.Copy(in, set)
+	if len(d.env)+len(d.args) > sandbox.MaxEnvPairs { // each step has them
+		return refusedInstruction(i, "there are more variables than "+strconv.Itoa(sandbox.MaxEnvPairs)+"; set fewer")
+	}
 	size := 0
 	for _, set := range []map[string]string{d.env, d.args} {
 		for name, value := range set {
@@ -241,6 +238,9 @@ func (d *dockerfile) setDir(i *parser.Node) error {
 		return refusedInstruction(i, "the directory of the image is not known; give an absolute one first")
 	default:
 		d.dir = path.Join(d.dir, dir)
+	}
+	if len(d.dir) > sandbox.MaxPathBytes { // each step has it
+		return refusedInstruction(i, "the path is longer than "+strconv.Itoa(sandbox.MaxPathBytes)+" bytes; give a shorter one")
 	}
 	return nil
 }

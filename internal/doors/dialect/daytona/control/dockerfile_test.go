@@ -1,6 +1,7 @@
 package control
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -77,7 +78,12 @@ func TestPlainImage(t *testing.T) {
 
 // Attack: what would be built otherwise than it says is refused by its words.
 func TestDockerfileRefuses(t *testing.T) {
+	var many strings.Builder
+	for i := range sandbox.MaxEnvPairs + 1 {
+		fmt.Fprintf(&many, " A%d=", i)
+	}
 	for text, want := range map[string]string{
+		"FROM a\nENV" + many.String(): "variables", "FROM a\nARG" + many.String(): "variables", "FROM a\nWORKDIR /a" + strings.Repeat("\nWORKDIR "+strings.Repeat("b", 1000), 5): "longer than",
 		"": "FROM", "RUN a": "FROM", "FROM": "one image", "FROM --platform=x a": "one image", "FROM $A": "one image", "FROM a\nFROM b": "FROM b", "FROM a\nCOPY b c": "COPY b c",
 		"FROM a\nADD b c": "ADD", "FROM a\nSHELL [\"x\"]": "SHELL", "FROM a\nRUN": "a command", "FROM a\nRUN --mount=type=cache b": "options", "FROM a\nRUN cat <<EOF\nx\nEOF": "one line",
 		"FROM a\nENV": "NAME=VALUE", "FROM a\nENV 1=2": "NAME=VALUE", "FROM a\nARG A": "NAME=VALUE", "FROM a\nENV A=$B": "$B", "FROM a\nENV A='b": "quote",

@@ -70,7 +70,7 @@ func (p *plane) createSecret(w http.ResponseWriter, r *http.Request) error {
 	if err := body.check(); err != nil {
 		return err
 	}
-	if body.Value == nil || len(body.Hosts) == 0 || slices.Contains(body.Hosts, "*") {
+	if body.Value == nil || len(body.Hosts) == 0 || slices.Contains(body.Hosts, sandbox.AnyHost) {
 		return answer.Invalid("hosts: a secret of Cove's has a value, and goes to hosts that are named and no others; give both")
 	}
 	auth, err := p.secretAuth(r.Context(), body.Hosts)
@@ -104,7 +104,7 @@ func (p *plane) updateSecret(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if body.Name != "" || body.Hosts != nil {
-		return answer.Refused("hosts", "where a secret goes stays as it was made; delete it, and make another")
+		return answer.Refused("name and hosts", "a secret keeps those that it was made with; delete it, and make another")
 	}
 	s, err := p.cfg.Service.GetSecret(r.Context(), r.PathValue("secret"))
 	if err == nil && body.Value != nil {
@@ -227,10 +227,15 @@ func (p *plane) setSecrets(w http.ResponseWriter, r *http.Request) error {
 		return sandbox.Errorf(sandbox.CodeForbidden, "the secrets of a sandbox are changed with a key that has %s", sandbox.ScopeSandboxesWrite)
 	}
 	wanted := secretsOf(body.Secrets)
-	for env, name := range wanted { // all are there, or none is changed
-		if _, err := p.cfg.Service.GetSecret(r.Context(), name); err != nil {
+	for env, ref := range wanted { // all can be attached, or none is changed
+		s, err := p.cfg.Service.GetSecret(r.Context(), ref)
+		if err != nil {
 			return sandbox.Wrap(sandbox.CodeOf(err), err, env+": "+sandbox.MessageOf(err))
 		}
+		if slices.Contains(s.Hosts, sandbox.AnyHost) {
+			return answer.Invalid("%.80s: the secret %s is for every host, and no variable can have it; create one with the hosts that it is for", env, s.Name)
+		}
+		wanted[env] = s.Name // as the sandbox has it, where an id is given
 	}
 	for env, name := range box.Secrets {
 		if wanted[env] == name {

@@ -90,11 +90,19 @@ func headersOf(rules map[string][]networkRule) []sandbox.HeaderRule {
 }
 
 // findSecrets refuses rules that name a secret which is not there, as an error of the
-// request: that the sandbox is not there would be another.
+// request: that the sandbox is not there would be another. Each is looked for once.
 func (p *plane) findSecrets(ctx context.Context, rules map[string][]networkRule) error {
+	found := map[string]bool{}
 	for to, list := range rules {
 		for _, value := range list[0].Transform.Headers {
 			for _, m := range e2bSecret.FindAllStringSubmatch(value, -1) {
+				if found[m[1]] {
+					continue
+				}
+				if len(found) == sandbox.MaxSecretsPerSandbox {
+					return invalid("the rules name more than %d secrets; name fewer", sandbox.MaxSecretsPerSandbox)
+				}
+				found[m[1]] = true
 				if _, err := p.cfg.Service.GetSecret(ctx, m[1]); sandbox.CodeOf(err) == sandbox.CodeNotFound {
 					return invalid("the rules for %.80q name the secret %.80q, which there is not; create it first", to, m[1])
 				} else if err != nil {

@@ -1,7 +1,10 @@
 package control
 
 import (
+	"context"
 	"encoding/json"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -44,6 +47,42 @@ func TestRules(t *testing.T) {
 		}
 		if err := e.check(""); sandbox.CodeOf(err) != sandbox.CodeInvalid {
 			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
+// vault is a service with all secrets but one, which counts how often one is looked for.
+type vault struct {
+	sandbox.Service
+	asked int
+}
+
+func (v *vault) GetSecret(_ context.Context, ref string) (*sandbox.Secret, error) {
+	v.asked++
+	if ref == "none" {
+		return nil, sandbox.Errorf(sandbox.CodeNotFound, "there is no secret %s", ref)
+	}
+	return &sandbox.Secret{Name: ref}, nil
+}
+
+// Attack: rules that name a secret often, or very many, keep nobody busy.
+func TestFindSecrets(t *testing.T) {
+	var many strings.Builder
+	for i := range 1000 {
+		many.WriteString("${e2b.secrets.s" + strconv.Itoa(i) + "}")
+	}
+	for _, tt := range []struct {
+		value, says string
+		asked       int
+	}{
+		{strings.Repeat("${e2b.secrets.gh}", 1000), "", 1}, {many.String(), "name fewer", sandbox.MaxSecretsPerSandbox}, {"${e2b.secrets.none}", "create it first", 1},
+	} {
+		var r networkRule
+		r.Transform.Headers = map[string]string{"X": tt.value}
+		svc := &vault{}
+		err := (&plane{cfg: Config{Service: svc}}).findSecrets(t.Context(), map[string][]networkRule{"a.example": {r}})
+		if svc.asked != tt.asked || (err == nil) != (tt.says == "") || err != nil && (sandbox.CodeOf(err) != sandbox.CodeInvalid || !strings.Contains(err.Error(), tt.says)) {
+			t.Errorf("%.40s: %v after %d questions, want %q after %d", tt.value, err, svc.asked, tt.says, tt.asked)
 		}
 	}
 }

@@ -91,7 +91,7 @@ type recipe struct {
 	env       map[string]string // of the steps so far, and what is below them
 	set       map[string]string // of the steps so far
 	setBytes  int               // of names and values in set
-	later     map[string]bool   // variables of steps to come
+	named     map[string]bool   // what ENV sets somewhere
 	anew      bool
 }
 
@@ -102,7 +102,7 @@ func (p *plane) recipeOf(ctx context.Context, body *buildBody, shape sandbox.Res
 	}
 	r := &recipe{
 		spec: &sandbox.TemplateSpec{Resources: shape, BuildNetwork: &sandbox.NetworkPolicy{Preset: sandbox.NetworkOpen}},
-		user: guestUser, dir: homeDir, set: map[string]string{}, later: map[string]bool{}, anew: body.Force,
+		user: guestUser, dir: homeDir, set: map[string]string{}, named: map[string]bool{}, anew: body.Force,
 		env: map[string]string{"PATH": guestPath},
 		archive: func(hash string) (string, error) {
 			link, err := p.cfg.Service.LinkUpload(ctx, sandbox.UploadLinkRequest{Name: hash, SizeBytes: 1})
@@ -121,13 +121,12 @@ func (p *plane) recipeOf(ctx context.Context, body *buildBody, shape sandbox.Res
 	for i := range body.Steps {
 		if s := &body.Steps[i]; strings.EqualFold(s.Type, "ENV") {
 			for k := 0; k < len(s.Args); k += 2 {
-				// Without these a shell finds nothing.
-				if name := s.Args[k]; envName.MatchString(name) && name != "PATH" && name != "HOME" {
-					r.later[name] = true
+				if name := s.Args[k]; envName.MatchString(name) {
+					r.named[name] = true
 				}
 			}
 		}
-		if len(r.later) > sandbox.MaxEnvPairs { // each step has them
+		if len(r.named) > sandbox.MaxEnvPairs { // each step has them
 			return nil, invalid("ENV: there are more than %d variables; give fewer", sandbox.MaxEnvPairs)
 		}
 	}
@@ -225,8 +224,7 @@ func (r *recipe) step(s *buildStep) error {
 	return invalid("type %.80q is not known; Cove has RUN, COPY, ENV, WORKDIR and USER", s.Type)
 }
 
-// run adds a command. Cove's variables of a template are in effect in all of its steps,
-// those of E2B from their own step on.
+// run adds a command.
 func (r *recipe) run(s *buildStep) error {
 	if len(s.Args) < 1 || len(s.Args) > 2 || strings.TrimSpace(s.Args[0]) == "" {
 		return invalid("RUN takes a command, and perhaps a user")
@@ -235,11 +233,7 @@ func (r *recipe) run(s *buildStep) error {
 	if len(s.Args) == 2 && s.Args[1] != "" {
 		user = s.Args[1]
 	}
-	script := shellOf(s.Args[0])
-	if len(r.later) > 0 {
-		script = "unset " + strings.Join(slices.Sorted(maps.Keys(r.later)), " ") + "\n" + script
-	}
-	r.command(script, user)
+	r.command(dialect.UnsetLater(shellOf(s.Args[0]), maps.Keys(r.named), r.set), user)
 	return nil
 }
 
@@ -326,7 +320,6 @@ func (r *recipe) setEnv(s *buildStep) error {
 			return invalid("ENV %.80q: the variables have more than %d bytes; pass larger data in a file", name, sandbox.MaxEnvBytes)
 		}
 		r.set[name], r.env[name] = value, value
-		delete(r.later, name)
 	}
 	return nil
 }

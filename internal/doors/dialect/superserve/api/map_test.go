@@ -47,6 +47,14 @@ func TestSecretAuth(t *testing.T) {
 	}
 }
 
+// A secret for every host would be one that no sandbox can get.
+func TestSecretForEveryHost(t *testing.T) {
+	auth := secretAuth{authRule: authRule{Type: "bearer"}}
+	if _, err := auth.mapped([]string{sandbox.AnyHost}); sandbox.CodeOf(err) != sandbox.CodeInvalid || !strings.Contains(err.Error(), "hosts") {
+		t.Errorf("a secret for every host: %v", err)
+	}
+}
+
 // Bodies that two readers could take for two things, or that ask for what would have no
 // effect, are refused.
 func TestDecode(t *testing.T) {

@@ -32,8 +32,11 @@ type hostRule struct {
 // valuePlace is where a custom header has the value.
 var valuePlace = regexp.MustCompile(`\{\{\s*value\s*\}\}`)
 
-// mapped returns the rule in the service's terms.
+// mapped returns the rule for hosts in the service's terms.
 func (a *secretAuth) mapped(hosts []string) (*sandbox.SecretAuth, error) {
+	if slices.Contains(hosts, sandbox.AnyHost) {
+		return nil, invalid("hosts: a secret that is for every host can be in no variable of a sandbox; name the hosts that it is for")
+	}
 	if a.PerHost == nil {
 		return a.authRule.mapped()
 	}

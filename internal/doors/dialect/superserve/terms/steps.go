@@ -4,7 +4,6 @@ import (
 	"maps"
 	"path"
 	"regexp"
-	"slices"
 	"strings"
 
 	"github.com/cove-sh/cove/internal/doors/dialect"
@@ -99,22 +98,12 @@ func addSteps(s *sandbox.TemplateSpec, steps []Step) error {
 
 // command returns a command as a step.
 func (t *setting) command(run string, all map[string]string) sandbox.TemplateStep {
-	step := sandbox.TemplateStep{Run: run, WorkDir: t.dir}
+	step := sandbox.TemplateStep{Run: dialect.UnsetLater(run, maps.Keys(all), t.env), WorkDir: t.dir}
 	if t.user != root {
 		step.User = t.user
 	}
 	if len(t.env) > 0 {
 		step.Env = maps.Clone(t.env)
-	}
-	var later []string
-	for _, name := range slices.Sorted(maps.Keys(all)) {
-		// Without these a shell finds nothing.
-		if _, set := t.env[name]; !set && name != "PATH" && name != "HOME" {
-			later = append(later, name)
-		}
-	}
-	if len(later) > 0 {
-		step.Run = "unset " + strings.Join(later, " ") + "\n" + run
 	}
 	return step
 }
