@@ -1,5 +1,13 @@
+import { readFileSync } from "node:fs";
 import { describe, expect, it } from "vitest";
-import { parseTemplateFile } from "./templatefile";
+import { MOST, NUMBERS, parseTemplateFile, readTemplateFile } from "./templatefile";
+
+interface Schema {
+  type?: string | string[];
+  anyOf?: Schema[];
+  items?: Schema;
+  properties?: Record<string, Schema>;
+}
 
 describe("a template file", () => {
   it("has the short forms of the command line", async () => {
@@ -28,6 +36,44 @@ ports: [80]
       ],
       ports: [80],
     });
+  });
+
+  it("has text where no number is asked for", async () => {
+    const spec = await parseTemplateFile(`
+from: {host: true}
+user: 1000
+env: {PORT: 8080, PYTHON: 3.10, DEBUG: true, NONE: null}
+files: [{path: /version, content: 3.10, mode: 0o644, owner: 1000}]
+network: {max_connections: 10, rules: [{action: allow, to: "*", ports: [443]}]}
+resources: {vcpus: 2}
+ports: [80]
+`);
+    expect(spec).toEqual({
+      from: { host: true },
+      user: "1000",
+      env: { PORT: "8080", PYTHON: "3.10", DEBUG: "true", NONE: null },
+      files: [{ path: "/version", content: btoa("3.10"), mode: "0o644", owner: "1000" }],
+      network: { max_connections: 10, rules: [{ action: "allow", to: "*", ports: ["443"] }] },
+      resources: { vcpus: 2 },
+      ports: [80],
+    });
+  });
+
+  it("has the numbers of the command line's schema", () => {
+    const walk = (s: Schema, at: string) => {
+      if (typeof s.type === "string" && !["object", "array"].includes(s.type)) {
+        expect(NUMBERS.test(at), at).toBe(s.type === "integer" || s.type === "boolean");
+      }
+      for (const one of s.anyOf ?? []) walk(one, at);
+      if (s.items) walk(s.items, at);
+      for (const [name, field] of Object.entries(s.properties ?? {})) walk(field, at ? `${at}.${name}` : name);
+    };
+    walk(JSON.parse(readFileSync(new URL("../../../docs/template.schema.json", import.meta.url), "utf8")), "");
+  });
+
+  it("is read as a whole, or not at all", async () => {
+    expect(await readTemplateFile(new File(["x".repeat(MOST)], "large"))).toHaveLength(MOST);
+    await expect(readTemplateFile(new File(["x".repeat(MOST + 1)], "large"))).rejects.toThrow(/12.* MiB/);
   });
 
   it("is JSON too", async () => {

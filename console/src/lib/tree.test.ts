@@ -121,6 +121,10 @@ describe("stretches", () => {
     const rows = layout([box("a", 0, { moments: [paused(2, 5), paused(8)] })], []);
     expect(moments(rows).map((m) => (m - T0) / 1000)).toEqual([0, 2, 5, 8]);
   });
+  it("has the latest moment last, whichever row it is of", () => {
+    const rows = layout([box("a", 5, { moments: [paused(9)] }), box("b", 1)], []);
+    expect(moments(rows).map((m) => (m - T0) / 1000)).toEqual([1, 5, 9]);
+  });
 });
 
 describe("timeScale", () => {

@@ -218,7 +218,7 @@ function weight(gap: number): number {
   return Math.log2(1 + gap / 250) ** 1.25 + 0.05;
 }
 
-/** moments are those that a compact scale gives room to, at most some hundreds. */
+/** moments are those that a compact scale gives room to, at most some hundreds, the latest last. */
 export function moments(rows: readonly Row[], most = 400): number[] {
   const all: number[] = [];
   for (const r of rows) {
@@ -228,9 +228,8 @@ export function moments(rows: readonly Row[], most = 400): number[] {
     for (const m of r.merges) all.push(m.at);
     for (const s of r.snapshots) all.push(at(s.created_at));
   }
-  const known = all.filter(Number.isFinite);
+  const known = all.filter(Number.isFinite).sort((a, b) => a - b);
   if (known.length <= most) return known;
-  known.sort((a, b) => a - b);
   const step = (known.length - 1) / (most - 1);
   return Array.from({ length: most }, (_, i) => known[Math.round(i * step)]!);
 }

@@ -3,7 +3,7 @@ import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 import { type Build, enc, type Schemas } from "../api/client";
 import { follow } from "../api/follow";
-import { parseTemplateFile } from "../lib/templatefile";
+import { parseTemplateFile, readTemplateFile } from "../lib/templatefile";
 import { label, stripANSI, Tail } from "../lib/text";
 import { ActionDialog, CopyAs, Dialog } from "../ui/dialog";
 import { attempt, toast } from "../ui/do";
@@ -47,11 +47,16 @@ export function Write({ close, build }: { close: () => void; build: (req: Schema
         <input
           type="file"
           accept=".yaml,.yml,.json,application/yaml,application/json"
-          onChange={(e) =>
-            void e.currentTarget.files?.[0]?.text().then((t) => {
-              text.value = t.slice(0, 12 << 20);
-            })
-          }
+          onChange={(e) => {
+            const file = e.currentTarget.files?.[0];
+            if (!file) return;
+            readTemplateFile(file).then(
+              (t) => {
+                text.value = t;
+              },
+              (err: Error) => toast("error", err.message),
+            );
+          }}
         />
       </label>
     </ActionDialog>

@@ -1,5 +1,5 @@
 import { useComputed, useSignal } from "@preact/signals";
-import { api, pages, want } from "../api/client";
+import { api, pages, send, want } from "../api/client";
 import { may, session } from "../api/session";
 import { bytes, day, span } from "../lib/format";
 import { readMetrics, requestsByDoor, sum } from "../lib/prometheus";
@@ -185,19 +185,11 @@ function Machine() {
 
 /** Daemon shows what the server tells Prometheus of itself. */
 function Daemon() {
-  const text = useSignal<string | undefined>(undefined);
-  const load = () =>
-    void fetch("/metrics").then(
-      async (r) => {
-        if (r.ok) text.value = await r.text();
-      },
-      () => {}, // the page says when the server does not answer
-    );
-  useEvery(10_000, load);
-  if (text.value === undefined) load();
-  const samples = useComputed(() => (text.value === undefined ? undefined : readMetrics(text.value)));
-  const m = samples.value;
-  if (!m) return null;
+  const metrics = useLoad(async (signal) => readMetrics(await (await send("GET", "/metrics", undefined, { signal })).text()), []);
+  useEvery(10_000, metrics.again);
+  if (metrics.error.value) return <Failure error={metrics.error.value} again={metrics.again} />;
+  const m = metrics.data.value;
+  if (!m) return <Loading rows={3} />;
   const doors = requestsByDoor(m);
   return (
     <section class="card">

@@ -2,16 +2,21 @@ package console
 
 import (
 	"compress/gzip"
+	"encoding/json"
+	"errors"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 	"testing/fstest"
 
 	"github.com/cove-sh/cove/internal/daemon/auth"
 	"github.com/cove-sh/cove/internal/doors/rest"
+	"github.com/cove-sh/cove/internal/testing/needs"
 )
 
 var large = strings.Repeat("console.log('large');\n", 1000)
@@ -25,13 +30,10 @@ var site = fstest.MapFS{
 	"assets/main-abc123.css": {Data: []byte("p{}")},
 }
 
-func door(dist fstest.MapFS) *Door {
+func door(dist fs.FS) *Door {
 	cfg := Config{
 		Sessions: auth.NewSessions(nil, nil, nil), Links: auth.NewLinks(), Trusted: func(*http.Request) bool { return false },
 		Refuse: func(w http.ResponseWriter, _ *http.Request, err error) { rest.WriteError(w, err) }, Log: slog.New(slog.DiscardHandler),
-	}
-	if dist == nil {
-		return newDoor(cfg, nil)
 	}
 	return newDoor(cfg, dist)
 }
@@ -45,6 +47,27 @@ func ask(t *testing.T, d *Door, method, path string, header ...string) (*http.Re
 	w := httptest.NewRecorder()
 	d.ServeHTTP(w, r)
 	return w.Result(), w.Body.String()
+}
+
+// A program that was built with the console tells the licences of all that is in it.
+func TestLicences(t *testing.T) {
+	if !Built() {
+		needs.NoError(t, errors.New("the console: make build"))
+	}
+	var npm struct{ Dependencies map[string]string }
+	data, err := os.ReadFile("../../../console/package.json")
+	if err == nil {
+		err = json.Unmarshal(data, &npm)
+	}
+	if err != nil || len(npm.Dependencies) == 0 {
+		t.Fatalf("%v: %v", err, npm)
+	}
+	_, text := ask(t, door(built()), "GET", "/console/licences.txt")
+	for name, version := range npm.Dependencies {
+		if !strings.Contains(text, "\n## "+name+" - "+version+" (") {
+			t.Errorf("the licence of %s %s is not there", name, version)
+		}
+	}
 }
 
 func TestPages(t *testing.T) {
