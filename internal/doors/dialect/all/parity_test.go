@@ -44,16 +44,16 @@ const parityFile = "../../../../docs/dialects.md"
 
 const parityIntro = `# Other products' clients
 
-Cove speaks to clients of five other products: each has a dialect, which is the product's own MCP server as its clients see it, over
-Cove's sandboxes. [clients.md](clients.md) tells how to switch. A dialect's own page tells what is the same, what is read from the
-product's environment variables, and every difference that is known.
+Cove works with the MCP clients of five other products. For each product it has a dialect: the product's own MCP server,
+as its clients see it, on top of Cove's sandboxes. [clients.md](clients.md) explains how to switch. Each dialect's own
+page says what is the same, what Cove reads from the product's environment variables, and every known difference.
 
-Use ` + "`cove mcp --dialect NAME`" + ` on stdio, ` + "`/mcp/NAME`" + ` over HTTP, or ` + "`cove serve --dialect-port NAME=PORT`" + ` for a port on which ` + "`/mcp`" + `
-speaks the dialect. One sandbox can be used through all of them, by its id.
+Use ` + "`cove mcp --dialect NAME`" + ` on stdio, ` + "`/mcp/NAME`" + ` over HTTP, or ` + "`cove serve --dialect-port NAME=PORT`" + ` for a port where
+` + "`/mcp`" + ` speaks the dialect. All dialects can use the same sandbox, by its id.
 
-The tables are made by a test. A tool **works** when a conversation in the tests has called it on a real sandbox and it has done what it
-is for, and **differs** when it does that with a difference that is told; the last column names the conversations. What needs something that the tests
-do not have is **not shown**, with the reason.
+A test makes the tables. A tool **works** if a conversation in the tests has called it on a real sandbox and it did its
+job. It **differs** if it did its job with a stated difference. It is **not shown**, with the reason, if it needs
+something that the tests do not have. The last column names the conversations.
 `
 
 // The table of what works is made of what the tests show.
