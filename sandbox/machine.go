@@ -16,7 +16,8 @@ type MachineCheck struct {
 	Status CheckStatus `json:"status"`
 	// Detail says what was found.
 	Detail string `json:"detail"`
-	// Fix says what to do about it; empty if nothing need be done.
+	// Fix says what to do about it, or with CheckOK, what would make the machine better
+	// still; empty if there is nothing to do.
 	Fix string `json:"fix,omitempty"`
 }
 

@@ -3,10 +3,8 @@ package machine
 import (
 	"bufio"
 	"compress/gzip"
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -45,46 +43,6 @@ func (p probe) disk() sandbox.MachineCheck {
 		c.Status, c.Fix = sandbox.CheckWarn, "keep the state on a local disk: the database needs file locks"
 	}
 	return c
-}
-
-// reflink tries to make one file share another's blocks. The files have no names, so
-// that nothing is left behind.
-func (p probe) reflink() sandbox.MachineCheck {
-	c := sandbox.MachineCheck{Name: "reflink", Status: sandbox.CheckOK}
-	switch err := tryReflink(nearest(p.stateDir)); {
-	case err == nil:
-		c.Detail = "copies of files share their blocks"
-	case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOTTY), errors.Is(err, unix.EXDEV):
-		c.Detail = "not offered by this file system: copies take time and room (xfs and btrfs offer it)"
-	default:
-		c.Detail = "could not be tried: " + cause(err)
-	}
-	return c
-}
-
-func tryReflink(dir string) error {
-	from, err := unnamed(dir)
-	if err != nil {
-		return err
-	}
-	defer from.Close()
-	to, err := unnamed(dir)
-	if err != nil {
-		return err
-	}
-	defer to.Close()
-	if _, err := from.Write(make([]byte, 4096)); err != nil {
-		return err
-	}
-	return unix.IoctlFileClone(int(to.Fd()), int(from.Fd()))
-}
-
-func unnamed(dir string) (*os.File, error) {
-	fd, err := unix.Open(dir, unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
-	if err != nil {
-		return nil, &fs.PathError{Op: "open", Path: dir, Err: err}
-	}
-	return os.NewFile(uintptr(fd), dir), nil
 }
 
 // kconfig returns the kernel's configuration without unset options, or "" if the kernel

@@ -165,7 +165,7 @@ function Machine() {
                 <b>{label(c.name)}</b>
               </div>
               <span>{label(c.detail, 1000)}</span>
-              {c.fix && c.status !== "ok" && <span class="muted small">{label(c.fix, 1000)}</span>}
+              {c.fix && <span class="muted small">{label(c.fix, 1000)}</span>}
             </div>
           ))}
           {(all.value ? (r.limits ?? []) : weak).map((l) => (

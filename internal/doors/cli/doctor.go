@@ -89,7 +89,11 @@ func doctorText(report sandbox.MachineReport) string {
 	var b strings.Builder
 	for _, c := range report.Checks {
 		paragraph(&b, string(c.Status), c.Name, c.Detail)
-		if c.Fix != "" && c.Status != sandbox.CheckOK {
+		switch {
+		case c.Fix == "":
+		case c.Status == sandbox.CheckOK:
+			paragraph(&b, "", "optional", c.Fix)
+		default:
 			paragraph(&b, "", "fix", c.Fix)
 		}
 	}
