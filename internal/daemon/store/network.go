@@ -27,9 +27,10 @@ type Secrets interface {
 	// first, and the cursor of the next.
 	ListSecrets(ctx context.Context, team string, p sandbox.Page) ([]SecretRecord, string, error)
 	// UpdateSecret changes a record at once, and returns it as it is then.
-	// Apply runs while the store is locked: it must not call the store, and its
+	// Apply runs while the secret is locked: it must not call the store, and its
 	// error undoes the change and is returned. It may change the sealed value,
-	// the version and the time of rotation.
+	// the version and the time of rotation, and may run again, as that of a
+	// [Change].
 	UpdateSecret(ctx context.Context, id string, apply func(*SecretRecord) error) (SecretRecord, error)
 	// TouchSecret moves LastUsedAt forward.
 	TouchSecret(ctx context.Context, id string, at time.Time) error
@@ -57,8 +58,8 @@ type Previews interface {
 	// one with nothing but the generation of the last, to which it gives all but the
 	// sandbox and the port. If
 	// the sandbox has max previews, one more is quota_exceeded. Apply runs while
-	// the store is locked: it must not call the store, and its error undoes the
-	// change and is returned.
+	// the preview is locked: it must not call the store, and its error undoes the
+	// change and is returned. It may run again, as that of a [Change].
 	ChangePreview(ctx context.Context, sandboxID string, port int, now time.Time, max int, apply func(*PreviewRecord) error) (PreviewRecord, error)
 	// Preview returns the preview of a port, expired ones too. One that had a key is
 	// kept after its end, as expired, for as long as the sandbox: the port is not to

@@ -1,6 +1,6 @@
 // Package store is the contract of Cove's durable record: sandboxes,
-// snapshots, keys, audit events and templates. Package sqlite implements it; package storetest
-// is the suite that every implementation passes.
+// snapshots, keys, audit events and templates. Package sqlite implements it, with the queries
+// of package sqlstore; package storetest is the suite that every implementation passes.
 //
 // Errors that a caller's request can cause are [sandbox.Error] values:
 // not_found for an absent record, conflict for a taken name or id,
@@ -133,8 +133,10 @@ type Change struct {
 	// Quota must hold afterwards, if the change asks for more than before:
 	// larger resources, or a paused sandbox that is to run again.
 	Quota Quota
-	// Apply changes the record. It runs while the store is locked: it must
+	// Apply changes the record. It runs while the record is locked: it must
 	// not call the store, and its error undoes the change and is returned.
+	// If the database has undone the change for a reason that passes, it runs
+	// again, with the record as it is then.
 	Apply func(*Record) error
 }
 
@@ -184,8 +186,9 @@ type Sandboxes interface {
 	// UpdateSandboxes changes several records at once: all of them or none. It
 	// passes apply the records of these ids by id. Apply checks their states
 	// itself, changes what the pointers lead to, and may move a name or a
-	// machine from one to another. It runs while the store is locked: it must
-	// not call the store, and its error undoes the change and is returned.
+	// machine from one to another. It runs while the records are locked: it must
+	// not call the store, and its error undoes the change and is returned. It may
+	// run again, as that of a [Change].
 	// There is no quota: the change may not ask for more than before.
 	//
 	// It returns the records as they are then, and with an error of apply as

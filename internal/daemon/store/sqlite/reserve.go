@@ -1,7 +1,6 @@
 package sqlite
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -111,31 +110,17 @@ func full(err error) bool {
 	return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)
 }
 
-// freeing runs f, which removes or ends something and leaves nothing done when
-// it fails. While the disk is full, f is tried again with more of the reserve.
-func (s *Store) freeing(f func() error) error {
+// Freeing implements [sqlstore.Database]. While the disk is full, f is tried again
+// with more of the reserve.
+func (d *database) Freeing(f func() error) error {
 	for {
-		if err := f(); !full(err) || !s.reserve.give() {
+		if err := f(); !full(err) || !d.reserve.give() {
 			return err
 		}
 	}
 }
 
-// remove runs a statement that deletes rows, and returns how many it deleted.
-func (s *Store) remove(ctx context.Context, query string, args ...any) (n int, err error) {
-	err = s.freeing(func() error {
-		res, err := s.write.ExecContext(ctx, query, args...)
-		if err != nil {
-			return err
-		}
-		rows, err := res.RowsAffected()
-		n = int(rows)
-		return err
-	})
-	return n, err
-}
-
 // FillReserve makes the reserve for deletions whole again, as far as there is
 // room on the disk. Without room it returns nil, and should be called again
 // later.
-func (s *Store) FillReserve() error { return s.reserve.fill() }
+func (s *Store) FillReserve() error { return s.db.reserve.fill() }

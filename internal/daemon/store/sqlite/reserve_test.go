@@ -122,12 +122,12 @@ func TestReserveComesBack(t *testing.T) {
 	dir, fill := fullDisk(t)
 	s := openFile(t, filepath.Join(dir, "cove.db"))
 	size := func() int64 {
-		info, err := os.Stat(s.reserve.path)
+		info, err := os.Stat(s.db.reserve.path)
 		if err != nil {
 			t.Fatal(err)
 		}
 		var st unix.Stat_t
-		if err := unix.Stat(s.reserve.path, &st); err != nil {
+		if err := unix.Stat(s.db.reserve.path, &st); err != nil {
 			t.Fatal(err)
 		}
 		if st.Blocks*512 != info.Size() {
@@ -139,7 +139,7 @@ func TestReserveComesBack(t *testing.T) {
 		t.Fatalf("the reserve has %d bytes, want %d", got, ReserveBytes)
 	}
 	fill()
-	if !s.reserve.give() || size() != ReserveBytes-reserveStep {
+	if !s.db.reserve.give() || size() != ReserveBytes-reserveStep {
 		t.Fatalf("the reserve gave %d bytes, want %d", ReserveBytes-size(), reserveStep)
 	}
 	fill()

@@ -1,20 +1,19 @@
-// Package sqlite keeps the record in one SQLite database file. One connection
-// writes, so that a read and the change based on it are one step; several
-// read. The file and its journal are readable by their owner only.
+// Package sqlite keeps the record in one SQLite database file; its queries are
+// those of package sqlstore. One connection writes, so that a read and the change
+// based on it are one step; several read. The file and its journal are readable by
+// their owner only.
 package sqlite
 
 import (
 	"context"
 	"database/sql"
 	"embed"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"net/url"
 	"os"
 	"path/filepath"
-	"time"
 
 	"github.com/pressly/goose/v3"
 	"golang.org/x/sys/unix"
@@ -22,8 +21,8 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 
 	"github.com/cove-sh/cove/internal/daemon/store"
+	"github.com/cove-sh/cove/internal/daemon/store/sqlstore"
 	"github.com/cove-sh/cove/internal/durable"
-	"github.com/cove-sh/cove/sandbox"
 )
 
 //go:embed migrations/*.sql
@@ -34,13 +33,29 @@ const readers = 4
 
 // Store implements [store.Store].
 type Store struct {
+	*sqlstore.Store
+	db *database
+}
+
+var _ store.Store = (*Store)(nil)
+
+// database implements [sqlstore.Database].
+type database struct {
 	path    string
 	write   *sql.DB // one connection; its transactions lock at once
 	read    *sql.DB
 	reserve reserve
 }
 
-var _ store.Store = (*Store)(nil)
+var dialect = sqlstore.Dialect{
+	Statement:   func(s string) string { return s },
+	Text:        func(s string) string { return s },
+	ForUpdate:   "", // there is one writer
+	HasMetadata: "EXISTS (SELECT 1 FROM json_each(sandboxes.metadata) AS pair WHERE pair.key = ? AND pair.value = ?)",
+	HasSecret:   "EXISTS (SELECT 1 FROM json_each(sandboxes.bindings) AS b WHERE json_extract(b.value, '$.secret_id') = ?)",
+	HasVolume:   "EXISTS (SELECT 1 FROM json_each(mounts) AS m WHERE json_extract(m.value, '$.volume') = ?)",
+	Taken:       taken, Repeated: repeated, Full: full,
+}
 
 // Open opens the database at path, makes it if it is missing, and brings its
 // schema up to date. A schema newer than this program's is refused.
@@ -52,28 +67,28 @@ func Open(ctx context.Context, path string) (*Store, error) {
 	if err := private(path); err != nil {
 		return nil, fmt.Errorf("open database: %w", err)
 	}
-	s := &Store{path: path, reserve: reserveOf(path)}
-	if err := s.freeing(func() error { return s.connect(ctx, path) }); err != nil {
+	db := &database{path: path, reserve: reserveOf(path)}
+	if err := db.Freeing(func() error { return db.connect(ctx, path) }); err != nil {
 		return nil, err
 	}
-	if err := s.reserve.fill(); err != nil {
-		return nil, errors.Join(err, s.Close())
+	if err := db.reserve.fill(); err != nil {
+		return nil, errors.Join(err, db.close())
 	}
-	return s, nil
+	return &Store{sqlstore.New(db, &dialect), db}, nil
 }
 
 // connect opens the connections and brings the schema up to date.
-func (s *Store) connect(ctx context.Context, path string) (err error) {
-	if s.write, err = open(path, "_txlock=immediate&_journal_mode=WAL&_synchronous=NORMAL", 1); err != nil {
+func (d *database) connect(ctx context.Context, path string) (err error) {
+	if d.write, err = open(path, "_txlock=immediate&_journal_mode=WAL&_synchronous=NORMAL", 1); err != nil {
 		return err
 	}
 	// The id of the installation is written beside the database next. A loss of
 	// power that left only that would make the two strangers to each other.
-	if err := errors.Join(migrate(ctx, s.write, path), s.sync()); err != nil {
-		return errors.Join(err, s.write.Close())
+	if err := errors.Join(sqlstore.Migrate(ctx, goose.DialectSQLite3, d.write, migrationFiles, "database "+path), d.Sync()); err != nil {
+		return errors.Join(err, d.write.Close())
 	}
-	if s.read, err = open(path, "_query_only=1", readers); err != nil {
-		return errors.Join(err, s.write.Close())
+	if d.read, err = open(path, "_query_only=1", readers); err != nil {
+		return errors.Join(err, d.write.Close())
 	}
 	return nil
 }
@@ -99,46 +114,26 @@ func open(path, query string, conns int) (*sql.DB, error) {
 	return db, nil
 }
 
-func migrations(db *sql.DB) (*goose.Provider, error) {
-	files, err := fs.Sub(migrationFiles, "migrations")
-	if err != nil {
-		return nil, err
-	}
-	return goose.NewProvider(goose.DialectSQLite3, db, files,
-		goose.WithDisableGlobalRegistry(true), goose.WithLogger(goose.NopLogger()))
-}
-
-func migrate(ctx context.Context, db *sql.DB, path string) error {
-	p, err := migrations(db)
-	if err != nil {
-		return fmt.Errorf("read migrations: %w", err)
-	}
-	have, err := p.GetDBVersion(ctx)
-	if err != nil {
-		return fmt.Errorf("read schema version of %s: %w", path, err)
-	}
-	sources := p.ListSources()
-	newest := sources[len(sources)-1].Version
-	if have > newest {
-		return fmt.Errorf("database %s has schema %d, newer than %d that this program knows: run a newer cove, or give it another state directory", path, have, newest)
-	}
-	if _, err := p.Up(ctx); err != nil {
-		return fmt.Errorf("migrate %s: %w", path, err)
-	}
-	return nil
-}
-
 // Close closes the database.
-func (s *Store) Close() error {
-	return errors.Join(s.read.Close(), s.write.Close())
-}
+func (s *Store) Close() error { return s.db.close() }
 
-// sync makes all that was committed survive a loss of power. In a database with
-// a write-ahead log that is what SQLite itself does after a commit with
-// synchronous=FULL, for the transactions that need it only: what is noted of
-// running sandboxes means nothing after a loss of power, which ends them.
-func (s *Store) sync() error {
-	f, err := os.Open(s.path + journalSuffix)
+func (d *database) close() error { return errors.Join(d.read.Close(), d.write.Close()) }
+
+// Reader implements [sqlstore.Database].
+func (d *database) Reader() *sql.DB { return d.read }
+
+// Read implements [sqlstore.Database].
+func (d *database) Read(_ context.Context, f func() error) error { return f() }
+
+// Lock implements [sqlstore.Database]: a transaction is the only one that writes.
+func (d *database) Lock(context.Context, *sql.Tx, string) error { return nil }
+
+// Sync implements [sqlstore.Database]. In a database with a write-ahead log that
+// is what SQLite itself does after a commit with synchronous=FULL, for the
+// transactions that need it only: what is noted of running sandboxes means nothing
+// after a loss of power, which ends them.
+func (d *database) Sync() error {
+	f, err := os.Open(d.path + journalSuffix)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // nothing was written since the database was opened
 	}
@@ -152,18 +147,9 @@ func (s *Store) sync() error {
 	return nil
 }
 
-// lasting is tx for a change that, once it is told, must survive a loss of power.
-func (s *Store) lasting(ctx context.Context, f func(*sql.Tx) error) error {
-	if err := s.tx(ctx, f); err != nil {
-		return err
-	}
-	return s.sync()
-}
-
-// tx runs f in a transaction that holds the write lock. What it changes survives
-// the end of this process; a loss of power within the next seconds may undo it.
-func (s *Store) tx(ctx context.Context, f func(*sql.Tx) error) error {
-	tx, err := s.write.BeginTx(ctx, nil)
+// Change implements [sqlstore.Database]. The transaction holds the write lock.
+func (d *database) Change(ctx context.Context, f func(*sql.Tx) error) error {
+	tx, err := d.write.BeginTx(ctx, nil)
 	if err != nil {
 		return fmt.Errorf("begin: %w", err)
 	}
@@ -179,6 +165,35 @@ func (s *Store) tx(ctx context.Context, f func(*sql.Tx) error) error {
 	return nil
 }
 
+// DeleteSecret implements [store.Secrets]. The pages that held it are
+// overwritten with zeros.
+func (s *Store) DeleteSecret(ctx context.Context, id string) error {
+	conn, err := s.db.write.Conn(ctx)
+	if err != nil {
+		return fmt.Errorf("delete secret %s: %w", id, err)
+	}
+	defer conn.Close()
+	if _, err := conn.ExecContext(ctx, "PRAGMA secure_delete = ON"); err != nil {
+		return fmt.Errorf("delete secret %s: %w", id, err)
+	}
+	err = s.db.Freeing(func() error {
+		_, err := conn.ExecContext(ctx, "DELETE FROM secrets WHERE id = ?", id)
+		return err
+	})
+	_, perr := conn.ExecContext(context.WithoutCancel(ctx), "PRAGMA secure_delete = OFF")
+	if err := errors.Join(err, perr); err != nil {
+		return fmt.Errorf("delete secret %s: %w", id, err)
+	}
+	err = s.db.Freeing(func() error {
+		_, err := conn.ExecContext(ctx, "PRAGMA wal_checkpoint(PASSIVE)")
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("sync database: %w", err)
+	}
+	return s.db.Sync()
+}
+
 // taken reports whether err is a violated unique constraint.
 func taken(err error) bool {
 	e, ok := errors.AsType[*msqlite.Error](err)
@@ -189,108 +204,4 @@ func taken(err error) bool {
 func repeated(err error) bool {
 	e, ok := errors.AsType[*msqlite.Error](err)
 	return ok && e.Code() == sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY
-}
-
-// touch notes the use of a row, unless a later one is noted.
-func (s *Store) touch(ctx context.Context, table, id string, at time.Time) error {
-	n := at.UnixNano()
-	if _, err := s.write.ExecContext(ctx, "UPDATE "+table+" SET last_used_at = ? WHERE id = ? AND coalesce(last_used_at, 0) < ?", n, id, n); err != nil {
-		return fmt.Errorf("note the use of %s in %s: %w", id, table, err)
-	}
-	return nil
-}
-
-func absent(what string) error {
-	return sandbox.Errorf(sandbox.CodeNotFound, "no such %s", what)
-}
-
-// querier is what *sql.DB and *sql.Tx share.
-type querier interface {
-	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
-	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
-}
-
-// one scans the first row of a query for what is called what. None is an error
-// that says so.
-func one[T any](ctx context.Context, q querier, what string, scan func(func(...any) error) (T, error), query string, args ...any) (T, error) {
-	v, err := scan(q.QueryRowContext(ctx, query, args...).Scan)
-	var none T
-	switch {
-	case errors.Is(err, sql.ErrNoRows):
-		return none, absent(what)
-	case err != nil:
-		return none, fmt.Errorf("read %s: %w", what, err)
-	}
-	return v, nil
-}
-
-// collect scans all rows of a query.
-func collect[T any](ctx context.Context, q querier, scan func(func(...any) error) (T, error), query string, args ...any) ([]T, error) {
-	rows, err := q.QueryContext(ctx, query, args...)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var all []T
-	for rows.Next() {
-		v, err := scan(rows.Scan)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, v)
-	}
-	return all, rows.Err()
-}
-
-// text is a value kept as JSON in a TEXT column.
-type text struct{ v any }
-
-// jsonText lets v, a pointer or a map or slice to be stored, be a JSON column.
-func jsonText(v any) text { return text{v} }
-
-// Scan implements [sql.Scanner].
-func (t text) Scan(src any) error {
-	s, ok := src.(string)
-	if !ok {
-		return fmt.Errorf("column holds %T, want text", src)
-	}
-	return json.Unmarshal([]byte(s), t.v)
-}
-
-func encode(v any) (string, error) {
-	b, err := json.Marshal(v)
-	return string(b), err
-}
-
-// instant scans nanoseconds into a time.
-type instant struct{ t *time.Time }
-
-// Scan implements [sql.Scanner].
-func (i instant) Scan(src any) error {
-	n, ok := src.(int64)
-	if !ok {
-		return fmt.Errorf("column holds %T, want a time", src)
-	}
-	*i.t = time.Unix(0, n).UTC()
-	return nil
-}
-
-// maybe scans nanoseconds or NULL.
-type maybe struct{ t **time.Time }
-
-// Scan implements [sql.Scanner].
-func (m maybe) Scan(src any) error {
-	if src == nil {
-		*m.t = nil
-		return nil
-	}
-	*m.t = new(time.Time)
-	return instant{*m.t}.Scan(src)
-}
-
-func nanos(t *time.Time) any {
-	if t == nil {
-		return nil
-	}
-	return t.UnixNano()
 }

@@ -1,11 +1,8 @@
-package sqlite
+package sqlstore
 
 import (
 	"context"
-	"database/sql"
-	"encoding/json"
 	"fmt"
-	"strings"
 
 	"github.com/cove-sh/cove/internal/daemon/store"
 	"github.com/cove-sh/cove/sandbox"
@@ -13,7 +10,7 @@ import (
 
 const snapshotColumns = `id, name, team, sandbox_id, kind, automatic, label, parent_id, template,
 	vcpus, memory_mib, disk_mib, max_pids, size_bytes, created_at,
-	checkpoint, root, origin, base_env, env, user, workdir, step, network, bindings, mounts, namespace`
+	checkpoint, root, origin, base_env, env, "user", workdir, step, network, bindings, mounts, namespace`
 
 func scanSnapshot(scan func(...any) error) (store.SnapshotRecord, error) {
 	var r store.SnapshotRecord
@@ -41,15 +38,15 @@ func (s *Store) CreateSnapshot(ctx context.Context, r store.SnapshotRecord, q st
 		r.Resources.VCPUs, r.Resources.MemoryMiB, r.Resources.DiskMiB, r.Resources.MaxPIDs, r.SizeBytes, r.CreatedAt.UnixNano(),
 		r.Checkpoint, string(r.Root), r.Origin, docs[0], docs[1], r.User, r.WorkDir, r.Step, docs[2], docs[3], docs[4], r.Namespace,
 	}
-	return s.lasting(ctx, func(tx *sql.Tx) error {
+	return s.lasting(ctx, func(tx conn) error {
 		if err := admitSnapshot(ctx, tx, &r, q); err != nil {
 			return err
 		}
-		_, err := tx.ExecContext(ctx, "INSERT INTO snapshots ("+snapshotColumns+") VALUES ("+marks(len(values))+")", values...)
+		_, err := tx.exec(ctx, "INSERT INTO snapshots ("+snapshotColumns+") VALUES ("+marks(len(values))+")", values...)
 		switch {
-		case repeated(err):
+		case s.dialect.Repeated(err):
 			return sandbox.Errorf(sandbox.CodeConflict, "the snapshot exists already; retry")
-		case taken(err):
+		case s.dialect.Taken(err):
 			return sandbox.Errorf(sandbox.CodeConflict, "the name %q is taken by another snapshot of the team; choose another name, or delete that snapshot first", r.Name)
 		case err != nil:
 			return fmt.Errorf("write snapshot %s: %w", r.ID, err)
@@ -60,15 +57,18 @@ func (s *Store) CreateSnapshot(ctx context.Context, r store.SnapshotRecord, q st
 
 // admitSnapshot says whether the team may keep one more snapshot. Automatic
 // ones are bounded by the history of their sandbox.
-func admitSnapshot(ctx context.Context, tx *sql.Tx, r *store.SnapshotRecord, q store.Quota) error {
+func admitSnapshot(ctx context.Context, tx conn, r *store.SnapshotRecord, q store.Quota) error {
 	if r.Automatic {
 		return nil
+	}
+	if err := tx.lockTeam(ctx, r.Team); err != nil {
+		return err
 	}
 	if err := admitDisk(ctx, tx, q, r.Team, (r.SizeBytes+1<<20-1)>>20); err != nil {
 		return err
 	}
 	var n int
-	if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM snapshots WHERE team = ? AND automatic = 0", r.Team).Scan(&n); err != nil {
+	if err := tx.row(ctx, "SELECT count(*) FROM snapshots WHERE team = ? AND NOT automatic", r.Team)(&n); err != nil {
 		return fmt.Errorf("count snapshots: %w", err)
 	}
 	return q.AdmitSnapshot(n)
@@ -85,7 +85,7 @@ func (s *Store) SnapshotByName(ctx context.Context, team, namespace, name string
 		return store.SnapshotRecord{}, absent("snapshot")
 	}
 	n := naming{team, namespace, name}
-	found, err := collect(ctx, s.read, scanSnapshot, "SELECT "+snapshotColumns+" FROM snapshots "+n.where(""), n.args()...)
+	found, err := collect(ctx, s.reader(), scanSnapshot, "SELECT "+snapshotColumns+" FROM snapshots "+n.where(""), n.args()...)
 	if err != nil {
 		return store.SnapshotRecord{}, fmt.Errorf("read snapshot: %w", err)
 	}
@@ -99,7 +99,7 @@ func (s *Store) SnapshotByName(ctx context.Context, team, namespace, name string
 }
 
 func (s *Store) snapshot(ctx context.Context, where string, args ...any) (store.SnapshotRecord, error) {
-	return one(ctx, s.read, "snapshot", scanSnapshot, "SELECT "+snapshotColumns+" FROM snapshots WHERE "+where, args...)
+	return one(ctx, s.reader(), "snapshot", scanSnapshot, "SELECT "+snapshotColumns+" FROM snapshots WHERE "+where, args...)
 }
 
 // ListSnapshots implements [store.Snapshots].
@@ -111,7 +111,7 @@ func (s *Store) ListSnapshots(ctx context.Context, f store.SnapshotFilter, p san
 	if f.Automatic != nil {
 		l.where, l.args = append(l.where, "automatic = ?"), append(l.args, *f.Automatic)
 	}
-	return listing(ctx, s.read, scanSnapshot, l, func(r *store.SnapshotRecord) store.Place { return store.PlaceAt(r.CreatedAt, r.ID) })
+	return listing(ctx, s.reader(), scanSnapshot, l, func(r *store.SnapshotRecord) store.Place { return store.PlaceAt(r.CreatedAt, r.ID) })
 }
 
 // DeleteSnapshot implements [store.Snapshots].
@@ -119,7 +119,7 @@ func (s *Store) DeleteSnapshot(ctx context.Context, id string) error {
 	if _, err := s.remove(ctx, "DELETE FROM snapshots WHERE id = ?", id); err != nil {
 		return fmt.Errorf("delete snapshot %s: %w", id, err)
 	}
-	return s.sync()
+	return s.db.Sync()
 }
 
 // Checkpoints implements [store.Snapshots].
@@ -129,34 +129,9 @@ func (s *Store) Checkpoints(ctx context.Context) ([]string, error) {
 		UNION SELECT checkpoint FROM sandboxes WHERE checkpoint <> '' AND ` + living + `
 		UNION SELECT fork_point FROM sandboxes WHERE fork_point <> '' AND ` + living + `
 		ORDER BY c`
-	all, err := collect(ctx, s.read, scanText, query)
+	all, err := collect(ctx, s.reader(), scanText, query)
 	if err != nil {
 		return nil, fmt.Errorf("list checkpoints: %w", err)
 	}
 	return all, nil
-}
-
-func scanText(scan func(...any) error) (string, error) {
-	var v string
-	err := scan(&v)
-	return v, err
-}
-
-// marks returns n placeholders of a statement.
-func marks(n int) string { return strings.Repeat(", ?", n)[2:] }
-
-// opaque scans JSON that nobody here looks into; empty is nil.
-type opaque struct{ v *json.RawMessage }
-
-// Scan implements [sql.Scanner].
-func (o opaque) Scan(src any) error {
-	s, ok := src.(string)
-	if !ok {
-		return fmt.Errorf("column holds %T, want text", src)
-	}
-	*o.v = nil
-	if s != "" {
-		*o.v = json.RawMessage(s)
-	}
-	return nil
 }

@@ -1,4 +1,4 @@
-package sqlite
+package sqlstore
 
 import (
 	"context"
@@ -14,11 +14,14 @@ import (
 // BeginRequest implements [limits.Requests].
 func (s *Store) BeginRequest(ctx context.Context, r limits.Request, before time.Time) (*limits.Request, error) {
 	var earlier *limits.Request
-	err := s.tx(ctx, func(tx *sql.Tx) error {
+	err := s.tx(ctx, func(tx conn) error {
+		earlier = nil
+		if err := tx.lock(ctx, "request "+r.Key+" of "+r.Team); err != nil {
+			return err
+		}
 		found := limits.Request{Team: r.Team, Key: r.Key}
 		var a limits.Answer
-		err := tx.QueryRowContext(ctx, "SELECT hash, run, created_at, status, content_type, location, body FROM requests WHERE team = ? AND key = ? AND created_at >= ?", r.Team, r.Key, before.UnixNano()).
-			Scan(&found.Hash, &found.Run, instant{&found.CreatedAt}, &a.Status, &a.ContentType, &a.Location, &a.Body)
+		err := tx.row(ctx, "SELECT hash, run, created_at, status, content_type, location, body FROM requests WHERE team = ? AND key = ? AND created_at >= ?", r.Team, r.Key, before.UnixNano())(&found.Hash, &found.Run, instant{&found.CreatedAt}, &a.Status, &a.ContentType, &a.Location, &a.Body)
 		switch {
 		case err == nil:
 			if earlier = &found; a.Status != 0 {
@@ -28,12 +31,15 @@ func (s *Store) BeginRequest(ctx context.Context, r limits.Request, before time.
 		case !errors.Is(err, sql.ErrNoRows):
 			return fmt.Errorf("look for a request: %w", err)
 		}
-		if _, err := tx.ExecContext(ctx, "INSERT OR REPLACE INTO requests (team, key, hash, run, created_at) VALUES (?, ?, ?, ?, ?)", r.Team, r.Key, r.Hash, r.Run, r.CreatedAt.UnixNano()); err != nil {
+		if _, err := tx.exec(ctx, "DELETE FROM requests WHERE team = ? AND key = ?", r.Team, r.Key); err != nil {
+			return fmt.Errorf("remove an old request: %w", err)
+		}
+		if _, err := tx.exec(ctx, "INSERT INTO requests (team, key, hash, run, created_at) VALUES (?, ?, ?, ?, ?)", r.Team, r.Key, r.Hash, r.Run, r.CreatedAt.UnixNano()); err != nil {
 			return fmt.Errorf("write a request: %w", err)
 		}
 		return nil
 	})
-	if full(err) {
+	if s.dialect.Full(err) {
 		return nil, sandbox.Wrap(sandbox.CodeUnavailable, err, "the server's disk is full; delete snapshots or sandboxes and try again")
 	}
 	return earlier, err
@@ -41,8 +47,8 @@ func (s *Store) BeginRequest(ctx context.Context, r limits.Request, before time.
 
 // AnswerRequest implements [limits.Requests].
 func (s *Store) AnswerRequest(ctx context.Context, team, key string, a limits.Answer) error {
-	err := s.freeing(func() error {
-		_, err := s.write.ExecContext(ctx, "UPDATE requests SET run = '', status = ?, content_type = ?, location = ?, body = ? WHERE team = ? AND key = ?",
+	err := s.db.Freeing(func() error {
+		_, err := s.exec(ctx, "UPDATE requests SET run = '', status = ?, content_type = ?, location = ?, body = ? WHERE team = ? AND key = ?",
 			a.Status, a.ContentType, a.Location, a.Body, team, key)
 		return err
 	})
@@ -62,8 +68,8 @@ func (s *Store) ForgetRequest(ctx context.Context, team, key string) error {
 
 // TrimRequests implements [limits.Requests].
 func (s *Store) TrimRequests(ctx context.Context, before time.Time, keep int) (int, error) {
-	n, err := s.remove(ctx, "DELETE FROM requests WHERE created_at < ? OR rowid IN "+
-		"(SELECT rowid FROM (SELECT rowid, row_number() OVER (PARTITION BY team ORDER BY created_at DESC, key) AS nth FROM requests) WHERE nth > ?)", before.UnixNano(), keep)
+	n, err := s.remove(ctx, "DELETE FROM requests WHERE created_at < ? OR (team, key) IN "+
+		"(SELECT team, key FROM (SELECT team, key, row_number() OVER (PARTITION BY team ORDER BY created_at DESC, key) AS nth FROM requests) AS ranked WHERE nth > ?)", before.UnixNano(), keep)
 	if err != nil {
 		return 0, fmt.Errorf("remove old requests: %w", err)
 	}

@@ -1,4 +1,4 @@
-package sqlite
+package sqlstore
 
 import (
 	"context"
@@ -39,7 +39,7 @@ func newestFirst(at string) listOrder {
 }
 
 // listing reads a page and the cursor of the next.
-func listing[T any](ctx context.Context, q querier, scan func(func(...any) error) (T, error), l listQuery, place func(*T) store.Place) ([]T, string, error) {
+func listing[T any](ctx context.Context, q conn, scan func(func(...any) error) (T, error), l listQuery, place func(*T) store.Place) ([]T, string, error) {
 	limit, after, err := store.PageStart(l.table, l.page)
 	if err != nil {
 		return nil, "", err

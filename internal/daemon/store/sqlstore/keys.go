@@ -1,4 +1,4 @@
-package sqlite
+package sqlstore
 
 import (
 	"context"
@@ -29,22 +29,22 @@ func (s *Store) CreateKey(ctx context.Context, k sandbox.Key, hash []byte) error
 	if err != nil {
 		return fmt.Errorf("encode key %s: %w", k.ID, err)
 	}
-	_, err = s.write.ExecContext(ctx, "INSERT INTO keys (hash, "+keyColumns+") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+	_, err = s.exec(ctx, "INSERT INTO keys (hash, "+keyColumns+") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
 		hash, k.ID, k.Name, k.Team, k.Hint, scopes, k.CreatedAt.UnixNano(), nanos(k.ExpiresAt), nanos(k.RevokedAt), nanos(k.LastUsedAt))
-	if taken(err) {
+	if s.dialect.Taken(err) {
 		return sandbox.Errorf(sandbox.CodeConflict, "the key exists already; retry")
 	}
 	if err != nil {
 		return fmt.Errorf("write key %s: %w", k.ID, err)
 	}
-	return s.sync()
+	return s.db.Sync()
 }
 
 // KeyByHash implements [store.Keys].
 func (s *Store) KeyByHash(ctx context.Context, hash []byte) (sandbox.Key, []byte, error) {
 	var k sandbox.Key
 	var stored []byte
-	err := s.read.QueryRowContext(ctx, "SELECT hash, "+keyColumns+" FROM keys WHERE hash = ?", hash).Scan(append([]any{&stored}, keyFields(&k)...)...)
+	err := s.reader().row(ctx, "SELECT hash, "+keyColumns+" FROM keys WHERE hash = ?", hash)(append([]any{&stored}, keyFields(&k)...)...)
 	if errors.Is(err, sql.ErrNoRows) {
 		return sandbox.Key{}, nil, absent("key")
 	}
@@ -56,21 +56,21 @@ func (s *Store) KeyByHash(ctx context.Context, hash []byte) (sandbox.Key, []byte
 
 // KeyByID implements [store.Keys].
 func (s *Store) KeyByID(ctx context.Context, id string) (sandbox.Key, error) {
-	return one(ctx, s.read, "key", scanKey, "SELECT "+keyColumns+" FROM keys WHERE id = ?", id)
+	return one(ctx, s.reader(), "key", scanKey, "SELECT "+keyColumns+" FROM keys WHERE id = ?", id)
 }
 
 // ListKeys implements [store.Keys].
 func (s *Store) ListKeys(ctx context.Context, team string, p sandbox.Page) ([]sandbox.Key, string, error) {
 	l := listQuery{columns: keyColumns, table: "keys", page: p, order: newestFirst("created_at")}
 	l.only("team = ?", team)
-	return listing(ctx, s.read, scanKey, l, func(k *sandbox.Key) store.Place { return store.PlaceAt(k.CreatedAt, k.ID) })
+	return listing(ctx, s.reader(), scanKey, l, func(k *sandbox.Key) store.Place { return store.PlaceAt(k.CreatedAt, k.ID) })
 }
 
 // RevokeKey implements [store.Keys].
 func (s *Store) RevokeKey(ctx context.Context, team, id string, at time.Time) (sandbox.Key, error) {
 	var k sandbox.Key
-	revoke := func(tx *sql.Tx) (err error) {
-		k, err = one(ctx, tx, "key", scanKey, "SELECT "+keyColumns+" FROM keys WHERE id = ? AND (? = '' OR team = ?)", id, team, team)
+	revoke := func(tx conn) (err error) {
+		k, err = one(ctx, tx, "key", scanKey, "SELECT "+keyColumns+" FROM keys WHERE id = ? AND (? = '' OR team = ?)"+s.dialect.ForUpdate, id, team, team)
 		if err != nil {
 			return err
 		}
@@ -79,15 +79,15 @@ func (s *Store) RevokeKey(ctx context.Context, team, id string, at time.Time) (s
 		}
 		at = at.UTC()
 		k.RevokedAt = &at
-		if _, err := tx.ExecContext(ctx, "UPDATE keys SET revoked_at = ? WHERE id = ?", at.UnixNano(), id); err != nil {
+		if _, err := tx.exec(ctx, "UPDATE keys SET revoked_at = ? WHERE id = ?", at.UnixNano(), id); err != nil {
 			return fmt.Errorf("revoke key %s: %w", id, err)
 		}
-		if _, err := tx.ExecContext(ctx, "DELETE FROM sessions WHERE key_id = ?", id); err != nil {
+		if _, err := tx.exec(ctx, "DELETE FROM sessions WHERE key_id = ?", id); err != nil {
 			return fmt.Errorf("end the sessions of key %s: %w", id, err)
 		}
 		return nil
 	}
-	if err := s.freeing(func() error { return s.lasting(ctx, revoke) }); err != nil {
+	if err := s.db.Freeing(func() error { return s.lasting(ctx, revoke) }); err != nil {
 		return sandbox.Key{}, err
 	}
 	return k, nil

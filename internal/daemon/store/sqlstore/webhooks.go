@@ -1,8 +1,7 @@
-package sqlite
+package sqlstore
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 	"time"
 
@@ -21,7 +20,10 @@ func scanDelivery(scan func(...any) error) (store.Delivery, error) {
 
 // CreateDelivery implements [store.Deliveries].
 func (s *Store) CreateDelivery(ctx context.Context, d store.Delivery, ofSandbox, ofTeam int) error {
-	return s.tx(ctx, func(tx *sql.Tx) error {
+	return s.tx(ctx, func(tx conn) error {
+		if err := tx.lockTeam(ctx, d.Team); err != nil {
+			return err
+		}
 		for _, bound := range []struct {
 			who, column, value string
 			max                int
@@ -30,7 +32,7 @@ func (s *Store) CreateDelivery(ctx context.Context, d store.Delivery, ofSandbox,
 				continue
 			}
 			var n int
-			if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM deliveries WHERE "+bound.column+" = ? AND ended_at IS NULL", bound.value).Scan(&n); err != nil {
+			if err := tx.row(ctx, "SELECT count(*) FROM deliveries WHERE "+bound.column+" = ? AND ended_at IS NULL", bound.value)(&n); err != nil {
 				return fmt.Errorf("count deliveries: %w", err)
 			}
 			if n >= bound.max {
@@ -41,8 +43,8 @@ func (s *Store) CreateDelivery(ctx context.Context, d store.Delivery, ofSandbox,
 			d.ID, d.Team, d.SandboxID, d.JobID, d.URL, d.State, d.Attempts, d.Status, d.Error,
 			d.CreatedAt.UnixNano(), nanos(d.NextAt), nanos(d.EndedAt), d.Sealed, d.Body, d.ApprovalID, nanos(d.Until),
 		}
-		if _, err := tx.ExecContext(ctx, "INSERT INTO deliveries ("+deliveryColumns+") VALUES ("+marks(len(values))+")", values...); err != nil {
-			if taken(err) {
+		if _, err := tx.exec(ctx, "INSERT INTO deliveries ("+deliveryColumns+") VALUES ("+marks(len(values))+")", values...); err != nil {
+			if s.dialect.Taken(err) {
 				return sandbox.Errorf(sandbox.CodeConflict, "the delivery exists already; retry")
 			}
 			return fmt.Errorf("write delivery %s: %w", d.ID, err)
@@ -53,12 +55,12 @@ func (s *Store) CreateDelivery(ctx context.Context, d store.Delivery, ofSandbox,
 
 // UpdateDelivery implements [store.Deliveries].
 func (s *Store) UpdateDelivery(ctx context.Context, d store.Delivery) error {
-	res, err := s.write.ExecContext(ctx, "UPDATE deliveries SET state = ?, attempts = ?, status = ?, error = ?, next_at = ?, ended_at = ?, sealed = CASE WHEN ? THEN NULL ELSE sealed END, body = ? WHERE id = ?",
+	n, err := s.exec(ctx, "UPDATE deliveries SET state = ?, attempts = ?, status = ?, error = ?, next_at = ?, ended_at = ?, sealed = CASE WHEN ? THEN NULL ELSE sealed END, body = ? WHERE id = ?",
 		d.State, d.Attempts, d.Status, d.Error, nanos(d.NextAt), nanos(d.EndedAt), d.Sealed == nil, d.Body, d.ID)
 	if err != nil {
 		return fmt.Errorf("write delivery %s: %w", d.ID, err)
 	}
-	if n, err := res.RowsAffected(); err != nil || n == 0 {
+	if n == 0 {
 		return absent("delivery")
 	}
 	return nil
@@ -66,7 +68,7 @@ func (s *Store) UpdateDelivery(ctx context.Context, d store.Delivery) error {
 
 // ResealDelivery implements [store.Deliveries].
 func (s *Store) ResealDelivery(ctx context.Context, id string, sealed []byte) error {
-	if _, err := s.write.ExecContext(ctx, "UPDATE deliveries SET sealed = ? WHERE id = ? AND sealed IS NOT NULL", sealed, id); err != nil {
+	if _, err := s.exec(ctx, "UPDATE deliveries SET sealed = ? WHERE id = ? AND sealed IS NOT NULL", sealed, id); err != nil {
 		return fmt.Errorf("write delivery %s: %w", id, err)
 	}
 	return nil
@@ -74,7 +76,7 @@ func (s *Store) ResealDelivery(ctx context.Context, id string, sealed []byte) er
 
 // Delivery implements [store.Deliveries].
 func (s *Store) Delivery(ctx context.Context, id string) (store.Delivery, error) {
-	return one(ctx, s.read, "delivery", scanDelivery, "SELECT "+deliveryColumns+" FROM deliveries WHERE id = ?", id)
+	return one(ctx, s.reader(), "delivery", scanDelivery, "SELECT "+deliveryColumns+" FROM deliveries WHERE id = ?", id)
 }
 
 // ListDeliveries implements [store.Deliveries].
@@ -85,7 +87,7 @@ func (s *Store) ListDeliveries(ctx context.Context, f store.DeliveryFilter, p sa
 	if f.Open {
 		l.where = append(l.where, "ended_at IS NULL")
 	}
-	return listing(ctx, s.read, scanDelivery, l, func(d *store.Delivery) store.Place { return store.PlaceAt(d.CreatedAt, d.ID) })
+	return listing(ctx, s.reader(), scanDelivery, l, func(d *store.Delivery) store.Place { return store.PlaceAt(d.CreatedAt, d.ID) })
 }
 
 // DeleteDelivery implements [store.Deliveries].

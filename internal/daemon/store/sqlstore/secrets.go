@@ -1,9 +1,7 @@
-package sqlite
+package sqlstore
 
 import (
 	"context"
-	"database/sql"
-	"errors"
 	"fmt"
 	"time"
 
@@ -41,19 +39,22 @@ func (s *Store) CreateSecret(ctx context.Context, r store.SecretRecord, max int)
 		r.ID, r.Name, r.Team, r.Provider, hosts, auth, metadata, r.Version,
 		r.CreatedAt.UnixNano(), nanos(r.RotatedAt), nanos(r.LastUsedAt), r.Sealed,
 	}
-	return s.lasting(ctx, func(tx *sql.Tx) error {
+	return s.lasting(ctx, func(tx conn) error {
+		if err := tx.lockTeam(ctx, r.Team); err != nil {
+			return err
+		}
 		var n int
-		if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM secrets WHERE team = ?", r.Team).Scan(&n); err != nil {
+		if err := tx.row(ctx, "SELECT count(*) FROM secrets WHERE team = ?", r.Team)(&n); err != nil {
 			return fmt.Errorf("count secrets: %w", err)
 		}
 		if max > 0 && n >= max {
 			return sandbox.Errorf(sandbox.CodeQuotaExceeded, "the team has %d secrets, the most there may be; delete secrets that are no longer needed", n)
 		}
-		_, err := tx.ExecContext(ctx, "INSERT INTO secrets ("+secretColumns+") VALUES ("+marks(len(values))+")", values...)
+		_, err := tx.exec(ctx, "INSERT INTO secrets ("+secretColumns+") VALUES ("+marks(len(values))+")", values...)
 		switch {
-		case repeated(err):
+		case s.dialect.Repeated(err):
 			return sandbox.Errorf(sandbox.CodeConflict, "the secret exists already; retry")
-		case taken(err):
+		case s.dialect.Taken(err):
 			return sandbox.Errorf(sandbox.CodeConflict, "the name %q is taken by another secret of the team; choose another name, rotate that secret, or delete it first", r.Name)
 		case err != nil:
 			return fmt.Errorf("write secret %s: %w", r.ID, err)
@@ -64,15 +65,15 @@ func (s *Store) CreateSecret(ctx context.Context, r store.SecretRecord, max int)
 
 // Secret implements [store.Secrets].
 func (s *Store) Secret(ctx context.Context, id string) (store.SecretRecord, error) {
-	return secret(ctx, s.read, "id = ?", id)
+	return secret(ctx, s.reader(), "id = ?", id)
 }
 
 // SecretByName implements [store.Secrets].
 func (s *Store) SecretByName(ctx context.Context, team, name string) (store.SecretRecord, error) {
-	return secret(ctx, s.read, "team = ? AND name = ?", team, name)
+	return secret(ctx, s.reader(), "team = ? AND name = ?", team, name)
 }
 
-func secret(ctx context.Context, q querier, where string, args ...any) (store.SecretRecord, error) {
+func secret(ctx context.Context, q conn, where string, args ...any) (store.SecretRecord, error) {
 	return one(ctx, q, "secret", scanSecret, "SELECT "+secretColumns+" FROM secrets WHERE "+where, args...)
 }
 
@@ -80,14 +81,14 @@ func secret(ctx context.Context, q querier, where string, args ...any) (store.Se
 func (s *Store) ListSecrets(ctx context.Context, team string, p sandbox.Page) ([]store.SecretRecord, string, error) {
 	l := listQuery{columns: secretColumns, table: "secrets", page: p, order: newestFirst("created_at")}
 	l.only("team = ?", team)
-	return listing(ctx, s.read, scanSecret, l, func(r *store.SecretRecord) store.Place { return store.PlaceAt(r.CreatedAt, r.ID) })
+	return listing(ctx, s.reader(), scanSecret, l, func(r *store.SecretRecord) store.Place { return store.PlaceAt(r.CreatedAt, r.ID) })
 }
 
 // UpdateSecret implements [store.Secrets].
 func (s *Store) UpdateSecret(ctx context.Context, id string, apply func(*store.SecretRecord) error) (store.SecretRecord, error) {
 	var r store.SecretRecord
-	err := s.lasting(ctx, func(tx *sql.Tx) error {
-		before, err := secret(ctx, tx, "id = ?", id)
+	err := s.lasting(ctx, func(tx conn) error {
+		before, err := secret(ctx, tx, "id = ?"+s.dialect.ForUpdate, id)
 		if err != nil {
 			return err
 		}
@@ -99,7 +100,7 @@ func (s *Store) UpdateSecret(ctx context.Context, id string, apply func(*store.S
 		if err != nil {
 			return fmt.Errorf("encode secret %s: %w", id, err)
 		}
-		_, err = tx.ExecContext(ctx, "UPDATE secrets SET sealed = ?, metadata = ?, version = ?, rotated_at = ? WHERE id = ?",
+		_, err = tx.exec(ctx, "UPDATE secrets SET sealed = ?, metadata = ?, version = ?, rotated_at = ? WHERE id = ?",
 			after.Sealed, metadata, after.Version, nanos(after.RotatedAt), id)
 		if err != nil {
 			return fmt.Errorf("write secret %s: %w", id, err)
@@ -118,31 +119,10 @@ func (s *Store) TouchSecret(ctx context.Context, id string, at time.Time) error 
 	return s.touch(ctx, "secrets", id, at)
 }
 
-// DeleteSecret implements [store.Secrets]. The pages that held it are
-// overwritten with zeros.
+// DeleteSecret implements [store.Secrets].
 func (s *Store) DeleteSecret(ctx context.Context, id string) error {
-	conn, err := s.write.Conn(ctx)
-	if err != nil {
+	if _, err := s.remove(ctx, "DELETE FROM secrets WHERE id = ?", id); err != nil {
 		return fmt.Errorf("delete secret %s: %w", id, err)
 	}
-	defer conn.Close()
-	if _, err := conn.ExecContext(ctx, "PRAGMA secure_delete = ON"); err != nil {
-		return fmt.Errorf("delete secret %s: %w", id, err)
-	}
-	err = s.freeing(func() error {
-		_, err := conn.ExecContext(ctx, "DELETE FROM secrets WHERE id = ?", id)
-		return err
-	})
-	_, perr := conn.ExecContext(context.WithoutCancel(ctx), "PRAGMA secure_delete = OFF")
-	if err := errors.Join(err, perr); err != nil {
-		return fmt.Errorf("delete secret %s: %w", id, err)
-	}
-	err = s.freeing(func() error {
-		_, err := conn.ExecContext(ctx, "PRAGMA wal_checkpoint(PASSIVE)")
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("sync database: %w", err)
-	}
-	return s.sync()
+	return s.db.Sync()
 }

@@ -1,8 +1,7 @@
-package sqlite
+package sqlstore
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 	"time"
 
@@ -24,19 +23,22 @@ func (s *Store) CreateSession(ctx context.Context, r sandbox.ConsoleSession, has
 	if err != nil {
 		return fmt.Errorf("encode session %s: %w", r.ID, err)
 	}
-	err = s.tx(ctx, func(tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, "DELETE FROM sessions WHERE id IN (SELECT id FROM sessions WHERE key_id = ? ORDER BY last_used_at DESC, id LIMIT -1 OFFSET ?)", r.KeyID, most-1)
+	err = s.tx(ctx, func(tx conn) error {
+		if err := tx.lock(ctx, "sessions "+r.KeyID); err != nil {
+			return err
+		}
+		_, err := tx.exec(ctx, "DELETE FROM sessions WHERE key_id = ? AND id NOT IN (SELECT id FROM sessions WHERE key_id = ? ORDER BY last_used_at DESC, id LIMIT ?)", r.KeyID, r.KeyID, most-1)
 		if err != nil {
 			return fmt.Errorf("remove old sessions: %w", err)
 		}
-		_, err = tx.ExecContext(ctx, "INSERT INTO sessions (hash, "+sessionColumns+") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+		_, err = tx.exec(ctx, "INSERT INTO sessions (hash, "+sessionColumns+") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
 			hash, r.ID, r.KeyID, r.Team, r.Client, r.CreatedAt.UnixNano(), r.LastUsedAt.UnixNano(), r.ExpiresAt.UnixNano(), person)
 		return err
 	})
 	switch {
-	case taken(err):
+	case s.dialect.Taken(err):
 		return sandbox.Errorf(sandbox.CodeConflict, "the session exists already; retry")
-	case full(err):
+	case s.dialect.Full(err):
 		return sandbox.Wrap(sandbox.CodeUnavailable, err, "the server's disk is full; delete snapshots or sandboxes and try again")
 	case err != nil:
 		return fmt.Errorf("write session %s: %w", r.ID, err)
@@ -46,7 +48,7 @@ func (s *Store) CreateSession(ctx context.Context, r sandbox.ConsoleSession, has
 
 // SessionByHash implements [store.Sessions].
 func (s *Store) SessionByHash(ctx context.Context, hash []byte) (sandbox.ConsoleSession, error) {
-	return one(ctx, s.read, "session", scanSession, "SELECT "+sessionColumns+" FROM sessions WHERE hash = ?", hash)
+	return one(ctx, s.reader(), "session", scanSession, "SELECT "+sessionColumns+" FROM sessions WHERE hash = ?", hash)
 }
 
 // ListSessions implements [store.Sessions].
@@ -56,13 +58,13 @@ func (s *Store) ListSessions(ctx context.Context, team, keyID string, now time.T
 		where: []string{"team = ?", "expires_at > ?"}, args: []any{team, now.UnixNano()},
 	}
 	l.only("key_id = ?", keyID)
-	return listing(ctx, s.read, scanSession, l, func(r *sandbox.ConsoleSession) store.Place { return store.PlaceAt(r.CreatedAt, r.ID) })
+	return listing(ctx, s.reader(), scanSession, l, func(r *sandbox.ConsoleSession) store.Place { return store.PlaceAt(r.CreatedAt, r.ID) })
 }
 
 // TouchSession implements [store.Sessions].
 func (s *Store) TouchSession(ctx context.Context, id string, at, expires time.Time) error {
 	n := at.UnixNano()
-	if _, err := s.write.ExecContext(ctx, "UPDATE sessions SET last_used_at = ?, expires_at = ? WHERE id = ? AND last_used_at < ?", n, expires.UnixNano(), id, n); err != nil {
+	if _, err := s.exec(ctx, "UPDATE sessions SET last_used_at = ?, expires_at = ? WHERE id = ? AND last_used_at < ?", n, expires.UnixNano(), id, n); err != nil {
 		return fmt.Errorf("note the use of session %s: %w", id, err)
 	}
 	return nil
@@ -77,7 +79,7 @@ func (s *Store) DeleteSession(ctx context.Context, team, keyID, id string) error
 	if n == 0 {
 		return absent("session")
 	}
-	return s.sync()
+	return s.db.Sync()
 }
 
 // TrimSessions implements [store.Sessions].

@@ -1,9 +1,8 @@
-package sqlite
+package sqlstore
 
 import (
 	"cmp"
 	"context"
-	"database/sql"
 	"fmt"
 	"maps"
 	"slices"
@@ -15,7 +14,7 @@ import (
 )
 
 const sandboxColumns = `id, name, team, namespace, metadata, template, state, reason,
-	vcpus, memory_mib, disk_mib, max_pids, env, base_env, user, workdir,
+	vcpus, memory_mib, disk_mib, max_pids, env, base_env, "user", workdir,
 	lifetime_seconds, idle_seconds, on_timeout, created_at, started_at, last_active_at,
 	expires_at, ended_at, unenforced, boot_id, held, applying,
 	forked_from, snapshot, history, paused_at, instance, checkpoint, fork_point, origin, root,
@@ -64,18 +63,15 @@ func (s *Store) CreateSandbox(ctx context.Context, r store.Record, q store.Quota
 
 // CreateSandboxes implements [store.Sandboxes].
 func (s *Store) CreateSandboxes(ctx context.Context, records []store.Record, q store.Quota) error {
-	return s.tx(ctx, func(tx *sql.Tx) error {
+	return s.tx(ctx, func(tx conn) error {
 		more := map[string]store.Usage{}
 		for i := range records {
 			r := &records[i]
 			more[r.Team] = sum(more[r.Team], weight(r), 1)
 		}
-		for team, m := range more {
-			u, err := usage(ctx, tx, team)
-			if err != nil {
-				return err
-			}
-			if err := q.Admit(u, m); err != nil {
+		// In order, so that no two wait for each other.
+		for _, team := range slices.Sorted(maps.Keys(more)) {
+			if err := admit(ctx, tx, q, team, more[team]); err != nil {
 				return err
 			}
 		}
@@ -88,7 +84,20 @@ func (s *Store) CreateSandboxes(ctx context.Context, records []store.Record, q s
 	})
 }
 
-func insertRecord(ctx context.Context, tx *sql.Tx, r store.Record) error {
+// admit says whether a team may use that much more. Nothing else is admitted to the
+// team until the transaction has ended.
+func admit(ctx context.Context, tx conn, q store.Quota, team string, more store.Usage) error {
+	if err := tx.lockTeam(ctx, team); err != nil {
+		return err
+	}
+	u, err := usage(ctx, tx, team)
+	if err != nil {
+		return err
+	}
+	return q.Admit(u, more)
+}
+
+func insertRecord(ctx context.Context, tx conn, r store.Record) error {
 	r.Instance = cmp.Or(r.Instance, r.ID)
 	if err := checkVolumes(ctx, tx, &r); err != nil {
 		return err
@@ -97,17 +106,17 @@ func insertRecord(ctx context.Context, tx *sql.Tx, r store.Record) error {
 	if err != nil {
 		return err
 	}
-	if _, err := tx.ExecContext(ctx, "INSERT INTO sandboxes ("+sandboxColumns+") VALUES ("+marks(len(values))+")", values...); err != nil {
-		return nameError(err, &r)
+	if _, err := tx.exec(ctx, "INSERT INTO sandboxes ("+sandboxColumns+") VALUES ("+marks(len(values))+")", values...); err != nil {
+		return tx.nameError(err, &r)
 	}
 	return nil
 }
 
-func nameError(err error, r *store.Record) error {
-	if repeated(err) {
+func (c conn) nameError(err error, r *store.Record) error {
+	if c.dialect.Repeated(err) {
 		return sandbox.Errorf(sandbox.CodeConflict, "the sandbox exists already; retry")
 	}
-	if taken(err) {
+	if c.dialect.Taken(err) {
 		return sandbox.Errorf(sandbox.CodeConflict, "the name %q is taken by another living sandbox of the team; choose another name, or kill that sandbox first", r.Name)
 	}
 	return fmt.Errorf("write sandbox %s: %w", r.ID, err)
@@ -137,25 +146,29 @@ func sum(a, b store.Usage, factor int) store.Usage {
 
 // SandboxUsage implements [store.Sandboxes].
 func (s *Store) SandboxUsage(ctx context.Context, team string) (store.Usage, error) {
-	return usage(ctx, s.read, team)
+	return usage(ctx, s.reader(), team)
 }
 
-func usage(ctx context.Context, q querier, team string) (store.Usage, error) {
-	const ofTeam = "(?1 = '' OR team = ?1)"
-	row := q.QueryRowContext(ctx, `SELECT count(*), coalesce(sum(vcpus) FILTER (WHERE state <> 'paused'), 0),
-		coalesce(sum(memory_mib) FILTER (WHERE state <> 'paused'), 0),
-		coalesce(sum(disk_mib), 0) + (SELECT coalesce(sum(size_mib), 0) FROM volumes WHERE `+ofTeam+`)
-			+ (SELECT coalesce(sum(size_bytes), 0) FROM snapshots WHERE `+ofTeam+`) / 1048576
-		FROM sandboxes WHERE `+living+` AND `+ofTeam, team)
+func usage(ctx context.Context, q conn, team string) (store.Usage, error) {
+	ofTeam, args := "", []any(nil)
+	if team != "" {
+		ofTeam, args = " AND team = ?", []any{team, team, team}
+	}
+	// A sum may be of a type with more digits.
+	scan := q.row(ctx, `SELECT count(*), CAST(coalesce(sum(vcpus) FILTER (WHERE state <> 'paused'), 0) AS BIGINT),
+		CAST(coalesce(sum(memory_mib) FILTER (WHERE state <> 'paused'), 0) AS BIGINT),
+		CAST(coalesce(sum(disk_mib), 0) AS BIGINT) + (SELECT CAST(coalesce(sum(size_mib), 0) AS BIGINT) FROM volumes WHERE true`+ofTeam+`)
+			+ (SELECT CAST(coalesce(sum(size_bytes), 0) AS BIGINT) FROM snapshots WHERE true`+ofTeam+`) / 1048576
+		FROM sandboxes WHERE `+living+ofTeam, args...)
 	var u store.Usage
-	if err := row.Scan(&u.Sandboxes, &u.VCPUs, &u.MemoryMiB, &u.DiskMiB); err != nil {
+	if err := scan(&u.Sandboxes, &u.VCPUs, &u.MemoryMiB, &u.DiskMiB); err != nil {
 		return store.Usage{}, fmt.Errorf("sum up what the team uses: %w", err)
 	}
 	return u, nil
 }
 
 // admitDisk says whether a team may have more disk.
-func admitDisk(ctx context.Context, tx *sql.Tx, q store.Quota, team string, mib int64) error {
+func admitDisk(ctx context.Context, tx conn, q store.Quota, team string, mib int64) error {
 	if q.DiskMiB == 0 {
 		return nil
 	}
@@ -168,7 +181,7 @@ func admitDisk(ctx context.Context, tx *sql.Tx, q store.Quota, team string, mib 
 
 // Sandbox implements [store.Sandboxes].
 func (s *Store) Sandbox(ctx context.Context, id string) (store.Record, error) {
-	return record(ctx, s.read, "WHERE id = ?", id)
+	return record(ctx, s.reader(), "WHERE id = ?", id)
 }
 
 // SandboxByName implements [store.Sandboxes].
@@ -177,7 +190,7 @@ func (s *Store) SandboxByName(ctx context.Context, team, namespace, name string)
 		return store.Record{}, absent("sandbox")
 	}
 	n := naming{team, namespace, name}
-	found, err := collect(ctx, s.read, scanRecord, "SELECT "+sandboxColumns+" FROM sandboxes "+n.where(living+" DESC, "), n.args()...)
+	found, err := collect(ctx, s.reader(), scanRecord, "SELECT "+sandboxColumns+" FROM sandboxes "+n.where(living+" DESC, "), n.args()...)
 	if err != nil {
 		return store.Record{}, fmt.Errorf("read sandbox: %w", err)
 	}
@@ -196,10 +209,10 @@ func (s *Store) SandboxByInstance(ctx context.Context, instance string) (store.R
 	if instance == "" {
 		return store.Record{}, absent("sandbox")
 	}
-	return record(ctx, s.read, "WHERE instance = ? ORDER BY "+living+" DESC, created_at DESC, id DESC LIMIT 1", instance)
+	return record(ctx, s.reader(), "WHERE instance = ? ORDER BY "+living+" DESC, created_at DESC, id DESC LIMIT 1", instance)
 }
 
-func record(ctx context.Context, q querier, where string, args ...any) (store.Record, error) {
+func record(ctx context.Context, q conn, where string, args ...any) (store.Record, error) {
 	return one(ctx, q, "sandbox", scanRecord, "SELECT "+sandboxColumns+" FROM sandboxes "+where, args...)
 }
 
@@ -207,8 +220,8 @@ func record(ctx context.Context, q querier, where string, args ...any) (store.Re
 func (s *Store) UpdateSandbox(ctx context.Context, id string, c store.Change) (store.Record, error) {
 	var r store.Record
 	ends, lasts := false, false
-	change := func(tx *sql.Tx) error {
-		before, err := record(ctx, tx, "WHERE id = ?", id)
+	change := func(tx conn) error {
+		before, err := record(ctx, tx, "WHERE id = ?"+s.dialect.ForUpdate, id)
 		if err != nil {
 			return err
 		}
@@ -232,11 +245,11 @@ func (s *Store) UpdateSandbox(ctx context.Context, id string, c store.Change) (s
 		return nil
 	}
 	err := s.tx(ctx, change)
-	if ends && full(err) {
-		err = s.freeing(func() error { return s.tx(ctx, change) })
+	if ends && s.dialect.Full(err) {
+		err = s.db.Freeing(func() error { return s.tx(ctx, change) })
 	}
 	if err == nil && lasts {
-		err = s.sync()
+		err = s.db.Sync()
 	}
 	return r, err
 }
@@ -247,25 +260,22 @@ func survivesPowerLoss(before, after *store.Record) bool {
 	return before.Checkpoint != after.Checkpoint || before.State == sandbox.StatePaused || after.State == sandbox.StatePaused
 }
 
-func admitChange(ctx context.Context, tx *sql.Tx, before, after *store.Record, q store.Quota) error {
+func admitChange(ctx context.Context, tx conn, before, after *store.Record, q store.Quota) error {
 	if q == (store.Quota{}) {
 		return nil
 	}
-	u, err := usage(ctx, tx, before.Team)
-	if err != nil {
-		return err
-	}
-	return q.Admit(u, sum(weight(after), weight(before), -1))
+	return admit(ctx, tx, q, before.Team, sum(weight(after), weight(before), -1))
 }
 
 // UpdateSandboxes implements [store.Sandboxes].
 func (s *Store) UpdateSandboxes(ctx context.Context, ids []string, apply func(map[string]*store.Record) error) (map[string]store.Record, error) {
 	var before, after map[string]store.Record
 	lasts := false
-	err := s.tx(ctx, func(tx *sql.Tx) error {
+	err := s.tx(ctx, func(tx conn) error {
+		lasts = false
 		records, changed := map[string]store.Record{}, map[string]*store.Record{}
-		for _, id := range ids {
-			r, err := record(ctx, tx, "WHERE id = ?", id)
+		for _, id := range slices.Sorted(slices.Values(ids)) {
+			r, err := record(ctx, tx, "WHERE id = ?"+s.dialect.ForUpdate, id)
 			if err != nil {
 				return err
 			}
@@ -291,16 +301,16 @@ func (s *Store) UpdateSandboxes(ctx context.Context, ids []string, apply func(ma
 		return before, err
 	}
 	if lasts {
-		err = s.sync()
+		err = s.db.Sync()
 	}
 	return after, err
 }
 
 // writeRecords frees the names first, so that one record may take over the
 // name of another.
-func writeRecords(ctx context.Context, tx *sql.Tx, records map[string]*store.Record) error {
+func writeRecords(ctx context.Context, tx conn, records map[string]*store.Record) error {
 	for id := range records {
-		if _, err := tx.ExecContext(ctx, "UPDATE sandboxes SET name = '' WHERE id = ?", id); err != nil {
+		if _, err := tx.exec(ctx, "UPDATE sandboxes SET name = '' WHERE id = ?", id); err != nil {
 			return fmt.Errorf("write sandbox %s: %w", id, err)
 		}
 	}
@@ -312,7 +322,7 @@ func writeRecords(ctx context.Context, tx *sql.Tx, records map[string]*store.Rec
 	return nil
 }
 
-func writeRecord(ctx context.Context, tx *sql.Tx, id string, r *store.Record) error {
+func writeRecord(ctx context.Context, tx conn, id string, r *store.Record) error {
 	values, err := recordValues(r)
 	if err != nil {
 		return err
@@ -321,8 +331,8 @@ func writeRecord(ctx context.Context, tx *sql.Tx, id string, r *store.Record) er
 	for i, c := range columns {
 		columns[i] = strings.TrimSpace(c) + " = ?"
 	}
-	if _, err := tx.ExecContext(ctx, "UPDATE sandboxes SET "+strings.Join(columns, ", ")+" WHERE id = ?", append(values, id)...); err != nil {
-		return nameError(err, r)
+	if _, err := tx.exec(ctx, "UPDATE sandboxes SET "+strings.Join(columns, ", ")+" WHERE id = ?", append(values, id)...); err != nil {
+		return tx.nameError(err, r)
 	}
 	return nil
 }
@@ -332,10 +342,10 @@ func (s *Store) TouchSandboxes(ctx context.Context, active map[string]time.Time)
 	if len(active) == 0 {
 		return nil
 	}
-	return s.tx(ctx, func(tx *sql.Tx) error {
-		for id, at := range active {
-			n := at.UnixNano()
-			if _, err := tx.ExecContext(ctx, "UPDATE sandboxes SET last_active_at = ? WHERE id = ? AND last_active_at < ? AND "+living, n, id, n); err != nil {
+	return s.tx(ctx, func(tx conn) error {
+		for _, id := range slices.Sorted(maps.Keys(active)) {
+			n := active[id].UnixNano()
+			if _, err := tx.exec(ctx, "UPDATE sandboxes SET last_active_at = ? WHERE id = ? AND last_active_at < ? AND "+living, n, id, n); err != nil {
 				return fmt.Errorf("touch sandbox %s: %w", id, err)
 			}
 		}
@@ -345,14 +355,14 @@ func (s *Store) TouchSandboxes(ctx context.Context, active map[string]time.Time)
 
 // ListSandboxes implements [store.Sandboxes].
 func (s *Store) ListSandboxes(ctx context.Context, f store.SandboxFilter, p sandbox.Page) ([]store.Record, string, error) {
-	where, args := filterSandboxes(f)
-	return listing(ctx, s.read, scanRecord, listQuery{
+	where, args := s.dialect.filterSandboxes(f)
+	return listing(ctx, s.reader(), scanRecord, listQuery{
 		columns: sandboxColumns, table: "sandboxes", where: where, args: args, page: p,
 		order: newestFirst("created_at"),
 	}, func(r *store.Record) store.Place { return store.PlaceAt(r.CreatedAt, r.ID) })
 }
 
-func filterSandboxes(f store.SandboxFilter) (where []string, args []any) {
+func (d *Dialect) filterSandboxes(f store.SandboxFilter) (where []string, args []any) {
 	add := func(cond string, a ...any) { where, args = append(where, cond), append(args, a...) }
 	for _, c := range []struct{ column, value string }{
 		{"team", f.Team}, {"namespace", f.Namespace}, {"name", f.Name}, {"template", f.Template},
@@ -369,19 +379,19 @@ func filterSandboxes(f store.SandboxFilter) (where []string, args []any) {
 		add("state IN ("+marks(len(states))+")", states...)
 	}
 	for k, v := range f.Metadata {
-		add("EXISTS (SELECT 1 FROM json_each(sandboxes.metadata) AS pair WHERE pair.key = ? AND pair.value = ?)", k, v)
+		add(d.HasMetadata, k, v)
 	}
 	if f.Held {
-		add("held = 1")
+		add("held")
 	}
 	if f.Mounted {
 		add("mounts <> 'null'")
 	}
 	if f.VolumeID != "" {
-		add(hasVolume, f.VolumeID)
+		add(d.HasVolume, f.VolumeID)
 	}
 	if f.SecretID != "" {
-		add("EXISTS (SELECT 1 FROM json_each(sandboxes.bindings) AS b WHERE json_extract(b.value, '$.secret_id') = ?)", f.SecretID)
+		add(d.HasSecret, f.SecretID)
 	}
 	return where, args
 }
@@ -393,7 +403,7 @@ func (s *Store) DueSandboxes(ctx context.Context, now time.Time) ([]string, erro
 		(state = 'running' AND idle_seconds > 0 AND last_active_at + idle_seconds * 1000000000 <= ?) OR
 		(state = 'paused' AND paused_expires_at IS NOT NULL AND paused_expires_at <= ?)`
 	n := now.UnixNano()
-	ids, err := collect(ctx, s.read, scanText, due, n, n, n)
+	ids, err := collect(ctx, s.reader(), scanText, due, n, n, n)
 	if err != nil {
 		return nil, fmt.Errorf("find due sandboxes: %w", err)
 	}
@@ -410,7 +420,7 @@ func (s *Store) DeleteSandbox(ctx context.Context, id string) error {
 
 // DeleteEndedSandboxes implements [store.Sandboxes].
 func (s *Store) DeleteEndedSandboxes(ctx context.Context, before time.Time) (int, error) {
-	n, err := s.remove(ctx, "DELETE FROM sandboxes WHERE state IN ('killed', 'failed') AND held = 0 AND ended_at < ?", before.UnixNano())
+	n, err := s.remove(ctx, "DELETE FROM sandboxes WHERE state IN ('killed', 'failed') AND NOT held AND ended_at < ?", before.UnixNano())
 	if err != nil {
 		return 0, fmt.Errorf("delete ended sandboxes: %w", err)
 	}

@@ -1,4 +1,4 @@
-package sqlite
+package sqlstore
 
 import (
 	"context"
@@ -8,7 +8,7 @@ import (
 // WasNamed implements [store.Named].
 func (s *Store) WasNamed(ctx context.Context, id string) (bool, error) {
 	var was bool
-	if err := s.read.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM named WHERE id = ?)", id).Scan(&was); err != nil {
+	if err := s.reader().row(ctx, "SELECT EXISTS (SELECT 1 FROM named WHERE id = ?)", id)(&was); err != nil {
 		return false, fmt.Errorf("look for %s among what was recorded: %w", id, err)
 	}
 	return was, nil

@@ -1,8 +1,7 @@
-package sqlite
+package sqlstore
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 	"time"
 
@@ -23,14 +22,10 @@ func (s *Store) AppendAudit(ctx context.Context, events []sandbox.AuditEvent) er
 	if len(events) == 0 {
 		return nil
 	}
-	return s.tx(ctx, func(tx *sql.Tx) error {
-		insert, err := tx.PrepareContext(ctx, "INSERT INTO audit (at, team, key_id, action, sandbox_id, detail, code) VALUES (?, ?, ?, ?, ?, ?, ?)")
-		if err != nil {
-			return fmt.Errorf("append audit: %w", err)
-		}
-		defer insert.Close()
+	return s.tx(ctx, func(tx conn) error {
+		const insert = "INSERT INTO audit (at, team, key_id, action, sandbox_id, detail, code) VALUES (?, ?, ?, ?, ?, ?, ?)"
 		for _, e := range events {
-			if _, err := insert.ExecContext(ctx, e.Time.UnixNano(), e.Team, e.KeyID, e.Action, e.SandboxID, e.Detail, string(e.Code)); err != nil {
+			if _, err := tx.exec(ctx, insert, e.Time.UnixNano(), e.Team, e.KeyID, e.Action, e.SandboxID, e.Detail, string(e.Code)); err != nil {
 				return fmt.Errorf("append audit: %w", err)
 			}
 		}
@@ -46,13 +41,13 @@ func (s *Store) ListAudit(ctx context.Context, f store.AuditFilter, p sandbox.Pa
 	l := listQuery{columns: auditColumns, table: "audit", page: p, order: auditOrder}
 	l.only("team = ?", f.Team)
 	l.only("sandbox_id <> '' AND sandbox_id = ?", f.SandboxID)
-	return listing(ctx, s.read, scanEvent, l, func(e *sandbox.AuditEvent) store.Place { return store.Place{Number: e.ID} })
+	return listing(ctx, s.reader(), scanEvent, l, func(e *sandbox.AuditEvent) store.Place { return store.Place{Number: e.ID} })
 }
 
 // TrimAudit implements [store.Audit].
 func (s *Store) TrimAudit(ctx context.Context, before time.Time, keep int) (int, error) {
-	var n int64
-	trim := func(tx *sql.Tx) error {
+	var n int
+	trim := func(tx conn) error {
 		n = 0
 		for _, d := range []struct {
 			query string
@@ -61,11 +56,7 @@ func (s *Store) TrimAudit(ctx context.Context, before time.Time, keep int) (int,
 			{"DELETE FROM audit WHERE at < ?", before.UnixNano()},
 			{"DELETE FROM audit WHERE id <= (SELECT id FROM audit ORDER BY id DESC LIMIT 1 OFFSET ?)", keep},
 		} {
-			res, err := tx.ExecContext(ctx, d.query, d.arg)
-			if err != nil {
-				return fmt.Errorf("trim audit: %w", err)
-			}
-			gone, err := res.RowsAffected()
+			gone, err := tx.exec(ctx, d.query, d.arg)
 			if err != nil {
 				return fmt.Errorf("trim audit: %w", err)
 			}
@@ -73,6 +64,6 @@ func (s *Store) TrimAudit(ctx context.Context, before time.Time, keep int) (int,
 		}
 		return nil
 	}
-	err := s.freeing(func() error { return s.tx(ctx, trim) })
-	return int(n), err
+	err := s.db.Freeing(func() error { return s.tx(ctx, trim) })
+	return n, err
 }

@@ -1,4 +1,4 @@
-package sqlite
+package sqlstore
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 // ClockReading implements [store.Clock].
 func (s *Store) ClockReading(ctx context.Context) (store.ClockReading, error) {
 	var r store.ClockReading
-	err := s.read.QueryRowContext(ctx, "SELECT boot, wall, running FROM clock").Scan(&r.BootID, instant{&r.Wall}, &r.Running)
+	err := s.reader().row(ctx, "SELECT boot, wall, running FROM clock")(&r.BootID, instant{&r.Wall}, &r.Running)
 	if errors.Is(err, sql.ErrNoRows) {
 		return store.ClockReading{}, nil
 	}
@@ -25,19 +25,20 @@ func (s *Store) ClockReading(ctx context.Context) (store.ClockReading, error) {
 
 // SetClock implements [store.Clock].
 func (s *Store) SetClock(ctx context.Context, r store.ClockReading, shift time.Duration) error {
-	set := func(tx *sql.Tx) error {
+	set := func(tx conn) error {
 		if shift != 0 {
-			_, err := tx.ExecContext(ctx, "UPDATE sandboxes SET expires_at = expires_at + ?, last_active_at = last_active_at + ? WHERE state IN ('creating', 'running')", int64(shift), int64(shift))
+			_, err := tx.exec(ctx, "UPDATE sandboxes SET expires_at = expires_at + ?, last_active_at = last_active_at + ? WHERE state IN ('creating', 'running')", int64(shift), int64(shift))
 			if err != nil {
 				return fmt.Errorf("move the times of sandboxes: %w", err)
 			}
 		}
-		_, err := tx.ExecContext(ctx, "INSERT OR REPLACE INTO clock (id, boot, wall, running) VALUES (1, ?, ?, ?)", r.BootID, r.Wall.UnixNano(), int64(r.Running))
+		_, err := tx.exec(ctx, "INSERT INTO clock (id, boot, wall, running) VALUES (1, ?, ?, ?)"+
+			" ON CONFLICT (id) DO UPDATE SET boot = excluded.boot, wall = excluded.wall, running = excluded.running", r.BootID, r.Wall.UnixNano(), int64(r.Running))
 		if err != nil {
 			return fmt.Errorf("store the clock's reading: %w", err)
 		}
 		return nil
 	}
 	// Without it, lifetimes could not end on a full disk, or would end too soon.
-	return s.freeing(func() error { return s.tx(ctx, set) })
+	return s.db.Freeing(func() error { return s.tx(ctx, set) })
 }

@@ -1,8 +1,7 @@
-package sqlite
+package sqlstore
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 	"time"
 
@@ -27,8 +26,11 @@ func scanPreview(scan func(...any) error) (store.PreviewRecord, error) {
 // ChangePreview implements [store.Previews].
 func (s *Store) ChangePreview(ctx context.Context, sandboxID string, port int, now time.Time, max int, apply func(*store.PreviewRecord) error) (store.PreviewRecord, error) {
 	var r store.PreviewRecord
-	err := s.lasting(ctx, func(tx *sql.Tx) error {
-		if _, err := tx.ExecContext(ctx, "DELETE FROM previews WHERE sandbox_id = ? AND expires_at <= ? AND generation = 0", sandboxID, now.UnixNano()); err != nil {
+	err := s.lasting(ctx, func(tx conn) error {
+		if err := tx.lock(ctx, "previews "+sandboxID); err != nil {
+			return err
+		}
+		if _, err := tx.exec(ctx, "DELETE FROM previews WHERE sandbox_id = ? AND expires_at <= ? AND generation = 0", sandboxID, now.UnixNano()); err != nil {
 			return fmt.Errorf("remove expired previews: %w", err)
 		}
 		after, err := preview(ctx, tx, sandboxID, port)
@@ -45,7 +47,10 @@ func (s *Store) ChangePreview(ctx context.Context, sandboxID string, port int, n
 			return err
 		}
 		after.SandboxID, after.Port, after.URL = sandboxID, port, ""
-		_, err = tx.ExecContext(ctx, "INSERT OR REPLACE INTO previews ("+previewColumns+") VALUES ("+marks(10)+")",
+		if _, err := tx.exec(ctx, "DELETE FROM previews WHERE sandbox_id = ? AND port = ?", sandboxID, port); err != nil {
+			return fmt.Errorf("remove the preview of before: %w", err)
+		}
+		_, err = tx.exec(ctx, "INSERT INTO previews ("+previewColumns+") VALUES ("+marks(10)+")",
 			after.ID, after.SandboxID, after.Team, after.Port, string(after.Access), after.Wake, after.KeyHash, after.Generation,
 			after.CreatedAt.UnixNano(), nanos(after.ExpiresAt))
 		if err != nil {
@@ -58,9 +63,9 @@ func (s *Store) ChangePreview(ctx context.Context, sandboxID string, port int, n
 }
 
 // admitPreview says whether a sandbox may have one more preview.
-func admitPreview(ctx context.Context, tx *sql.Tx, sandboxID string, now time.Time, max int) error {
+func admitPreview(ctx context.Context, tx conn, sandboxID string, now time.Time, max int) error {
 	var n int
-	err := tx.QueryRowContext(ctx, "SELECT count(*) FROM previews WHERE sandbox_id = ? AND "+openPreviews, sandboxID, now.UnixNano()).Scan(&n)
+	err := tx.row(ctx, "SELECT count(*) FROM previews WHERE sandbox_id = ? AND "+openPreviews, sandboxID, now.UnixNano())(&n)
 	if err != nil {
 		return fmt.Errorf("count previews: %w", err)
 	}
@@ -72,10 +77,10 @@ func admitPreview(ctx context.Context, tx *sql.Tx, sandboxID string, now time.Ti
 
 // Preview implements [store.Previews].
 func (s *Store) Preview(ctx context.Context, sandboxID string, port int) (store.PreviewRecord, error) {
-	return preview(ctx, s.read, sandboxID, port)
+	return preview(ctx, s.reader(), sandboxID, port)
 }
 
-func preview(ctx context.Context, q querier, sandboxID string, port int) (store.PreviewRecord, error) {
+func preview(ctx context.Context, q conn, sandboxID string, port int) (store.PreviewRecord, error) {
 	return one(ctx, q, "preview", scanPreview, "SELECT "+previewColumns+" FROM previews WHERE sandbox_id = ? AND port = ?", sandboxID, port)
 }
 
@@ -94,7 +99,7 @@ func (s *Store) ListPreviews(ctx context.Context, team, namespace, sandboxID str
 		l.where = append(l.where, "sandbox_id IN (SELECT id FROM sandboxes WHERE (? = '' OR namespace = ?) AND "+living+")")
 		l.args = append(l.args, namespace, namespace)
 	}
-	return listing(ctx, s.read, scanPreview, l, func(r *store.PreviewRecord) store.Place {
+	return listing(ctx, s.reader(), scanPreview, l, func(r *store.PreviewRecord) store.Place {
 		return store.Place{Number: int64(r.Port), Text: r.SandboxID}
 	})
 }
@@ -109,5 +114,5 @@ func (s *Store) DeletePreview(ctx context.Context, sandboxID string, port int) e
 			return fmt.Errorf("delete a preview of sandbox %s: %w", sandboxID, err)
 		}
 	}
-	return s.sync()
+	return s.db.Sync()
 }

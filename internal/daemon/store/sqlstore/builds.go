@@ -1,4 +1,4 @@
-package sqlite
+package sqlstore
 
 import (
 	"context"
@@ -22,8 +22,8 @@ func (s *Store) CreateBuild(ctx context.Context, b store.BuildRecord) error {
 	values := []any{
 		b.ID, b.Team, b.Template, string(b.State), b.Reason, b.Step, b.Fraction, b.Version, b.CreatedAt.UnixNano(), nanos(b.EndedAt),
 	}
-	if _, err := s.write.ExecContext(ctx, "INSERT INTO builds ("+buildColumns+") VALUES ("+marks(len(values))+")", values...); err != nil {
-		if taken(err) {
+	if _, err := s.exec(ctx, "INSERT INTO builds ("+buildColumns+") VALUES ("+marks(len(values))+")", values...); err != nil {
+		if s.dialect.Taken(err) {
 			return sandbox.Errorf(sandbox.CodeConflict, "the build exists already; retry")
 		}
 		return fmt.Errorf("write build %s: %w", b.ID, err)
@@ -33,12 +33,12 @@ func (s *Store) CreateBuild(ctx context.Context, b store.BuildRecord) error {
 
 // UpdateBuild implements [store.Builds].
 func (s *Store) UpdateBuild(ctx context.Context, b store.BuildRecord) error {
-	res, err := s.write.ExecContext(ctx, "UPDATE builds SET state = ?, reason = ?, step = ?, fraction = ?, version = ?, ended_at = ? WHERE id = ?",
+	n, err := s.exec(ctx, "UPDATE builds SET state = ?, reason = ?, step = ?, fraction = ?, version = ?, ended_at = ? WHERE id = ?",
 		string(b.State), b.Reason, b.Step, b.Fraction, b.Version, nanos(b.EndedAt), b.ID)
 	if err != nil {
 		return fmt.Errorf("write build %s: %w", b.ID, err)
 	}
-	if n, err := res.RowsAffected(); err != nil || n == 0 {
+	if n == 0 {
 		return absent("build")
 	}
 	return nil
@@ -46,7 +46,7 @@ func (s *Store) UpdateBuild(ctx context.Context, b store.BuildRecord) error {
 
 // Build implements [store.Builds].
 func (s *Store) Build(ctx context.Context, id string) (store.BuildRecord, error) {
-	return one(ctx, s.read, "build", scanBuild, "SELECT "+buildColumns+" FROM builds WHERE id = ?", id)
+	return one(ctx, s.reader(), "build", scanBuild, "SELECT "+buildColumns+" FROM builds WHERE id = ?", id)
 }
 
 // ListBuilds implements [store.Builds].
@@ -56,14 +56,16 @@ func (s *Store) ListBuilds(ctx context.Context, f store.BuildFilter, p sandbox.P
 	if f.Running {
 		l.where = append(l.where, "ended_at IS NULL")
 	}
-	return listing(ctx, s.read, scanBuild, l, func(b *store.BuildRecord) store.Place { return store.PlaceAt(b.CreatedAt, b.ID) })
+	return listing(ctx, s.reader(), scanBuild, l, func(b *store.BuildRecord) store.Place { return store.PlaceAt(b.CreatedAt, b.ID) })
 }
 
 // TrimBuilds implements [store.Builds].
 func (s *Store) TrimBuilds(ctx context.Context, before time.Time) (ids []string, err error) {
-	err = s.freeing(func() (err error) {
-		ids, err = collect(ctx, s.write, scanText, "DELETE FROM builds WHERE ended_at < ? RETURNING id", before.UnixNano())
-		return err
+	err = s.db.Freeing(func() error {
+		return s.tx(ctx, func(tx conn) (err error) {
+			ids, err = collect(ctx, tx, scanText, "DELETE FROM builds WHERE ended_at < ? RETURNING id", before.UnixNano())
+			return err
+		})
 	})
 	if err != nil {
 		return nil, fmt.Errorf("trim builds: %w", err)

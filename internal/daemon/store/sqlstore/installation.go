@@ -1,4 +1,4 @@
-package sqlite
+package sqlstore
 
 import (
 	"context"
@@ -9,7 +9,7 @@ import (
 // for, which never changes. Adopts reports whether the database had sandboxes,
 // snapshots or volumes before there were ids: its directories may have none yet.
 func (s *Store) Installation(ctx context.Context) (id string, adopts bool, err error) {
-	if err := s.read.QueryRowContext(ctx, "SELECT id, adopts FROM installation").Scan(&id, &adopts); err != nil {
+	if err := s.reader().row(ctx, "SELECT id, adopts FROM installation")(&id, &adopts); err != nil {
 		return "", false, fmt.Errorf("read the id of the installation: %w", err)
 	}
 	return id, adopts, nil
