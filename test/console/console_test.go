@@ -37,7 +37,12 @@ func TestConsole(t *testing.T) {
 		fork := sandboxNamed(t, d.Client, func(s sandbox.Sandbox) bool { return s.ForkedFrom == parent.ID })
 
 		t.Run("terminal", func(t *testing.T) { p.t = t; terminal(p, parent.ID) })
+		t.Run("two terminals", func(t *testing.T) { p.t = t; secondTerminal(p, d, parent.ID) })
+		t.Run("terminal's size", func(t *testing.T) { p.t = t; resizedTerminal(p, d, parent.ID) })
+		t.Run("copy from a terminal", func(t *testing.T) { p.t = t; copiedFromTerminal(p) })
+		t.Run("link in a terminal", func(t *testing.T) { p.t = t; linkInTerminal(p) })
 		t.Run("hostile terminal", func(t *testing.T) { p.t = t; hostileTerminal(p) })
+		t.Run("flood without end", func(t *testing.T) { p.t = t; floodWithoutEnd(p, d, parent.ID) })
 		t.Run("files", func(t *testing.T) { p.t = t; files(p, d, parent.ID) })
 		t.Run("code", func(t *testing.T) { p.t = t; code(p, d, parent.ID) })
 		t.Run("network", func(t *testing.T) { p.t = t; networkLog(p, d, parent.ID) })
@@ -81,6 +86,27 @@ func TestConsole(t *testing.T) {
 			}
 			writes("after")
 			p.waitFor(outputIs("before\nafter\n"))
+			// A terminal is the same shell, to which what is typed gets again.
+			p.visit("/s/" + parent.ID + "/terminal")
+			p.sees("Connected")
+			p.waitFor(prompted)
+			p.types("clear; restarted=kept; echo r-$((1+1))", true)
+			p.waitFor(said("r-2"))
+			if err := d.Stop(); err != nil {
+				t.Fatal(err)
+			}
+			p.sees("Reconnecting to the same shell")
+			if err := d.Run(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			p.sees("Connected")
+			p.types("echo $restarted-still", true)
+			p.waitFor(said("kept-still"))
+			var times int
+			p.eval(`document.querySelector(".xterm-rows").innerText.split("r-2").length - 1`, &times)
+			if times != 1 {
+				t.Errorf("what was written before is shown %d times", times)
+			}
 		})
 		t.Run("sign out", func(t *testing.T) {
 			p.t = t

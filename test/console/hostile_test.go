@@ -2,7 +2,6 @@ package console
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -27,6 +26,8 @@ const hostile = `<img src=x onerror="window.owned=1">"'${1}` + "\u202egnp.exe"
 const (
 	longestStill = 5 * time.Second
 	mostGrowth   = 48 << 20
+	// mostDaemonGrowth is how much more the daemon may have in the end, in MiB.
+	mostDaemonGrowth = 64
 )
 
 // underFlood has f work with the page while it is flooded. The page goes on meanwhile, and
@@ -111,21 +112,16 @@ func hostileLinks(p *tab) {
 	link := func(to, text string) string { return `\033]8;;` + to + `\007` + text + `\033]8;;\007` }
 	p.types("clear; printf '"+link("javascript:window.owned=1", "harm")+" "+link(there+"/fine", "fine")+`\n'`, true)
 	p.waitFor(said("harm fine"))
-	click := func(text, ready string) {
-		p.t.Helper()
-		var at struct{ X, Y float64 }
-		p.eval(`(() => {
-			const r = [...document.querySelectorAll(".xterm-rows span")].find((e) => e.textContent === `+quote(text)+`).getBoundingClientRect();
-			return {X: r.x + r.width / 2, Y: r.y + r.height / 2};
-		})()`, &at)
-		p.run(input.DispatchMouseEvent(input.MouseMoved, at.X, at.Y))
-		p.waitFor(ready)
-		for _, kind := range []input.MouseType{input.MousePressed, input.MouseReleased} {
-			p.run(input.DispatchMouseEvent(kind, at.X, at.Y).WithButton(input.Left).WithClickCount(1).WithModifiers(input.ModifierCtrl))
-		}
-	}
-	click("harm", "true")
-	click("fine", `!!document.querySelector(".xterm-cursor-pointer")`)
+	// The terminal has looked at what is under the pointer when it shows whether that is a link.
+	const isLink, noLink = `!!document.querySelector(".xterm-cursor-pointer")`, `!document.querySelector(".xterm-cursor-pointer")`
+	p.pointAt("fine")
+	p.waitFor(isLink)
+	harm := p.pointAt("harm")
+	p.waitFor(noLink)
+	p.clickAt(harm, input.ModifierCtrl)
+	fine := p.pointAt("fine")
+	p.waitFor(isLink)
+	p.clickAt(fine, input.ModifierCtrl)
 	select {
 	case told := <-opened:
 		if told != "" {
@@ -134,19 +130,91 @@ func hostileLinks(p *tab) {
 	case <-time.After(patience):
 		p.t.Fatal("the link that is fine does not open")
 	}
-	p.run(chromedp.ActionFunc(func(ctx context.Context) error {
-		all, err := chromedp.Targets(ctx)
+	p.closePage(there)
+}
+
+// A line of the flood, and how many bytes of a program without end may be on the way to the
+// eyes of who watches it: pieces that the page has and that are to be drawn, and what the
+// program has written and nobody has asked for, each with the write that crosses the bound.
+const (
+	floodLine = int64(12 + 1000 + len("\r\n"))
+	mostOnWay = (128 + 128 + 128 + 64 + 64) << 10
+)
+
+// seen is true when a line of the flood is seen.
+const seen = `[...document.querySelectorAll(".xterm-rows > div")].some((r) => /^\d{12}x/.test(r.textContent))`
+
+// drawnLine is the number of the newest line of the flood that is seen, or -1. What is
+// seen is what the terminal has taken up to two frames before.
+const drawnLine = `new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => {
+	const rows = [...document.querySelectorAll(".xterm-rows > div")].map((r) => r.textContent.match(/^(\d{12})x/)?.[1]);
+	done(Number(rows.findLast((n) => n) ?? -1));
+})))`
+
+// floodWithoutEnd has a program write long lines for ever. It is as fast as the page: what is on
+// the way is bounded, the page goes on and can be used, and Ctrl-C ends it.
+func floodWithoutEnd(p *tab, d *covetest.Daemon, id string) {
+	p.visit("/s/" + id + "/terminal")
+	p.sees("Connected")
+	p.waitFor(prompted)
+	openTerminal(p, 2)
+	shell := newestTerminal(p, d, id)
+	p.types(`seq -f "%012.0f$(printf %01000d | tr 0 x)" 0 inf`, true)
+	p.waitFor(seen)
+	// onWay is how much the program has written that is not seen; it may be less by the time.
+	onWay := func() int64 {
+		p.t.Helper()
+		job, err := d.Client.GetJob(p.t.Context(), id, shell.ID)
 		if err != nil {
-			return err
+			p.t.Fatal(err)
 		}
-		whole := cdp.WithExecutor(ctx, chromedp.FromContext(ctx).Browser)
-		for _, page := range all {
-			if strings.HasPrefix(page.URL, there) {
-				return target.CloseTarget(page.TargetID).Do(whole)
+		var line int64
+		p.eval(drawnLine, &line)
+		return job.StdoutBytes - (line+1)*floodLine
+	}
+	before := d.ResidentMiB(p.t)
+	var most int64
+	underFlood(p, func() {
+		for range 30 {
+			most = max(most, onWay())
+		}
+		// While it is not looked at the program does not wait, and of all that it writes
+		// the end is shown afterwards.
+		p.click("Metrics")
+		p.waitFor(`!!document.querySelector(".uplot")`)
+		written := func() int64 {
+			job, err := d.Client.GetJob(p.t.Context(), id, shell.ID)
+			if err != nil {
+				p.t.Fatal(err)
 			}
+			return job.StdoutBytes
 		}
-		return fmt.Errorf("of %d pages none is that of the link", len(all))
-	}))
+		for begin := written(); written() < begin+8<<20; {
+		}
+		p.click("Terminal")
+		p.waitFor(seen)
+		if !covetest.Eventually(patience, func() bool { return onWay() <= mostOnWay }) {
+			p.t.Errorf("%d bytes are on the way to a page that is back", onWay())
+		}
+		for range 10 {
+			most = max(most, onWay())
+		}
+		p.press('c', input.ModifierCtrl)
+		p.waitFor(prompted)
+		p.types("echo $((6*7))-over", true)
+		p.waitFor(said("42-over"))
+	})
+	grown := d.ResidentMiB(p.t) - before
+	p.t.Logf("at most %d KiB were on the way, and the daemon has %d MiB more", most>>10, grown)
+	if most > mostOnWay {
+		p.t.Errorf("of a flood %d bytes were on the way", most)
+	}
+	if grown > mostDaemonGrowth {
+		p.t.Errorf("after a flood the daemon has %d MiB more", grown)
+	}
+	p.click("Close terminal 2")
+	p.waitFor(`document.querySelectorAll(".term-tab").length === 1`)
+	p.waitFor(prompted)
 }
 
 // svgOutput has a cell make a picture with scripts: it is shown, and they do not run, not

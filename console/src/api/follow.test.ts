@@ -58,6 +58,41 @@ describe("following a stream", () => {
     ]);
   });
 
+  it("takes pieces one after another at once, each when it is done with the last, and ends with the job", async () => {
+    const running = { job: { state: "running" }, final: true };
+    serve(
+      () => answer(wrote("stdout", 100, "four"), running),
+      () => answer(wrote("stdout", 104, "last"), { job: { state: "exited" }, final: true }),
+      () => answer({ job: { state: "exited" }, final: true }),
+    );
+    const heard: unknown[] = [];
+    let done = () => {};
+    const { attach } = await import("./follow");
+    const to = {
+      output: (data: Uint8Array, missing: number) => {
+        heard.push([new TextDecoder().decode(data), missing]);
+        return new Promise<void>((ok) => {
+          done = ok;
+        });
+      },
+      ended: () => heard.push("ended"),
+      trouble: (why: string) => why && heard.push(why),
+    };
+    const over = attach(new AbortController().signal, "sbx", "job", to, undefined, { max: 4, last: 10 });
+    await vi.advanceTimersByTimeAsync(1000);
+    expect(heard).toEqual([["four", 100]]);
+    expect(asked).toHaveLength(1);
+    for (let i = 0; i < 2; i++) {
+      done();
+      await vi.advanceTimersByTimeAsync(0);
+    }
+    await over;
+    expect(heard).toEqual([["four", 100], ["last", 0], "ended"]);
+    expect(asked.map((url) => url.split("?")[1])).toEqual(
+      [0, 104, 108].map((n) => `stdout_offset=${n}&stderr_offset=0&max_bytes=4&last_bytes=10`),
+    );
+  });
+
   it("is over when it is refused, and goes on when there is only too much", async () => {
     serve(
       () => Response.json({ detail: "slower" }, { status: 429 }),

@@ -7,30 +7,30 @@ export interface Pauses {
 }
 
 /**
- * again connects until signal aborts or ended says that it is over. Connect tells whether the page was hidden, and calls
- * works when there is an answer. After a page was hidden the next connection comes at once, and else after a pause, which
+ * again connects until signal aborts or ended says that it is over. Connect tells whether the next connection comes at
+ * once, as after the page was hidden, and calls works when there is an answer. Else the next comes after a pause, which
  * doubles until a connection works.
  */
 export async function again(
   signal: AbortSignal,
   pauses: Pauses,
   connect: (works: () => void) => Promise<boolean>,
-  ended: (hidden: boolean, err?: unknown) => boolean = () => false,
+  ended: (atOnce: boolean, err?: unknown) => boolean = () => false,
 ): Promise<void> {
   let pause = pauses.first;
   const works = () => {
     pause = pauses.first;
   };
   while (!signal.aborted) {
-    let hidden = false;
+    let atOnce = false;
     let failure: unknown;
     try {
-      hidden = await connect(works);
+      atOnce = await connect(works);
     } catch (err) {
       failure = err;
     }
-    if (signal.aborted || ended(hidden, failure)) return;
-    if (hidden) continue;
+    if (signal.aborted || ended(atOnce, failure)) return;
+    if (atOnce) continue;
     await sleep(pause, signal);
     pause = Math.min(pause * 2, pauses.longest);
   }

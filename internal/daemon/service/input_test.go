@@ -189,6 +189,14 @@ func TestBadInput(t *testing.T) {
 			_, err := w.Attach(ctx, "x", "job-1", sandbox.AttachRequest{DetachAfterMS: -1}, nil)
 			return err
 		}},
+		{"max_bytes", invalid, func() error {
+			_, err := w.Attach(ctx, "x", "job-1", sandbox.AttachRequest{MaxBytes: -1}, nil)
+			return err
+		}},
+		{"last_bytes", invalid, func() error {
+			_, err := w.Attach(ctx, "x", "job-1", sandbox.AttachRequest{LastBytes: 256<<20 + 1}, nil)
+			return err
+		}},
 		{"input", tooLarge, func() error { return w.WriteInput(ctx, "x", "job-1", make([]byte, 8<<20+1), false) }},
 		{"terminal", invalid, func() error { return w.ResizeTerminal(ctx, "x", "job-1", sandbox.TerminalSize{}) }},
 		{"kill_after_ms", invalid, func() error { _, err := w.SignalJob(ctx, "x", "job-1", "TERM", -1); return err }},

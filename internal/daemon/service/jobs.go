@@ -1,6 +1,7 @@
 package service
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"path"
@@ -166,7 +167,11 @@ func (s *Service) Attach(ctx context.Context, ref, job string, req sandbox.Attac
 		if req.StdoutOffset < 0 || req.StderrOffset < 0 {
 			return nil, validate.Errorf("an offset is negative; offsets start at 0")
 		}
-		if err := validate.Range("detach_after_ms", req.DetachAfterMS, 0, validate.MaxMillis); err != nil {
+		if err := cmp.Or(
+			validate.Range("detach_after_ms", req.DetachAfterMS, 0, validate.MaxMillis),
+			validate.Range("max_bytes", req.MaxBytes, 0, sandbox.MaxJobOutputBytes),
+			validate.Range("last_bytes", req.LastBytes, 0, sandbox.MaxJobOutputBytes),
+		); err != nil {
 			return nil, err
 		}
 		j, err := h.client.Attach(c.Ctx, job, &req, (&sink{f: f}).event)

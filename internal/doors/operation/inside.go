@@ -21,7 +21,8 @@ var (
 			return s.GetJob(ctx, in.Sandbox, in.Job)
 		})
 	Attach = streamed(about("GET "+inJob+"/attach", "attach-job", "jobs", read, "Stream a job's kept and live output").does("Attach").
-		says("The answer is a stream of events, output in base64, that ends with a line marked `final` when the job has ended, or with an `error`. A client that disconnects leaves the job alone."),
+		says("The answer is a stream of events, output in base64, that ends with a line marked `final` when the job has ended, or with an `error`. A client that disconnects leaves the job alone. "+
+			"With `max_bytes` it is a piece, and the client attaches again for the next."),
 		func(ctx context.Context, s sandbox.Service, in *attachInput, send func(JobLine) error) error {
 			return JobLines(send, func(sink sandbox.JobSink) (*sandbox.Job, error) {
 				return s.Attach(ctx, in.Sandbox, in.Job, in.AttachRequest, sink)

@@ -194,9 +194,9 @@ func conversation(ctx context.Context, s sandbox.Service) []note {
 	back, err := s.Exec(ctx, "work", sandbox.ExecRequest{Command: []string{"cat"}, Background: true, OpenStdin: true}, nil)
 	step("background", back, err)
 	step("input", nil, s.WriteInput(ctx, "work", back.ID, []byte("line\n"), true))
-	for offset := range int64(2) {
+	for _, req := range []sandbox.AttachRequest{{}, {StdoutOffset: 1}, {LastBytes: 3, MaxBytes: 2}} {
 		var attached bytes.Buffer
-		done, err := s.Attach(ctx, "work", back.ID, sandbox.AttachRequest{StdoutOffset: offset}, func(ev sandbox.JobEvent) error {
+		done, err := s.Attach(ctx, "work", back.ID, req, func(ev sandbox.JobEvent) error {
 			attached.Write(ev.Data)
 			return nil
 		})

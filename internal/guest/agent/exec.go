@@ -81,6 +81,9 @@ func (a *Agent) Attach(ctx context.Context, req *connect.Request[agentv1.AttachR
 	if m.GetStdoutOffset() < 0 || m.GetStderrOffset() < 0 {
 		return invalid("an offset is negative; offsets start at 0")
 	}
+	if m.GetMaxBytes() < 0 || m.GetLastBytes() < 0 {
+		return invalid("max_bytes or last_bytes is negative; 0 is all output")
+	}
 	if err := checkMillis("detach_after_ms", m.GetDetachAfterMs()); err != nil {
 		return err
 	}
@@ -91,8 +94,8 @@ func (a *Agent) Attach(ctx context.Context, req *connect.Request[agentv1.AttachR
 	if stdout, stderr, _ := j.out.totals(); m.GetStdoutOffset() > stdout || m.GetStderrOffset() > stderr {
 		return invalid("an offset is beyond what job %s has written so far (stdout %d, stderr %d bytes); attach at the end of what was read", j.id, stdout, stderr)
 	}
-	f := j.out.follow(m.GetStdoutOffset(), m.GetStderrOffset())
-	defer j.out.unfollow(f)
+	f := j.out.followBy(m.GetStdoutOffset(), m.GetStderrOffset(), pieces{size: m.GetMaxBytes(), last: m.GetLastBytes()})
+	defer j.out.leave(f)
 	if err := s.Send(&agentv1.JobEvent{Event: &agentv1.JobEvent_Started{Started: j.describe()}}); err != nil {
 		return err
 	}
@@ -100,7 +103,7 @@ func (a *Agent) Attach(ctx context.Context, req *connect.Request[agentv1.AttachR
 }
 
 // stream sends output as it comes, until the job has ended and all its output is
-// sent, the time to detach has come, or the caller is gone.
+// sent, the follower has had its piece, the time to detach has come, or the caller is gone.
 func stream(ctx context.Context, j *job, f *follower, detachMS int64, s *connect.ServerStream[agentv1.JobEvent]) error {
 	var detach <-chan time.Time
 	if detachMS > 0 {
@@ -114,6 +117,10 @@ func stream(ctx context.Context, j *job, f *follower, detachMS int64, s *connect
 		}
 		if exited && j.out.passed(f, j.final) {
 			return s.Send(&agentv1.JobEvent{Event: &agentv1.JobEvent_Exited{Exited: j.describe()}})
+		}
+		if f.full() {
+			j.out.expect(f) // before it is told, and can be back
+			return s.Send(&agentv1.JobEvent{Event: &agentv1.JobEvent_Detached{Detached: j.describe()}})
 		}
 		if more {
 			select {
@@ -142,11 +149,12 @@ func sendOutput(j *job, f *follower, s *connect.ServerStream[agentv1.JobEvent]) 
 	buf := buffers.Get().(*[liveWindow]byte)
 	defer buffers.Put(buf)
 	for i, name := range []agentv1.Stream{agentv1.Stream_STREAM_STDOUT, agentv1.Stream_STREAM_STDERR} {
-		off, n := j.out.next(f, i, buf[:])
+		off, n := j.out.next(f, i, f.piece(buf[:]))
 		if n == 0 {
 			continue
 		}
 		more = true
+		f.left -= int64(n)
 		err := s.Send(&agentv1.JobEvent{Event: &agentv1.JobEvent_Output{
 			Output: &agentv1.Output{Stream: name, Offset: off, Data: buf[:n]},
 		}})

@@ -222,6 +222,7 @@ func (j *job) finish() {
 	if j.in != nil {
 		j.in.abort()
 	}
+	j.out.release()
 	grace := time.NewTimer(exitGrace)
 	defer grace.Stop()
 	for _, p := range j.pumps {

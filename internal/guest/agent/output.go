@@ -105,6 +105,7 @@ type output struct {
 	streams   [2]kept                // guarded by mu
 	followers map[*follower]struct{} // guarded by mu
 	room      chan struct{}          // guarded by mu; if not nil, closed when a follower moves
+	free      bool                   // guarded by mu; the job has ended, and waits for no reader of pieces
 	dropped   bool                   // guarded by mu; output is discarded
 }
 
@@ -116,6 +117,10 @@ type follower struct {
 	// The rest is guarded by output.mu.
 	pos  [2]int64
 	lost bool // it has stalled: the job does not wait for it until it moves again
+	away bool // it has had its piece and is expected back, see [output.expect]
+
+	window int64 // how far the job may be ahead of a reader of pieces, in bytes; 0: it is none
+	left   int64 // how much of its piece is left; used by its own goroutine alone
 }
 
 func (o *output) init(keep int, spool *spool) {
@@ -126,10 +131,16 @@ func (o *output) init(keep int, spool *spool) {
 
 // follow adds a reader that starts at the given positions.
 func (o *output) follow(stdout, stderr int64) *follower {
-	f := &follower{wake: make(chan struct{}, 1)}
+	return o.followBy(stdout, stderr, pieces{})
+}
+
+// followBy is follow for a reader of pieces, too.
+func (o *output) followBy(stdout, stderr int64, by pieces) *follower {
+	f := &follower{wake: make(chan struct{}, 1), window: min(by.size, maxWindow), left: by.size}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	f.pos = [2]int64{min(stdout, o.streams[0].total), min(stderr, o.streams[1].total)}
+	f.pos = [2]int64{by.begin(&o.streams[0], stdout), by.begin(&o.streams[1], stderr)}
+	o.returned(f)
 	o.followers[f] = struct{}{}
 	notify(f.wake)
 	return f
@@ -251,11 +262,19 @@ func (o *output) blocked(s, n int) bool {
 		return false
 	}
 	for f := range o.followers {
-		if !f.lost && f.wouldLose(&o.streams[s], s, n) {
+		if !f.lost && o.awaited(f, s, n) {
 			return true
 		}
 	}
 	return false
+}
+
+// awaited reports whether the job waits for f before it appends n bytes.
+//
+// Preconditions: o.mu is held.
+func (o *output) awaited(f *follower, s, n int) bool {
+	k := &o.streams[s]
+	return f.wouldLose(k, s, n) || !o.free && f.tooFar(k, s)
 }
 
 func (f *follower) wouldLose(k *kept, s, n int) bool {
@@ -268,7 +287,7 @@ func (f *follower) wouldLose(k *kept, s, n int) bool {
 // Preconditions: o.mu is held.
 func (o *output) giveUp(s, n int) {
 	for f := range o.followers {
-		if f.wouldLose(&o.streams[s], s, n) {
+		if o.awaited(f, s, n) {
 			f.lost = true
 		}
 	}

@@ -66,6 +66,7 @@ func (c *Client) Attach(ctx context.Context, jobID string, req *sandbox.AttachRe
 	defer cancel()
 	stream, err := c.rpc.Attach(ctx, connect.NewRequest(&agentv1.AttachRequest{
 		JobId: jobID, StdoutOffset: req.StdoutOffset, StderrOffset: req.StderrOffset, DetachAfterMs: req.DetachAfterMS,
+		MaxBytes: req.MaxBytes, LastBytes: req.LastBytes,
 	}))
 	if err != nil {
 		return nil, mapError(ctx, err)

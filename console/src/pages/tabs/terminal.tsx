@@ -8,9 +8,10 @@ import { Terminal } from "@xterm/xterm";
 import "@xterm/xterm/css/xterm.css";
 import { useEffect, useRef } from "preact/hooks";
 import { api, enc, type Job, pages, type Sandbox, send, want } from "../../api/client";
-import { attach } from "../../api/follow";
+import { type Attached, attach } from "../../api/follow";
 import { may } from "../../api/session";
 import { calls } from "../../lib/calls";
+import { bytes } from "../../lib/format";
 import { label } from "../../lib/text";
 import { CopyAs } from "../../ui/dialog";
 import { attempt, copy, remember, toast } from "../../ui/do";
@@ -24,7 +25,8 @@ const TAG = "console-terminal";
 const SCROLLBACK = 5000;
 /** How much output a terminal keeps for who comes back to it, in bytes. */
 const KEEP = 1 << 20;
-/** How much of it is read before it is drawn, in bytes: more is drawn faster, and answers come later. */
+/** How much output is read at a time, and how much of it may be still to be drawn, in bytes: more is drawn faster, and answers come later. */
+const PIECE = 128 << 10;
 const AHEAD = 128 << 10;
 
 /** Whether terminals are read out, which is slower: asked for once, it holds for all of them. */
@@ -220,7 +222,8 @@ function Screen({ of: s, job, ended }: { of: Sandbox; job: Job; ended: () => voi
     t.focus();
     state.value = "open"; // what is typed arrives from now on
 
-    // No more is read while much is still to be drawn: who writes a flood waits, and not the page.
+    // The next piece is asked for when little of the last is still to be drawn, and the program waits for that: who writes a
+    // flood waits, and not the page, and Ctrl-C is answered after what is on the way, which is little.
     let ahead = 0;
     let drawn = () => {};
     const draw = (data: Uint8Array): Promise<void> | undefined => {
@@ -239,9 +242,10 @@ function Screen({ of: s, job, ended }: { of: Sandbox; job: Job; ended: () => voi
       t.options.disableStdin = true;
       t.write(`\r\n${said}\r\n`);
     };
-    void attach(stop.signal, s.id, job.id, {
+    const to: Attached = {
       output: (data, missing) => {
-        if (missing) t.write("\r\n\x1b[7m output was not kept \x1b[0m\r\n");
+        // What is missing may have broken off within an escape sequence, or in colour: CAN ends the one, SGR 0 the other.
+        if (missing) t.write(`\x18\x1b[0m\r\n\x1b[7m ${bytes(missing)} are left out here \x1b[0m\r\n`);
         return draw(data);
       },
       ended: () => end("\x1b[2mThe shell has ended.\x1b[0m"),
@@ -249,7 +253,8 @@ function Screen({ of: s, job, ended }: { of: Sandbox; job: Job; ended: () => voi
         if (over) end(label(why));
         else state.value = why ? "lost" : "open";
       },
-    });
+    };
+    void attach(stop.signal, s.id, job.id, to, undefined, { max: PIECE, last: KEEP });
     return () => {
       stop.abort();
       drawn();

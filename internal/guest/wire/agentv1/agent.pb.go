@@ -1315,6 +1315,11 @@ type AttachRequest struct {
 	StderrOffset int64                  `protobuf:"varint,3,opt,name=stderr_offset,json=stderrOffset,proto3" json:"stderr_offset,omitempty"`
 	// Stop streaming after this time; 0: when the job exits.
 	DetachAfterMs int64 `protobuf:"varint,4,opt,name=detach_after_ms,json=detachAfterMs,proto3" json:"detach_after_ms,omitempty"`
+	// Stop streaming after so many bytes, and have the job wait for a while for who asked
+	// when it is ahead by as many; 0: no limit.
+	MaxBytes int64 `protobuf:"varint,5,opt,name=max_bytes,json=maxBytes,proto3" json:"max_bytes,omitempty"`
+	// Of each stream, leave out all but the last so many bytes of what is there; 0: none.
+	LastBytes     int64 `protobuf:"varint,6,opt,name=last_bytes,json=lastBytes,proto3" json:"last_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1373,6 +1378,20 @@ func (x *AttachRequest) GetStderrOffset() int64 {
 func (x *AttachRequest) GetDetachAfterMs() int64 {
 	if x != nil {
 		return x.DetachAfterMs
+	}
+	return 0
+}
+
+func (x *AttachRequest) GetMaxBytes() int64 {
+	if x != nil {
+		return x.MaxBytes
+	}
+	return 0
+}
+
+func (x *AttachRequest) GetLastBytes() int64 {
+	if x != nil {
+		return x.LastBytes
 	}
 	return 0
 }
@@ -4905,12 +4924,15 @@ const file_cove_agent_v1_agent_proto_rawDesc = "" +
 	"\x04user\x18\r \x01(\tR\x04user\x12\x18\n" +
 	"\aworkdir\x18\x0e \x01(\tR\aworkdir\x12\x1a\n" +
 	"\blanguage\x18\x0f \x01(\tR\blanguage\x12\x10\n" +
-	"\x03tag\x18\x10 \x01(\tR\x03tag\"\x98\x01\n" +
+	"\x03tag\x18\x10 \x01(\tR\x03tag\"\xd4\x01\n" +
 	"\rAttachRequest\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12#\n" +
 	"\rstdout_offset\x18\x02 \x01(\x03R\fstdoutOffset\x12#\n" +
 	"\rstderr_offset\x18\x03 \x01(\x03R\fstderrOffset\x12&\n" +
-	"\x0fdetach_after_ms\x18\x04 \x01(\x03R\rdetachAfterMs\"T\n" +
+	"\x0fdetach_after_ms\x18\x04 \x01(\x03R\rdetachAfterMs\x12\x1b\n" +
+	"\tmax_bytes\x18\x05 \x01(\x03R\bmaxBytes\x12\x1d\n" +
+	"\n" +
+	"last_bytes\x18\x06 \x01(\x03R\tlastBytes\"T\n" +
 	"\x11WriteInputRequest\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x12\n" +
 	"\x04data\x18\x02 \x01(\fR\x04data\x12\x14\n" +
