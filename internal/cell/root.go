@@ -85,7 +85,7 @@ func setUpScratch(spec Standby, u *userNS) (s scratch, err error) {
 }
 
 // scratchDir picks a directory that the scratch mount may hide: one that contains nothing
-// that the cell needs.
+// the cell needs.
 func scratchDir(spec Standby) (string, error) {
 	needed := neededPaths(spec)
 	for _, dir := range []string{"/mnt", "/media", "/srv", "/opt", "/run", "/tmp", "/home", "/var"} {
