@@ -122,8 +122,8 @@ func (e *Keeper) Checkpoint(ctx context.Context, name, id string, opts engine.Ch
 	return c, e.state.destroy(name)
 }
 
-// commit lets the caller record a checkpoint. If the trap after it fails, the caller has
-// recorded the checkpoint, but nothing else follows.
+// commit calls the caller's Commit. If the trap after it fails, the caller has recorded
+// the checkpoint, but nothing else happens.
 func (e *Keeper) commit(ctx context.Context, c engine.Checkpoint, f func(engine.Checkpoint) error) error {
 	err := e.state.spring(ctx, StepCommit, Before)
 	if err == nil {

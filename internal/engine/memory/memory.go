@@ -3,10 +3,10 @@
 // working directory.
 //
 // Instances are in a [State], which outlives an [Engine] as cells outlive the daemon. A
-// [Keeper] is an engine that also saves states, but of files only, since processes of the
-// host cannot be copied: a restored instance has lost its memory and processes. Any step
-// can be made to fail: before it is done, or after, so that the caller does not learn that
-// it was done.
+// [Keeper] is an engine that can also save states, but only of files, since processes of
+// the host cannot be copied: a restored instance has lost its memory and processes. Any
+// step can be made to fail, before it is done, or after it, so that the caller does not
+// learn that it was done.
 package memory
 
 import (
@@ -69,8 +69,8 @@ func Steps() []Step {
 // When is the moment at which a trap runs.
 type When string
 
-// A trap that fails before a step prevents it. One that fails after it hides that the step
-// was done, as if the reply were lost.
+// A trap that fails before a step prevents it. A trap that fails after it hides that the
+// step was done, as if the reply were lost.
 const (
 	Before When = "before"
 	After  When = "after"
@@ -83,7 +83,7 @@ type State struct {
 	mu        sync.Mutex
 	instances map[string]*instance                            // guarded by mu
 	kept      map[string]*kept                                // guarded by mu; checkpoints by id
-	warm      []engine.WarmSpec                               // guarded by mu; what was last asked for
+	warm      []engine.WarmSpec                               // argument of the last call; guarded by mu
 	count     map[Step]int                                    // guarded by mu; calls so far
 	traps     map[Step]map[When][]func(context.Context) error // guarded by mu
 	engines   []*Engine                                       // guarded by mu
@@ -199,7 +199,7 @@ func (s *State) destroy(id string) error {
 	return errors.Join(i.end(), removeAll(i.dir))
 }
 
-// removeAll removes a tree, also directories without permissions.
+// removeAll removes a tree, including directories without permissions.
 func removeAll(dir string) error {
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err == nil && d.IsDir() {
