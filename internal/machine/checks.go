@@ -19,7 +19,7 @@ import (
 
 const delegate = "run cove as root, or with systemd-run --user --scope -p Delegate=yes"
 
-// read returns the trimmed content of a file in /proc, or "" if there is none.
+// read returns the trimmed content of a file in /proc, or "" if it does not exist.
 func (p probe) read(name string) string {
 	b, err := os.ReadFile(filepath.Join(p.proc, name))
 	if err != nil {
@@ -96,9 +96,9 @@ func (p probe) namespaces() sandbox.MachineCheck {
 	return c
 }
 
-// sandboxUsers tries to give gVisor's processes user ids of their own on the host.
+// sandboxUsers tries to give gVisor's processes separate user ids on the host.
 func (p probe) sandboxUsers() sandbox.MachineCheck {
-	const first, count = 0x00080000, 1 << 16 // any will do
+	const first, count = 0x00080000, 1 << 16 // any ids will do
 	c := sandbox.MachineCheck{Name: "sandbox users", Status: sandbox.CheckOK, Detail: "gVisor's processes are users of the host that own nothing"}
 	if !p.root {
 		c.Detail = "gVisor's processes are this user, in a user namespace of their own"
@@ -122,8 +122,8 @@ func (p probe) sandboxUsers() sandbox.MachineCheck {
 	return c
 }
 
-// procMount checks whether /proc can be mounted in a new namespace: the kernel refuses
-// this to users who would see more than before.
+// procMount checks whether /proc can be mounted in a new namespace: the kernel denies
+// this to users who would then see more than before.
 func (p probe) procMount() sandbox.MachineCheck {
 	c := sandbox.MachineCheck{Name: "proc", Status: sandbox.CheckOK, Detail: "/proc is fully visible"}
 	var covered []string
@@ -236,7 +236,7 @@ func (p probe) processors() sandbox.MachineCheck {
 	return c
 }
 
-// memory reports how much memory sandboxes may take, by the machine's memory and by the
+// memory reports how much memory sandboxes may use, given the machine's memory and the
 // limits of cgroups.
 func (p probe) memory() sandbox.MachineCheck {
 	c := sandbox.MachineCheck{Name: "memory", Status: sandbox.CheckOK}

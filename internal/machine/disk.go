@@ -48,7 +48,7 @@ func (p probe) disk() sandbox.MachineCheck {
 }
 
 // reflink tries to make one file share another's blocks. The files have no names, so
-// that nothing is left behind.
+// nothing is left behind.
 func (p probe) reflink() sandbox.MachineCheck {
 	c := sandbox.MachineCheck{Name: "reflink", Status: sandbox.CheckOK}
 	switch err := tryReflink(nearest(p.stateDir)); {
