@@ -21,14 +21,14 @@ const loadingPoll = 2 * time.Second
 // sandbox touches is loaded.
 func (c *cell) watchLoading(many bool) {
 	log := c.log // replaced when the standby becomes a sandbox
-	left, err := c.lookAtLoading()
+	left, err := c.updateUnloaded()
 	if err == nil && left.Total() == 0 {
 		return
 	}
 	go func() {
 		tick := time.NewTicker(loadingPoll)
 		defer tick.Stop()
-		for reads := 0; err == nil && left.Total() > 0; left, err = c.lookAtLoading() {
+		for reads := 0; err == nil && left.Total() > 0; left, err = c.updateUnloaded() {
 			want := 0
 			if !many && roomFor(left, machine.MemoryBounds(), machine.Memory.Room) == nil {
 				want = 1
@@ -51,8 +51,8 @@ func (c *cell) watchLoading(many bool) {
 	}()
 }
 
-// lookAtLoading records for [cell.stats] how much is not loaded yet.
-func (c *cell) lookAtLoading() (runsc.Unloaded, error) {
+// updateUnloaded records for [cell.stats] how much is not loaded yet.
+func (c *cell) updateUnloaded() (runsc.Unloaded, error) {
 	left, err := c.sb.Unloaded()
 	if err == nil {
 		c.unloaded.Store(left.Memory)
@@ -72,7 +72,7 @@ func (c *cell) loadAll(ctx context.Context, filesOnly bool) error {
 		return roomFor(left, machine.MemoryBounds(), func(m machine.Memory) int64 { return m.Available - m.Floor()/2 })
 	}
 	err := c.sb.Load(ctx, filesOnly, room)
-	left, lerr := c.lookAtLoading()
+	left, lerr := c.updateUnloaded()
 	switch {
 	case err == nil && lerr == nil:
 		c.log.Debug("all is loaded", "took", time.Since(began))

@@ -161,14 +161,14 @@ func showAgain(from, to string) error {
 	if err := unix.Stat(from, &st); err != nil {
 		return err
 	}
-	if err := ownLike(from, to); err != nil {
+	if err := copyOwner(from, to); err != nil {
 		return err
 	}
 	return unix.Chmod(to, st.Mode&0o7777)
 }
 
-// ownLike gives to the owner of from. It does not follow symbolic links.
-func ownLike(from, to string) error {
+// copyOwner gives to the owner of from. It does not follow symbolic links.
+func copyOwner(from, to string) error {
 	var st unix.Stat_t
 	if err := unix.Lstat(from, &st); err != nil {
 		return err
@@ -188,7 +188,7 @@ func showEntry(e fs.DirEntry, from, to string) error {
 		if err := os.Symlink(link, to); err != nil {
 			return err
 		}
-		return ownLike(from, to)
+		return copyOwner(from, to)
 	case e.IsDir():
 		if err := os.Mkdir(to, 0o755); err != nil {
 			return err

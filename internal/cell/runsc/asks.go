@@ -18,12 +18,12 @@ import (
 // descriptors pass between cells.
 //
 // A request is the offset and the length of a part of the file of pages, in eight bytes
-// each. It has one answer: [isThere]. When all is written, the writer sends [allThere],
+// each. It has one answer: [partWritten]. When all is written, the writer sends [allWritten],
 // whether or not there is a request, and closes the connection. A connection that ends in
 // any other way means that the rest is lost.
 const (
-	isThere  = 1
-	allThere = 2
+	partWritten = 1
+	allWritten  = 2
 
 	askSize = 16
 	// maxAsk limits the length of a requested part. Reads are shorter.
@@ -65,10 +65,10 @@ func (a *asker) await(off int64, n int) error {
 	_, _ = a.conn.Write(ask)
 	var answer [1]byte
 	_, err := io.ReadFull(a.conn, answer[:])
-	if err == nil && answer[0] == isThere {
+	if err == nil && answer[0] == partWritten {
 		return nil
 	}
-	if err != nil || answer[0] != allThere {
+	if err != nil || answer[0] != allWritten {
 		a.err = ErrUnwritten
 	}
 	_ = a.conn.Close()
@@ -94,9 +94,9 @@ func (a *asker) close() {
 // all blocks.
 type writing struct {
 	b *backlog
-	// over is closed when writing has ended; err is set before that.
-	over chan struct{}
-	err  error
+	// ended is closed when writing has ended; err is set before that.
+	ended chan struct{}
+	err   error
 	// woken receives a value when a block is requested; its capacity is one.
 	woken chan struct{}
 
@@ -110,7 +110,7 @@ type writing struct {
 }
 
 func newWriting(b *backlog) *writing {
-	w := &writing{b: b, over: make(chan struct{}), woken: make(chan struct{}, 1), left: map[int64]struct{}{}, written: make(chan struct{})}
+	w := &writing{b: b, ended: make(chan struct{}), woken: make(chan struct{}, 1), left: map[int64]struct{}{}, written: make(chan struct{})}
 	for _, p := range b.parts {
 		for i := p.off / blockBytes; i*blockBytes < p.off+p.n; i++ {
 			w.left[i] = struct{}{}
@@ -121,7 +121,7 @@ func newWriting(b *backlog) *writing {
 
 // run writes the backlog.
 func (w *writing) run(ctx context.Context) error {
-	defer close(w.over)
+	defer close(w.ended)
 	g, ctx := errgroup.WithContext(ctx)
 	done := make(chan struct{})
 	g.Go(func() error {
@@ -225,7 +225,7 @@ func (w *writing) await(off, n int64) {
 		}
 		select {
 		case <-written:
-		case <-w.over:
+		case <-w.ended:
 			return
 		}
 	}
@@ -237,7 +237,7 @@ func (w *writing) serve(conn net.Conn) {
 	var g sync.WaitGroup
 	g.Go(func() {
 		select {
-		case <-w.over:
+		case <-w.ended:
 			_ = conn.SetDeadline(time.Unix(1, 0)) // unblocks reads and writes
 		case <-ended:
 		}
@@ -246,10 +246,10 @@ func (w *writing) serve(conn net.Conn) {
 	close(ended)
 	g.Wait()
 	select {
-	case <-w.over:
+	case <-w.ended:
 		if w.err == nil {
 			_ = conn.SetDeadline(time.Now().Add(lastAnswerTimeout))
-			_, _ = conn.Write([]byte{allThere})
+			_, _ = conn.Write([]byte{allWritten})
 		}
 	default:
 	}
@@ -268,11 +268,11 @@ func (w *writing) answer(conn net.Conn) {
 		}
 		w.await(int64(off), int64(n))
 		select {
-		case <-w.over:
+		case <-w.ended:
 			return
 		default:
 		}
-		if _, err := conn.Write([]byte{isThere}); err != nil {
+		if _, err := conn.Write([]byte{partWritten}); err != nil {
 			return
 		}
 	}
