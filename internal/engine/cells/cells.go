@@ -282,7 +282,7 @@ func (e *Engine) List(context.Context) ([]engine.Status, error) {
 		if st.Running {
 			st.Label = e.labelOf(id)
 		} else {
-			st.Reason = e.deathOf(id)
+			st.Reason = e.reasonOfEnd(id)
 		}
 		list = append(list, st)
 	}

@@ -103,8 +103,8 @@ func (e *Engine) follow(ctx context.Context, inst *instance, statuses cell.Statu
 	failed(engine.Status{ID: inst.id, Reason: reason, Log: tail})
 }
 
-// deathOf returns why a cell that was not stopped has ended.
-func (e *Engine) deathOf(id string) string {
+// reasonOfEnd returns why a cell that was not stopped has ended.
+func (e *Engine) reasonOfEnd(id string) string {
 	group, err := cgroup.Open(groupName(e.cellDir(id)))
 	if err != nil {
 		return reasonGone

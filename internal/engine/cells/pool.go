@@ -70,15 +70,15 @@ func (e *Engine) stockLoop() {
 		case <-later:
 		}
 		later = nil
-		if at := e.tend(); !at.IsZero() {
+		if at := e.maintainPools(); !at.IsZero() {
 			later = time.After(time.Until(at))
 		}
 	}
 }
 
-// tend makes and ends standbys as needed now. It returns when it must run again even if
+// maintainPools makes and ends standbys as needed now. It returns when it must run again even if
 // nothing happens; zero means never.
-func (e *Engine) tend() time.Time {
+func (e *Engine) maintainPools() time.Time {
 	for e.ctx.Err() == nil {
 		e.awaitQuiet()
 		headroom := e.admissions.room()
@@ -87,14 +87,14 @@ func (e *Engine) tend() time.Time {
 		e.mu.Unlock()
 		e.abandonLater(todo.surplus...)
 		if todo.missing != nil {
-			e.makeAhead(*todo.missing)
+			e.makeOneStandby(*todo.missing)
 			continue
 		}
 		if !todo.active {
 			e.rest()
 			return todo.again
 		}
-		return sooner(todo.again, e.refill())
+		return earlier(todo.again, e.refill())
 	}
 	return time.Time{}
 }
@@ -121,7 +121,7 @@ func (e *Engine) lost(p *process) {
 		e.spareFaults.failed(time.Now())
 		e.stock()
 	}
-	sb := e.pools.lose(p, time.Now())
+	sb := e.pools.removeEnded(p, time.Now())
 	e.mu.Unlock()
 	if sb == nil {
 		return
@@ -167,8 +167,8 @@ func (e *Engine) occupied() func() {
 	}
 }
 
-// makeAhead makes one standby and adds it to its pool.
-func (e *Engine) makeAhead(spec standbySpec) {
+// makeOneStandby makes one standby and adds it to its pool.
+func (e *Engine) makeOneStandby(spec standbySpec) {
 	ctx, cancel := context.WithTimeout(e.ctx, standbyTimeout)
 	defer cancel()
 	// Sandboxes for which a caller waits take precedence.

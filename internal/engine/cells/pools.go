@@ -67,7 +67,7 @@ func (p *pool) recent(now time.Time) int {
 func (p *pool) peak(now time.Time) (n int, until time.Time) {
 	for _, d := range p.taken {
 		if at := d.at.Add(surplusLife); at.After(now) {
-			n, until = max(n, d.n), sooner(until, at)
+			n, until = max(n, d.n), earlier(until, at)
 		}
 	}
 	return n, until
@@ -130,14 +130,14 @@ func (all pools) plan(now time.Time, headroom int64) plan {
 			}
 			continue
 		}
-		todo.active, todo.again = true, sooner(todo.again, end)
+		todo.active, todo.again = true, earlier(todo.again, end)
 		n, until := p.peak(now)
 		if keep := p.bounded(n); len(p.ready) > keep {
 			todo.surplus = append(todo.surplus, p.ready[keep:]...)
 			p.ready = slices.Clip(p.ready[:keep])
 		}
 		if len(p.ready) > 1 {
-			todo.again = sooner(todo.again, until)
+			todo.again = earlier(todo.again, until)
 		}
 		if p.max == 0 {
 			blank += len(p.ready)
@@ -153,9 +153,9 @@ func (all pools) plan(now time.Time, headroom int64) plan {
 		case len(p.ready) >= p.bounded(p.recent(now)):
 		case p.max == 0 && i > 0 && blank >= maxBlank:
 		case p.faults.again.After(now):
-			todo.again = sooner(todo.again, p.faults.again)
+			todo.again = earlier(todo.again, p.faults.again)
 		case room <= 0:
-			todo.again = sooner(todo.again, now.Add(shortPause))
+			todo.again = earlier(todo.again, now.Add(shortPause))
 		case todo.missing == nil:
 			todo.missing = &p.spec
 		}
@@ -163,9 +163,9 @@ func (all pools) plan(now time.Time, headroom int64) plan {
 	return todo
 }
 
-// lose removes the standby of an ended process from its pool and returns it, or nil if it
+// removeEnded removes the standby of an ended process from its pool and returns it, or nil if it
 // was in no pool.
-func (all pools) lose(ended *process, now time.Time) *standby {
+func (all pools) removeEnded(ended *process, now time.Time) *standby {
 	for _, p := range all {
 		for i, sb := range p.ready {
 			if sb.process != ended {
@@ -182,8 +182,8 @@ func (all pools) lose(ended *process, now time.Time) *standby {
 	return nil
 }
 
-// sooner returns the earlier of two times, where zero means never.
-func sooner(a, b time.Time) time.Time {
+// earlier returns the earlier of two times, where zero means never.
+func earlier(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b
 	}

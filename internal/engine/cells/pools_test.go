@@ -154,21 +154,21 @@ func TestPoolsPlan(t *testing.T) {
 	}
 }
 
-// TestPoolsLose checks that standbys that end while they wait leave their pool, and that
+// TestPoolsRemoveEnded checks that standbys that end while they wait leave their pool, and that
 // the next one is made after ever longer pauses, until one becomes a sandbox.
-func TestPoolsLose(t *testing.T) {
+func TestPoolsRemoveEnded(t *testing.T) {
 	now := time.Now()
 	p := &pool{}
 	all := pools{"kind": p}
 	p.want(now)
-	if all.lose(&process{}, now) != nil {
+	if all.removeEnded(&process{}, now) != nil {
 		t.Error("a process that never waited was found")
 	}
 	for _, pause := range []time.Duration{time.Second, 2 * time.Second, 4 * time.Second} {
 		p.ready = waiting(3)
 		dead := p.ready[1]
 		dead.since = now
-		if all.lose(dead.process, now) != dead || len(p.ready) != 2 {
+		if all.removeEnded(dead.process, now) != dead || len(p.ready) != 2 {
 			t.Fatalf("the dead one is not gone: %d wait", len(p.ready))
 		}
 		if got := p.faults.again.Sub(now); got != pause {
@@ -176,7 +176,7 @@ func TestPoolsLose(t *testing.T) {
 		}
 		// Several standbys may end for the same reason; they count as one fault.
 		p.ready[0].since = now
-		all.lose(p.ready[0].process, now)
+		all.removeEnded(p.ready[0].process, now)
 		if got := p.faults.again.Sub(now); got != pause {
 			t.Errorf("the next after %s, when two end at once, want %s", got, pause)
 		}
@@ -192,7 +192,7 @@ func TestPoolsLose(t *testing.T) {
 	now = now.Add(time.Minute)
 	p.ready = waiting(1)
 	p.ready[0].since = now.Add(-surplusLife)
-	all.lose(p.ready[0].process, now)
+	all.removeEnded(p.ready[0].process, now)
 	if got := p.faults.again.Sub(now); got != time.Second {
 		t.Errorf("after one that was sound for long the next comes after %s", got)
 	}

@@ -121,7 +121,7 @@ func (s *State) Calls(step Step) int {
 	return s.count[step]
 }
 
-func (s *State) spring(ctx context.Context, step Step, when When) error {
+func (s *State) runTraps(ctx context.Context, step Step, when When) error {
 	s.mu.Lock()
 	set := s.traps[step][when]
 	if len(set) == 0 {
@@ -241,7 +241,7 @@ func (s *State) start(ctx context.Context, spec engine.Spec) (*instance, error) 
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make instance %s: %w", spec.ID, err)
 	}
-	if err := s.furnish(dir, &spec); err != nil {
+	if err := s.writeInitialFiles(dir, &spec); err != nil {
 		return nil, errors.Join(err, removeAll(dir))
 	}
 	a, err := agent.New(agent.Config{Version: "memory"})
@@ -309,13 +309,13 @@ func (e *Engine) step(ctx context.Context, step Step, f func() error) error {
 	e.state.mu.Lock()
 	e.state.count[step]++
 	e.state.mu.Unlock()
-	if err := e.state.spring(ctx, step, Before); err != nil {
+	if err := e.state.runTraps(ctx, step, Before); err != nil {
 		return err
 	}
 	if err := f(); err != nil {
 		return err
 	}
-	return e.state.spring(ctx, step, After)
+	return e.state.runTraps(ctx, step, After)
 }
 
 // Create implements [engine.Engine].
