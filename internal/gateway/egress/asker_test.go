@@ -244,7 +244,7 @@ func TestAskedNameIsHidden(t *testing.T) {
 	in, _ := askingInternet(t, rules("none", "ask *"))
 	c := in.mustConnect(in.lookup("good.example")[0] + ":443")
 	_, _ = c.Write(withExtension(clientHello(t, &tls.Config{}), extensionECH, make([]byte, 80)))
-	if !over(c) {
+	if !closedByGateway(c) {
 		t.Error("the connection goes on")
 	}
 	in.blocked(sandbox.MatchProtocol)
@@ -598,7 +598,7 @@ func TestAnsweredConnectionIsJudgedAgain(t *testing.T) {
 	if err := in.g.Set(Network{SandboxID: "sbx_test", Policy: rules("none", "ask *"), Answers: []Answer{refusal}}); err != nil {
 		t.Fatal(err)
 	}
-	if !over(c) {
+	if !closedByGateway(c) {
 		t.Error("it goes on although an answer refuses it")
 	}
 }

@@ -14,10 +14,10 @@ import (
 // flow may go on to other hosts.
 func (f *flow) dialFailed(host string, goesOn bool, err error) {
 	if refused, ok := errors.AsType[*RefusedError](err); ok {
-		f.aside(host, goesOn, sandbox.NetworkBlocked, refused.Decision)
+		f.recordUnreached(host, goesOn, sandbox.NetworkBlocked, refused.Decision)
 		return
 	}
-	f.aside(host, goesOn, sandbox.NetworkFailed, Decision{Reason: Reason(err)})
+	f.recordUnreached(host, goesOn, sandbox.NetworkFailed, Decision{Reason: Reason(err)})
 }
 
 // outboundConn ends its outbound when it is closed.
@@ -159,7 +159,7 @@ func (f *flow) try(ctx context.Context, host string, a Attempt) (net.Conn, *outb
 	if a.claimed != "" || d.addrOnly {
 		host = "" // the policy did not rely on the name, which a proxy would look up
 	}
-	if f.another() {
+	if f.hadOutbound() {
 		// One connection of the sandbox may need several outbound ones, all of which count.
 		if err := f.g.state.Load().perSecond.Wait(ctx); err != nil {
 			f.leave(w)

@@ -89,9 +89,9 @@ func (f *flow) refuseLocked(d Decision) {
 	f.event.Verdict, f.event.Match, f.event.Rule, f.event.Reason = sandbox.NetworkBlocked, d.Match, d.Rule, d.Reason
 }
 
-// aside records that a host was not reached. On a flow that may go on with other hosts,
+// recordUnreached records that a host was not reached. On a flow that may go on with other hosts,
 // this is a separate event, recorded at once.
-func (f *flow) aside(host string, goesOn bool, v sandbox.NetworkVerdict, d Decision) {
+func (f *flow) recordUnreached(host string, goesOn bool, v sandbox.NetworkVerdict, d Decision) {
 	f.mu.Lock()
 	if f.event.Verdict == sandbox.NetworkBlocked && f.closed {
 		f.mu.Unlock()
@@ -200,15 +200,15 @@ func (f *flow) connected(w *outbound, c net.Conn) error {
 
 var errClosed = errors.New("the connection was closed by the gateway")
 
-// another reports whether the flow has had an outbound connection before.
-func (f *flow) another() bool {
+// hadOutbound reports whether the flow has had an outbound connection before.
+func (f *flow) hadOutbound() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.connectedOnce
 }
 
-// judgeAgain closes the flow if the new policy refuses one of its outbound connections.
-func (f *flow) judgeAgain(s *state) {
+// rejudge closes the flow if the new policy refuses one of its outbound connections.
+func (f *flow) rejudge(s *state) {
 	f.mu.Lock()
 	for w := range f.outbounds {
 		if d := f.judgeLocked(s, w.a); !d.Allow {
@@ -302,7 +302,7 @@ func (f *flow) end() {
 	if !said {
 		f.g.record(e)
 	}
-	f.g.over(f)
+	f.g.remove(f)
 }
 
 // recordOpen records a connection that lasts. It holds the lock that end needs, so that

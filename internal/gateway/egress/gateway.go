@@ -193,7 +193,7 @@ func (g *Gateway) Set(n Network) error {
 		close(old.over) // connections that wait for an answer judge again
 	}
 	for _, f := range g.allFlows() {
-		f.judgeAgain(s)
+		f.rejudge(s)
 	}
 	return nil
 }
@@ -283,8 +283,8 @@ func (g *Gateway) begin(ctx context.Context, proto string, to netip.AddrPort) *f
 	return f
 }
 
-// over removes an ended flow.
-func (g *Gateway) over(f *flow) {
+// remove removes an ended flow.
+func (g *Gateway) remove(f *flow) {
 	g.mu.Lock()
 	delete(g.flows, f)
 	if f.proto == "udp" {

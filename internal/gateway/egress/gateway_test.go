@@ -212,7 +212,7 @@ func TestPeers(t *testing.T) {
 		t.Errorf("others were asked for %v", got)
 	}
 	in.set(rules("none"))
-	if !over(c) {
+	if !closedByGateway(c) {
 		t.Error("the connection outlives its rule")
 	}
 }

@@ -129,15 +129,15 @@ func checkHeader(name, value string) error {
 	rest := secretName.ReplaceAllString(value, "")
 	switch {
 	case len(name) > sandbox.MaxHeaderName || !httpguts.ValidHeaderFieldName(name):
-		return fmt.Errorf("%q is no name of a header; give 1 to %d of the characters of HTTP's names", clip.Text(name, maxShown), sandbox.MaxHeaderName)
+		return fmt.Errorf("%q is not a header name; use 1 to %d of the characters that HTTP allows in names", clip.Text(name, maxShown), sandbox.MaxHeaderName)
 	case slices.Contains(transportHeaders, name):
 		return fmt.Errorf("%s says how a request travels, which the gateway decides; leave it out", name)
 	case len(value) > sandbox.MaxHeaderValue:
 		return fmt.Errorf("%s has %d bytes; give at most %d", name, len(value), sandbox.MaxHeaderValue)
 	case !httpguts.ValidHeaderFieldValue(value) || strings.Trim(value, " \t") != value:
-		return fmt.Errorf("%s has control characters, or white space around it, which HTTP takes away", name)
+		return fmt.Errorf("%s has control characters, or leading or trailing white space, which HTTP removes", name)
 	case strings.Contains(rest, "${"):
-		return fmt.Errorf("%s has a ${ that names no secret; write ${secret:NAME}", name)
+		return fmt.Errorf("%s has a ${ without the name of a secret; write ${secret:NAME}", name)
 	case len(rest) < len(value) && slices.Contains(ShownHeaders, name):
 		return fmt.Errorf("%s is a header that servers show and log; put a secret into another one", name)
 	}

@@ -199,7 +199,7 @@ func (f *flow) httpError(w http.ResponseWriter, r *http.Request, err error) {
 }
 
 func (f *flow) answerRefused(w http.ResponseWriter, host string, d Decision) {
-	f.aside(host, true, sandbox.NetworkBlocked, d)
+	f.recordUnreached(host, true, sandbox.NetworkBlocked, d)
 	answer(w, http.StatusForbidden, "the sandbox's network policy refuses "+host+": "+d.Reason)
 }
 

@@ -159,7 +159,7 @@ func parseAllowOut(to string, r *rule) error {
 	if r.kind == peerTarget {
 		return fmt.Errorf("%q is a sandbox; allow it in rules", clip.Text(to, maxShown))
 	}
-	return usable(r)
+	return checkUsable(r)
 }
 
 func parseDenyOut(to string, r *rule) error {
@@ -206,13 +206,13 @@ func parseRule(in sandbox.NetworkRule) (*rule, error) {
 	r.all = !r.allow && r.kind == rangeTarget && r.addrs == everyIPv4
 	if (r.allow || r.ask) && r.kind == rangeTarget {
 		r.opens = true
-		return r, usable(r)
+		return r, checkUsable(r)
 	}
 	return r, nil
 }
 
-// usable refuses rules that allow something that cannot be a destination.
-func usable(r *rule) error {
+// checkUsable refuses rules that allow something that cannot be a destination.
+func checkUsable(r *rule) error {
 	if r.kind != rangeTarget {
 		return nil
 	}

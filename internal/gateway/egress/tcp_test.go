@@ -101,7 +101,7 @@ func TestDirectAddressUnderAllowList(t *testing.T) {
 	in.listen(otherAddr+":22", echoServer)
 	c := in.mustConnect(otherAddr + ":22") // accepted to see its first bytes
 	_, _ = c.Write([]byte("SSH-2.0-x\r\n"))
-	if !over(c) {
+	if !closedByGateway(c) {
 		t.Error("the connection goes on")
 	}
 	in.blocked(sandbox.MatchCIDR)
@@ -281,7 +281,7 @@ func TestFragmentedClientHello(t *testing.T) {
 				break
 			}
 		}
-		if !over(c) {
+		if !closedByGateway(c) {
 			t.Errorf("records of %d bytes: the connection goes on", size)
 		}
 		if e := in.blocked(sandbox.MatchCIDR); e.Host != "evil.example" {
@@ -299,7 +299,7 @@ func TestEncryptedClientHello(t *testing.T) {
 	in.listen(publicAddr+":443", echoServer)
 	c := in.mustConnect(publicAddr + ":443")
 	_, _ = c.Write(hello)
-	if !over(c) {
+	if !closedByGateway(c) {
 		t.Error("the connection goes on")
 	}
 	if e := in.blocked(sandbox.MatchProtocol); e.Host != "good.example" {
@@ -349,7 +349,7 @@ func TestTwoServerNames(t *testing.T) {
 	data := append([]byte{0, byte(len(name) + 3), 0, 0, byte(len(name))}, name...)
 	c := in.mustConnect(publicAddr + ":443")
 	_, _ = c.Write(withExtension(clientHello(t, &tls.Config{ServerName: "good.example"}), extensionServerName, data))
-	if !over(c) {
+	if !closedByGateway(c) {
 		t.Error("the connection goes on")
 	}
 	in.blocked(sandbox.MatchProtocol)
@@ -487,7 +487,7 @@ func TestClaimedNameEndsWithPolicy(t *testing.T) {
 		t.Fatal(err)
 	}
 	in.set(strict("good.example"))
-	if !over(c) {
+	if !closedByGateway(c) {
 		t.Error("the connection goes on")
 	}
 }

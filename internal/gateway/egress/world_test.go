@@ -425,8 +425,8 @@ func reached(c net.Conn, name string) (string, error) {
 	return t.ConnectionState().PeerCertificates[0].Subject.CommonName, nil
 }
 
-// over reports whether the gateway ended a connection.
-func over(c net.Conn) bool {
+// closedByGateway reports whether the gateway ended a connection.
+func closedByGateway(c net.Conn) bool {
 	_, err := io.ReadAll(c)
 	return err == nil || !errors.Is(err, context.DeadlineExceeded) && !timedOut(err)
 }

@@ -341,7 +341,7 @@ func TestRevokedAndMissing(t *testing.T) {
 		t.Errorf("detached: %d, %v", n, r.Header)
 	}
 	for name, bad := range map[string]string{"line break": "a\r\nX: y-0123456789", "empty": "", "huge": strings.Repeat("x", sandbox.MaxSecretBytes+1)} {
-		err := w.x.Set(&engine.Network{Bindings: []engine.Binding{secret()}}, tell(map[string]string{placeholder: bad}))
+		err := w.x.Set(&engine.Network{Bindings: []engine.Binding{secret()}}, valuesOf(map[string]string{placeholder: bad}))
 		if err == nil || strings.Contains(err.Error(), "X: y") {
 			t.Errorf("%s: %v", name, err)
 		}

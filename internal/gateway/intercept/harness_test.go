@@ -70,8 +70,8 @@ func secret() engine.Binding {
 	}
 }
 
-// tell returns the values for bindings.
-func tell(values map[string]string) engine.Values {
+// valuesOf returns the values for bindings.
+func valuesOf(values map[string]string) engine.Values {
 	return func(yield func(string, []byte) error) error {
 		for p, v := range values {
 			buf := []byte(v)
@@ -122,7 +122,7 @@ func (w *harness) set(b engine.Binding, v string) {
 
 func (w *harness) setAction(b engine.Binding, v string, action sandbox.PlaceholderAction) {
 	w.t.Helper()
-	if err := w.x.Set(&engine.Network{Bindings: []engine.Binding{b}, Policy: sandbox.NetworkPolicy{Placeholders: action}}, tell(map[string]string{b.Placeholder: v})); err != nil {
+	if err := w.x.Set(&engine.Network{Bindings: []engine.Binding{b}, Policy: sandbox.NetworkPolicy{Placeholders: action}}, valuesOf(map[string]string{b.Placeholder: v})); err != nil {
 		w.t.Fatal(err)
 	}
 }

@@ -13,7 +13,7 @@ import (
 // headersOf makes the policy set headers, with a secret whose placeholder no program has.
 func (w *harness) headersOf(b engine.Binding, rules ...sandbox.HeaderRule) {
 	w.t.Helper()
-	if err := w.x.Set(&engine.Network{Bindings: []engine.Binding{b}, Headers: rules}, tell(map[string]string{b.Placeholder: value})); err != nil {
+	if err := w.x.Set(&engine.Network{Bindings: []engine.Binding{b}, Headers: rules}, valuesOf(map[string]string{b.Placeholder: value})); err != nil {
 		w.t.Fatal(err)
 	}
 }

@@ -128,8 +128,8 @@ func (bs *bindings) of(host string) []*binding {
 	return list
 }
 
-// concern reports whether requests to a host may be changed.
-func (bs *bindings) concern(host string) bool {
+// changeRequestsTo reports whether requests to a host may be changed.
+func (bs *bindings) changeRequestsTo(host string) bool {
 	return len(bs.of(host)) > 0 || egress.HeadersFor(bs.headers, host) != nil
 }
 

@@ -216,7 +216,7 @@ func TestTwoSecretsInOneRequest(t *testing.T) {
 	w.host(&g, apiHost)
 	other := secret()
 	other.Placeholder, other.Secret = "cove_0123456789012345678901234567890123456789012", "second"
-	err := w.x.Set(&engine.Network{Bindings: []engine.Binding{secret(), other}}, tell(map[string]string{placeholder: value, other.Placeholder: "second-value"}))
+	err := w.x.Set(&engine.Network{Bindings: []engine.Binding{secret(), other}}, valuesOf(map[string]string{placeholder: value, other.Placeholder: "second-value"}))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -33,7 +33,7 @@ func (s *session) serveTLS() error {
 	}
 	replayed := &replayConn{Conn: s.conn, first: raw}
 	if !hello.mayBeHTTP() {
-		if s.x.bindings.Load().concern(s.host) {
+		if s.x.bindings.Load().changeRequestsTo(s.host) {
 			return fmt.Errorf("the client offers no HTTP in TLS (%q), and a secret or headers are for %s", hello.alpn, s.host)
 		}
 		return s.passThrough(replayed)
