@@ -140,7 +140,7 @@ func (c *cell) trustGateway(ctx context.Context, n *engine.Network) error {
 		return nil
 	}
 	if _, err := c.configure(ctx, updateTimeout, &agentv1.ConfigureRequest{Authority: authority}); err != nil {
-		return fmt.Errorf("have the sandbox trust its gateway: %w", err)
+		return fmt.Errorf("make the sandbox trust its gateway: %w", err)
 	}
 	c.trusted.Store(true)
 	return nil

@@ -186,7 +186,7 @@ func (c *Client) Checkpoint(ctx context.Context, req CheckpointRequest) (paused 
 // before; see [SendValues]. The values of removed bindings are wiped.
 func (c *Client) SetNetwork(ctx context.Context, n *engine.Network) error {
 	if c.protocol < 3 && len(n.Headers) > 0 {
-		return sandbox.Errorf(sandbox.CodeUnsupported, "the sandbox runs in an older version of cove, which sets no headers; restart it from its files only (files_only), or leave headers out")
+		return sandbox.Errorf(sandbox.CodeUnsupported, "the sandbox runs in an older version of cove, which cannot set headers; restart it from its files only (files_only), or leave headers out")
 	}
 	if c.protocol >= 2 {
 		_, err := call[empty](ctx, c, "SetNetwork", n)

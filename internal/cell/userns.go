@@ -52,7 +52,7 @@ func newUserNS(ids UserIDs) (_ *userNS, err error) {
 	}()
 	// gVisor executes this program again as a user that owns nothing.
 	if info, err := os.Stat("/proc/self/exe"); err != nil || info.Mode().Perm()&0o001 == 0 {
-		return nil, errors.Join(err, errors.New("other users may not execute the cove binary (chmod o+rx makes them)"))
+		return nil, errors.Join(err, errors.New("other users may not execute the cove binary (run chmod o+rx on it to allow them)"))
 	}
 	u := &userNS{}
 	if err := u.takeSlot(ids); err != nil {

@@ -166,7 +166,7 @@ func (v *values) take(conn net.Conn) error {
 		clear(came[placeholder])
 		came[placeholder] = value
 		if len(came) > maxValues {
-			return errors.New("too many of them")
+			return errors.New("too many values")
 		}
 	}
 	issuer, err := intercept.ParseIssuer(came[issuerFrame])

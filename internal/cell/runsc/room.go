@@ -33,10 +33,10 @@ func (e *RoomError) Unwrap() error { return unix.ENOSPC }
 func (s *Sandbox) RoomToSave(dir string, memory int64) error {
 	var files, target unix.Stat_t
 	if err := unix.Fstat(int(s.filestore.Fd()), &files); err != nil {
-		return fmt.Errorf("look at the written files: %w", err)
+		return fmt.Errorf("stat the file of writes: %w", err)
 	}
 	if err := unix.Stat(dir, &target); err != nil {
-		return fmt.Errorf("look at the checkpoint's directory: %w", err)
+		return fmt.Errorf("stat the checkpoint's directory: %w", err)
 	}
 	need := int64(ScanBytes)
 	if files.Dev == target.Dev {
@@ -69,7 +69,7 @@ func (s *Sandbox) reservation(dir string) (*reservation, error) {
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(int(s.filestore.Fd()), &st); err != nil {
-		return nil, fmt.Errorf("look at the file of writes: %w", err)
+		return nil, fmt.Errorf("stat the file of writes: %w", err)
 	}
 	r := &reservation{dev: st.Dev, ino: st.Ino}
 	for _, next := range ranges {
@@ -104,7 +104,7 @@ func (r *reservation) make(fd int, st *unix.Stat_t) error {
 func (s *Sandbox) room(need int64) error {
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(int(s.filestore.Fd()), &st); err != nil {
-		return fmt.Errorf("look for disk space: %w", err)
+		return fmt.Errorf("check disk space: %w", err)
 	}
 	if st.Type != unix.TMPFS_MAGIC || st.Blocks == 0 { // a tmpfs without blocks is unlimited
 		return nil

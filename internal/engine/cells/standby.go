@@ -126,7 +126,7 @@ func (e *Engine) blankSpec(root engine.Root, r sandbox.Resources) standbySpec {
 }
 
 // errSpareLost means that the spare process has ended.
-var errSpareLost = errors.New("the process that waited has ended")
+var errSpareLost = errors.New("the spare process has ended")
 
 // startStandby starts a standby. It returns before the standby is prepared.
 func (e *Engine) startStandby(spec standbySpec) (*standby, error) {
