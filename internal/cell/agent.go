@@ -16,7 +16,7 @@ import (
 	"github.com/cove-sh/cove/internal/guest/wire/agentv1/agentv1connect"
 )
 
-// AgentPort is the port inside on which the agent listens.
+// AgentPort is the port on which the agent listens inside the sandbox.
 const AgentPort = 7007
 
 const (
@@ -26,10 +26,10 @@ const (
 	updateTimeout = 10 * time.Second
 )
 
-// errSilent says that the agent did not answer within [agentTimeout].
+// errSilent means that the agent did not answer within [agentTimeout].
 var errSilent = errors.New("the agent does not answer")
 
-// refusal is the reason why the agent, or the cell, refuses a request.
+// refusal is the reason why the agent or the cell refuses a request.
 type refusal string
 
 func (r refusal) Error() string { return string(r) }
@@ -44,9 +44,9 @@ func (c *cell) newAgentClient() agentClient {
 	tr := &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			if c.configured.Load() {
-				return c.dialAgent(ctx) // it listened before, or code in the sandbox has ended it
+				return c.dialAgent(ctx) // the agent has listened before, or code in the sandbox has ended it
 			}
-			return c.dialAgentPatiently(ctx)
+			return c.dialAgentRetrying(ctx)
 		},
 		DisableCompression:     true,
 		MaxResponseHeaderBytes: 64 << 10,
@@ -54,9 +54,9 @@ func (c *cell) newAgentClient() agentClient {
 	return agentClient{agentv1connect.NewAgentClient(&http.Client{Transport: tr}, "http://agent", connect.WithReadMaxBytes(1<<20)), tr}
 }
 
-// awaitAgent waits until the agent answers. [cell.configure] reuses the connection.
+// awaitAgent waits until the agent answers. [cell.configure] reuses its connection.
 func (c *cell) awaitAgent(ctx context.Context) error {
-	ctx, cancel := c.whileItRuns(ctx, agentTimeout)
+	ctx, cancel := c.untilEnded(ctx, agentTimeout)
 	defer cancel()
 	if _, err := c.agent.Health(ctx, connect.NewRequest(&agentv1.HealthRequest{})); err != nil {
 		return c.agentError(err)
@@ -64,9 +64,9 @@ func (c *cell) awaitAgent(ctx context.Context) error {
 	return nil
 }
 
-// configure sends settings to the agent, even if the agent does not listen yet.
+// configure sends settings to the agent. It retries while the agent does not listen yet.
 func (c *cell) configure(ctx context.Context, limit time.Duration, req *agentv1.ConfigureRequest) (*agentv1.ConfigureResponse, error) {
-	ctx, cancel := c.whileItRuns(ctx, limit)
+	ctx, cancel := c.untilEnded(ctx, limit)
 	defer cancel()
 	// A checkpoint must not contain the connection.
 	defer c.agent.transport.CloseIdleConnections()
@@ -103,7 +103,7 @@ func (c *cell) configureAgent(ctx context.Context) error {
 		MemoryLimit: &memory, MaxPids: &s.Resources.MaxPIDs,
 		Fresh: s.Fresh,
 	}
-	if s.Fresh { // after that the sandbox may change it
+	if s.Fresh { // later, the sandbox may have changed it
 		req.Nameserver = new(netstack.GatewayAddr.String())
 	}
 	if f := s.Fork; f != nil {
@@ -124,8 +124,8 @@ func (c *cell) configureAgent(ctx context.Context) error {
 	return nil
 }
 
-// authority returns the certificate that the sandbox must trust: that of the gateway's
-// authority, if the sandbox has secrets or headers.
+// authority returns the certificate that the sandbox must trust: the gateway's
+// certificate authority, if the sandbox has secrets or header rules.
 func (c *cell) authority(n *engine.Network) *string {
 	if n == nil || !n.Intercepts() || c.spec.Gateway.Authority == "" {
 		return nil
@@ -133,14 +133,14 @@ func (c *cell) authority(n *engine.Network) *string {
 	return &c.spec.Gateway.Authority
 }
 
-// introduce makes the sandbox trust the gateway, if it must and does not yet.
-func (c *cell) introduce(ctx context.Context, n *engine.Network) error {
+// trustGateway makes the sandbox trust the gateway, if it must and does not yet.
+func (c *cell) trustGateway(ctx context.Context, n *engine.Network) error {
 	authority := c.authority(n)
 	if authority == nil || c.trusted.Load() {
 		return nil
 	}
 	if _, err := c.configure(ctx, updateTimeout, &agentv1.ConfigureRequest{Authority: authority}); err != nil {
-		return fmt.Errorf("have the sandbox trust its gateway: %w", err)
+		return fmt.Errorf("make the sandbox trust its gateway: %w", err)
 	}
 	c.trusted.Store(true)
 	return nil
@@ -154,8 +154,8 @@ func (c *cell) dialAgent(ctx context.Context) (net.Conn, error) {
 	return &agentConn{Conn: conn, c: c}, nil
 }
 
-// dialAgentPatiently dials an agent that may not listen yet.
-func (c *cell) dialAgentPatiently(ctx context.Context) (net.Conn, error) {
+// dialAgentRetrying dials the agent, and retries while it does not listen yet.
+func (c *cell) dialAgentRetrying(ctx context.Context) (net.Conn, error) {
 	for {
 		attempt, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
 		conn, err := c.dialAgent(attempt)
@@ -171,7 +171,7 @@ func (c *cell) dialAgentPatiently(ctx context.Context) (net.Conn, error) {
 	}
 }
 
-// agentConn counts the bytes exchanged with the agent, which are not the sandbox's
+// agentConn counts the bytes exchanged with the agent. They are not part of the sandbox's
 // traffic.
 type agentConn struct {
 	net.Conn
@@ -193,8 +193,8 @@ func (a *agentConn) Write(p []byte) (int, error) {
 // CloseWrite closes the sending direction.
 func (a *agentConn) CloseWrite() error { return closeWrite(a.Conn) }
 
-// whileItRuns returns a context that also ends when gVisor does.
-func (c *cell) whileItRuns(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+// untilEnded returns a context that also ends when gVisor ends.
+func (c *cell) untilEnded(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	go func() {
 		select {

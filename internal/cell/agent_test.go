@@ -10,7 +10,8 @@ import (
 	"connectrpc.com/connect"
 )
 
-// Who waits for a sandbox is told whether it ended, refuses, or is only slow.
+// TestStartError checks that a start says whether the sandbox ended, refuses, or is only
+// slow.
 func TestStartError(t *testing.T) {
 	late := connect.NewError(connect.CodeDeadlineExceeded, context.DeadlineExceeded)
 	for name, test := range map[string]struct {

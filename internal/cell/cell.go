@@ -1,13 +1,15 @@
 // Package cell is the supervisor of one sandbox: a process that starts gVisor, carries
-// all of the sandbox's network traffic, relays to the agent inside, and cleans up.
+// all of the sandbox's network traffic, relays to the agent in the sandbox, and cleans
+// up.
 //
 // A cell is started in new mount, process-id, IPC and host name namespaces (and, for an
-// ordinary user, a user namespace) in which it is process 1: however it ends, the
-// kernel ends all of the sandbox's processes, mounts and links with it. A cell does not
-// need the daemon, which may be restarted.
+// ordinary user, a user namespace), and is process 1 there. However it ends, the kernel
+// ends all of the sandbox's processes, mounts and links with it. A cell does not need the
+// daemon, which may restart at any time.
 //
-// The cell is in the host's network namespace: the sandbox reaches the network through
-// the cell only. gVisor's processes are in network namespaces that the cell makes.
+// The cell is in the host's network namespace. gVisor's processes are in network
+// namespaces that the cell makes, so the sandbox reaches the network only through the
+// cell.
 package cell
 
 import (
@@ -29,7 +31,7 @@ import (
 	"github.com/cove-sh/cove/internal/cell/runsc"
 )
 
-// lockTimeout is how long the cell waits for a process that tests its lock.
+// lockTimeout is how long the cell waits for another process to finish testing its lock.
 const lockTimeout = 2 * time.Second
 
 const maxFiles = 65536
@@ -51,22 +53,23 @@ type cell struct {
 	// gate receives the values of secrets.
 	gate    *gateway
 	secrets net.Listener
-	// cpus are the processors that the cell may use at its start.
+	// cpus are the processors that the cell may use when it starts.
 	cpus []int
 	// fromAgent and toAgent count the bytes exchanged with the agent.
 	fromAgent, toAgent atomic.Uint64
-	// unloaded is how much memory a restored sandbox has not loaded yet, in bytes.
+	// unloaded is how much memory of a restored sandbox is not loaded yet, in bytes.
 	unloaded atomic.Int64
-	// trusted says that the sandbox has been told to trust its gateway.
+	// trusted reports whether the sandbox has been told to trust its gateway.
 	trusted atomic.Bool
-	// configured says that the agent has answered, so it listens.
+	// configured reports whether the agent has answered and therefore listens.
 	configured atomic.Bool
-	// running says that the sandbox was restored when the standby was prepared.
+	// running reports whether the sandbox was already restored when the standby was
+	// prepared.
 	running bool
-	// taken is set by whoever decides the standby's fate: the call that starts it, or
-	// the loss of the engine's connection.
+	// taken is set by whichever comes first: the call that starts the standby, or the loss
+	// of the engine's connection, which ends it.
 	taken atomic.Bool
-	// begun receives nil when the sandbox runs, or the error if it does not; its
+	// begun receives nil when the sandbox runs, or the error if it cannot be started. Its
 	// capacity is one.
 	begun  chan error
 	unlock func()
@@ -75,22 +78,21 @@ type cell struct {
 	sockets []net.Listener
 	wg      sync.WaitGroup
 
-	// saving is a semaphore of one, held while the sandbox is stopped to read its
-	// state.
+	// saving is a semaphore of one, held while the sandbox is stopped to read its state.
 	saving chan struct{}
-	// writing is a semaphore of one, held until all of a checkpoint is written. It is
-	// taken before saving.
+	// writing is a semaphore of one, held until a checkpoint is completely written. It is
+	// acquired before saving.
 	writing chan struct{}
-	// needed says that others continue from the checkpoint that is being written.
+	// needed reports whether others continue from the checkpoint that is being written.
 	needed atomic.Bool
 	// memoryLimit is how many bytes the programs of the sandbox may use, or 0.
 	memoryLimit atomic.Int64
 
 	mu     sync.Mutex
-	status Status // guarded by mu; its slice is never changed in place
+	status Status // guarded by mu; its slice is never modified in place
 	// changed is closed and replaced when status changes. Guarded by mu.
 	changed chan struct{}
-	// watching is how many callers watch the status and have not received the last one.
+	// watching is how many callers watch the status and have not received the latest one.
 	// Guarded by mu.
 	watching int
 
@@ -119,10 +121,10 @@ func newCell(ctx context.Context) *cell {
 	return c
 }
 
-// Main is the cell's process. It prepares what is the same for every sandbox, then
-// serves the control protocol on file descriptor 3, and returns the exit code when the
-// sandbox has ended and is cleaned up. Cells are started ahead of need: a cell that is
-// no sandbox yet ends with that connection.
+// Main runs the cell's process. It prepares what is the same for every sandbox, then
+// serves the control protocol on file descriptor 3. It returns the exit code when the
+// sandbox has ended and is cleaned up. Cells are started before they are needed: a cell
+// that is not a sandbox yet ends when that connection ends.
 func Main(ctx context.Context) int {
 	f := os.NewFile(3, "engine")
 	engine, err := net.FileConn(f)
@@ -131,7 +133,7 @@ func Main(ctx context.Context) int {
 		return 2
 	}
 	f.Close()
-	// A core file of gVisor would contain the sandbox's memory and fill the disk.
+	// A core file of gVisor would contain the sandbox's memory and could fill the disk.
 	_ = unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{})
 	// This process will hold the values of secrets; no other process may read its
 	// memory.
@@ -177,8 +179,8 @@ func (c *cell) setUpProcess() error {
 	return err
 }
 
-// supervise waits until the sandbox runs and then until it ends, takes it down, and
-// returns the exit code. Lost is closed when the connection to the engine ends.
+// supervise waits until the sandbox runs and then until it ends, tears it down, and
+// returns the exit code. lost is closed when the connection to the engine ends.
 func (c *cell) supervise(lost <-chan struct{}) int {
 	var err error
 	select {
@@ -204,7 +206,7 @@ func (c *cell) supervise(lost <-chan struct{}) int {
 	return 0
 }
 
-// begin turns a standby into the sandbox of the specification, and serves it.
+// begin turns the standby into the sandbox of the specification and serves it.
 func (c *cell) begin(send func(*Status) error) (err error) {
 	if c.unlock, err = c.lock(); err != nil {
 		return err
@@ -222,13 +224,13 @@ func (c *cell) begin(send func(*Status) error) (err error) {
 	return nil
 }
 
-// lock takes the lock that shows that this cell lives.
+// lock acquires the lock that shows that this cell is alive.
 func (c *cell) lock() (func(), error) {
 	f, err := os.OpenFile(filepath.Join(c.spec.Dir, LockFile), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	// Whoever tests whether the cell lives also holds the lock, for a moment.
+	// A process that tests whether the cell is alive also holds the lock for a moment.
 	for end := time.Now().Add(lockTimeout); ; time.Sleep(time.Millisecond) {
 		late := time.Now().After(end)
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
@@ -243,8 +245,8 @@ func (c *cell) lock() (func(), error) {
 }
 
 // captureOutput sets this process's standard streams, which the sandbox's first process
-// inherits: an empty input, and a pipe into the cell's log. A pipe, since gVisor would
-// write to a regular file at its own offset. The result restores the output.
+// inherits: an empty input, and a pipe into the cell's log. It uses a pipe because gVisor
+// would write to a regular file at an offset of its own. Call end to restore the output.
 func (c *cell) captureOutput() (end func(), err error) {
 	null, err := os.Open(os.DevNull)
 	if err != nil {
@@ -267,12 +269,12 @@ func (c *cell) captureOutput() (end func(), err error) {
 	}, nil
 }
 
-// watchForEnd waits until gVisor has ended and records why.
+// watchForEnd waits until gVisor has ended, and records why.
 func (c *cell) watchForEnd() {
 	ws, err := c.sb.Wait()
 	switch {
 	case errors.Is(c.sb.Damage(), runsc.ErrUnwritten):
-		c.log.Error("the parent has not written the checkpoint", "error", c.sb.Damage())
+		c.log.Error("the parent did not write the checkpoint", "error", c.sb.Damage())
 		c.why = c.sb.Damage().Error()
 	case c.sb.Damage() != nil:
 		c.log.Error("the checkpoint is damaged", "error", c.sb.Damage())
@@ -280,7 +282,7 @@ func (c *cell) watchForEnd() {
 	case err != nil:
 		c.why = "gVisor ended unexpectedly"
 	case ws.Signaled():
-		// gVisor reports its own death like this too.
+		// gVisor's own death is reported like this too.
 		c.why = fmt.Sprintf("gVisor, or the sandbox's first process, was ended by signal %d", ws.Signal())
 	default:
 		c.why = fmt.Sprintf("the sandbox's first process ended with exit code %d", ws.ExitStatus())
@@ -288,8 +290,8 @@ func (c *cell) watchForEnd() {
 	close(c.ended)
 }
 
-// watchGofer ends gVisor when its gofer has ended: a restored gVisor does not notice,
-// and would wait for files forever.
+// watchGofer ends gVisor when its gofer has ended. A restored gVisor does not notice
+// that, and would wait for files forever.
 func (c *cell) watchGofer() {
 	sentry, gofer := c.sb.PIDs()
 	fd, err := unix.PidfdOpen(gofer, 0)
@@ -315,7 +317,7 @@ func (c *cell) watchGofer() {
 	}
 }
 
-// waitForEnd waits until the sandbox is told to end, or ends.
+// waitForEnd waits until the sandbox is told to end, or ends by itself.
 func (c *cell) waitForEnd() (Phase, string) {
 	select {
 	case reason := <-c.stop:
@@ -327,8 +329,8 @@ func (c *cell) waitForEnd() (Phase, string) {
 	}
 }
 
-// destroy ends gVisor and the outgoing connections. The rest ends with the cell's
-// process and namespaces: nobody needs to wait while gVisor frees its memory and the
+// destroy ends gVisor and the outgoing connections. Everything else ends with the cell's
+// process and namespaces. Callers need not wait while gVisor frees its memory and the
 // kernel closes the link, which takes most of the time.
 func (c *cell) destroy() {
 	if c.sb != nil {
@@ -345,8 +347,8 @@ func (c *cell) destroy() {
 	}
 }
 
-// preferInOOM makes the kernel kill gVisor before the cell when memory runs out, so
-// that the cell can report what happened.
+// preferInOOM makes the kernel kill gVisor before the cell when memory runs out, so that
+// the cell can report what happened.
 func (c *cell) preferInOOM() {
 	sentry, gofer := c.sb.PIDs()
 	for _, pid := range []int{sentry, gofer} {

@@ -11,11 +11,11 @@ import (
 	"github.com/cove-sh/cove/internal/cell/runsc"
 )
 
-// errEnding says that there is no state to read any more.
+// errEnding means that the sandbox is ending and has no state left to read.
 var errEnding = connect.NewError(connect.CodeFailedPrecondition, errors.New("the sandbox is ending"))
 
 func (c *cell) checkpoint(ctx context.Context, req *CheckpointRequest, send func(*checkpointWritten) error) error {
-	written, err := c.alone(ctx, c.writing)
+	written, err := c.acquire(ctx, c.writing)
 	if err != nil {
 		return err
 	}
@@ -27,11 +27,11 @@ func (c *cell) checkpoint(ctx context.Context, req *CheckpointRequest, send func
 	if left == nil {
 		return send(&checkpointWritten{StoppedNanos: int64(stopped)})
 	}
-	tell := func() { _ = send(&checkpointWritten{StoppedNanos: int64(stopped), More: true}) }
+	notify := func() { _ = send(&checkpointWritten{StoppedNanos: int64(stopped), More: true}) }
 	if req.Early {
-		err = c.writeForOthers(req.Dir, left, tell)
+		err = c.writeForOthers(req.Dir, left, notify)
 	} else {
-		tell()
+		notify()
 		err = c.writeWhileWanted(ctx, left)
 	}
 	if err != nil {
@@ -41,8 +41,8 @@ func (c *cell) checkpoint(ctx context.Context, req *CheckpointRequest, send func
 	return send(&checkpointWritten{StoppedNanos: int64(stopped)})
 }
 
-// stopAndSave saves the state of the sandbox while it is stopped, but for the memory that it
-// returns, if any. With req.Hold it returns when the caller has gone.
+// stopAndSave stops the sandbox and saves its state, except for the memory described by
+// the result, if any. With req.Hold it returns when the caller has gone.
 func (c *cell) stopAndSave(ctx context.Context, req *CheckpointRequest, send func(*checkpointWritten) error) (stopped time.Duration, left *runsc.Deferred, err error) {
 	release, err := c.exclusively(ctx)
 	if err != nil {
@@ -92,7 +92,7 @@ func (c *cell) prepare(ctx context.Context, req *CheckpointRequest) error {
 	return errors.Join(c.sb.Settle(req.Dir), c.sb.PrepareCheckpoint())
 }
 
-// roomToSave refuses a checkpoint that would fill the disk under gVisor.
+// roomToSave refuses a checkpoint that would fill the disk that gVisor uses.
 func (c *cell) roomToSave(dir string) error {
 	st, err := c.memoryStats()
 	if err != nil {
@@ -105,14 +105,14 @@ func (c *cell) roomToSave(dir string) error {
 	return err
 }
 
-// save writes the files of a checkpoint, but for the memory that it returns, if any. The
-// sandbox is paused, so that files and memory are of one instant.
+// save writes the files of a checkpoint, except for the memory described by the result,
+// if any. The sandbox is paused, so files and memory are from the same instant.
 func (c *cell) save(req *CheckpointRequest) (*runsc.Deferred, error) {
 	if req.FilesOnly {
 		return nil, c.sb.SaveFiles(req.Dir)
 	}
 	began := time.Now()
-	// The tree comes first, since gVisor collects garbage after a checkpoint.
+	// Save the tree first: gVisor collects garbage after a checkpoint.
 	if err := c.sb.SaveTree(req.Dir); err != nil {
 		return nil, err
 	}
@@ -126,12 +126,13 @@ func (c *cell) save(req *CheckpointRequest) (*runsc.Deferred, error) {
 	return left, err
 }
 
-// exclusively waits until nobody else reads the sandbox's state. The caller calls the
-// result when it is done.
-func (c *cell) exclusively(ctx context.Context) (func(), error) { return c.alone(ctx, c.saving) }
+// exclusively waits until nothing else reads the sandbox's state. The caller calls the
+// returned function when done.
+func (c *cell) exclusively(ctx context.Context) (func(), error) { return c.acquire(ctx, c.saving) }
 
-// alone takes a semaphore of one. The caller calls the result when it is done.
-func (c *cell) alone(ctx context.Context, semaphore chan struct{}) (func(), error) {
+// acquire acquires a semaphore of one. The caller calls the returned function to release
+// it.
+func (c *cell) acquire(ctx context.Context, semaphore chan struct{}) (func(), error) {
 	select {
 	case semaphore <- struct{}{}:
 	case <-ctx.Done():
@@ -160,7 +161,7 @@ func (c *cell) resume() error {
 }
 
 // serveChanges writes the files that the sandbox has changed to a connection. The sandbox
-// is paused meanwhile, so that the stream is of one instant.
+// is paused meanwhile, so the stream shows one instant.
 func (c *cell) serveChanges(conn net.Conn) {
 	if err := c.writeChanges(conn); err != nil {
 		c.log.Warn("write changes", "error", err)

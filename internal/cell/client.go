@@ -16,8 +16,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Client calls a cell. An error of the cell is a [connect.Error] for which
-// [connect.IsWireError] is true; other errors are those of the connection.
+// Client calls a cell. Errors that the cell returns are a [connect.Error] for which
+// [connect.IsWireError] is true; other errors come from the connection.
 type Client struct {
 	// Dir is the current path of the cell's directory.
 	Dir string
@@ -28,7 +28,7 @@ type Client struct {
 	legacy    *legacyStart // only for a new cell of a protocol below 2
 }
 
-// NewClient returns a client of a cell whose program has the given [Protocol]. Inherited
+// NewClient returns a client for a cell whose program has the given [Protocol]. inherited
 // is the connection with which the cell was started, or nil.
 func NewClient(dir string, protocol int, inherited net.Conn) *Client {
 	c := &Client{Dir: dir, protocol: protocol, inherited: make(chan net.Conn, 1)}
@@ -61,7 +61,7 @@ func method[Req, Res any](c *Client, name string) *connect.Client[Req, Res] {
 		connect.WithCodec(jsonCodec{}), connect.WithReadMaxBytes(maxAnswer), connect.WithAcceptCompression("gzip", nil, nil))
 }
 
-// call calls a method with one answer.
+// call calls a method that has a single answer.
 func call[Res, Req any](ctx context.Context, c *Client, name string, req *Req) (*Res, error) {
 	res, err := method[Req, Res](c, name).CallUnary(ctx, connect.NewRequest(req))
 	if err != nil {
@@ -70,7 +70,7 @@ func call[Res, Req any](ctx context.Context, c *Client, name string, req *Req) (
 	return res.Msg, nil
 }
 
-// Prepare makes the cell a standby, and returns when it is one.
+// Prepare makes the cell a standby, and returns when it is ready.
 func (c *Client) Prepare(ctx context.Context, s *Standby) error {
 	if c.legacy != nil {
 		return c.legacy.prepare(ctx, s)
@@ -92,9 +92,9 @@ func (s Statuses) Next() (Status, error) {
 	return *s.stream.Msg(), nil
 }
 
-// Start turns a standby into a sandbox. The first status says that the sandbox runs and
-// its agent has answered. With [Spec.AwaitValues], deliver is called when the cell expects
-// values; see [SendValues].
+// Start turns a standby into a sandbox. The returned status says that the sandbox runs
+// and its agent has answered. With [Spec.AwaitValues], Start calls deliver when the cell
+// expects the values of secrets; see [SendValues].
 func (c *Client) Start(ctx context.Context, s *Spec, deliver func() error) (Statuses, Status, error) {
 	if c.legacy != nil {
 		if err := c.legacy.start(ctx, s, deliver); err != nil {
@@ -127,8 +127,8 @@ func statuses[Req any](ctx context.Context, c *Client, name string, req *Req) (a
 }
 
 // Stop ends the sandbox and then the cell. It returns when the sandbox's processes are
-// gone. Writing says that the cell ends later, when it has written a checkpoint from which
-// others continue; see [CheckpointRequest.Early].
+// gone. If writing is true, the cell ends later, after it has written a checkpoint from
+// which others continue; see [CheckpointRequest.Early].
 func (c *Client) Stop(ctx context.Context, reason string) (writing bool, err error) {
 	res, err := call[stopped](ctx, c, "Stop", &stopRequest{reason})
 	if err != nil {
@@ -142,8 +142,8 @@ func (c *Client) Stats(ctx context.Context) (*engine.Stats, error) {
 	return call[engine.Stats](ctx, c, "Stats", &empty{})
 }
 
-// Update changes limits of the running sandbox. It describes those that this machine
-// cannot enforce.
+// Update changes limits of the running sandbox. It returns descriptions of those that
+// this machine cannot enforce.
 func (c *Client) Update(ctx context.Context, l Limits) ([]string, error) {
 	res, err := call[unenforced](ctx, c, "Update", &l)
 	if err != nil {
@@ -154,8 +154,9 @@ func (c *Client) Update(ctx context.Context, l Limits) ([]string, error) {
 
 // Checkpoint writes a checkpoint and returns how long the sandbox was paused. With
 // [CheckpointRequest.Hold] the sandbox stays paused until ctx ends. With
-// [CheckpointRequest.GoOn], memory may be missing when Checkpoint returns: the checkpoint is
-// complete when rest has returned nil. Rest must be called; it ends with ctx.
+// [CheckpointRequest.GoOn], memory may still be missing when Checkpoint returns: the
+// checkpoint is complete once rest has returned nil. The caller must call rest, which
+// ends when ctx does.
 func (c *Client) Checkpoint(ctx context.Context, req CheckpointRequest) (paused time.Duration, rest func() error, err error) {
 	stream, err := method[CheckpointRequest, checkpointWritten](c, "Checkpoint").CallServerStream(ctx, connect.NewRequest(&req))
 	if err != nil {
@@ -179,13 +180,13 @@ func (c *Client) Checkpoint(ctx context.Context, req CheckpointRequest) (paused 
 	}, nil
 }
 
-// SetNetwork replaces the gateway's configuration. When it returns, existing connections
-// have been judged again. A cell that cannot set headers refuses them with an unsupported
-// error. The values of new bindings must have been delivered before, see
-// [SendValues]; those of removed bindings are wiped.
+// SetNetwork replaces the gateway's configuration. Before it returns, existing
+// connections are judged again. For a cell that cannot set headers, it refuses header
+// rules with an unsupported error. The values of new bindings must have been delivered
+// before; see [SendValues]. The values of removed bindings are wiped.
 func (c *Client) SetNetwork(ctx context.Context, n *engine.Network) error {
 	if c.protocol < 3 && len(n.Headers) > 0 {
-		return sandbox.Errorf(sandbox.CodeUnsupported, "the sandbox runs in an older version of cove, which sets no headers; restart it from its files only (files_only), or leave headers out")
+		return sandbox.Errorf(sandbox.CodeUnsupported, "the sandbox runs in an older version of cove, which cannot set headers; restart it from its files only (files_only), or leave headers out")
 	}
 	if c.protocol >= 2 {
 		_, err := call[empty](ctx, c, "SetNetwork", n)
@@ -198,7 +199,7 @@ func (c *Client) SetNetwork(ctx context.Context, n *engine.Network) error {
 	return err
 }
 
-// AnswerQuestion answers an open question of the gateway for the connections that wait for
+// AnswerQuestion answers an open question of the gateway for the connections that wait on
 // it. It returns [engine.ErrNoQuestion] if the question is not open.
 func (c *Client) AnswerQuestion(ctx context.Context, id string, allow bool) error {
 	_, err := call[empty](ctx, c, "Answer", &answerRequest{id, allow})
@@ -208,9 +209,9 @@ func (c *Client) AnswerQuestion(ctx context.Context, id string, allow bool) erro
 	return err
 }
 
-// Deleted returns the size of deleted files that programs still have open in mounted
-// directories of the host, in bytes by the target of the mount. Nobody can measure them
-// from outside.
+// Deleted returns the size of deleted files that programs still hold open in mounted
+// directories of the host, in bytes by mount target. It cannot be measured from outside
+// the cell.
 func (c *Client) Deleted(ctx context.Context) (map[string]int64, error) {
 	res, err := call[deletedFiles](ctx, c, "Deleted", &empty{})
 	if err != nil {
@@ -225,8 +226,8 @@ func (c *Client) Deleted(ctx context.Context) (map[string]int64, error) {
 	return sum, nil
 }
 
-// Probe returns nil when gVisor's kernel has answered, whatever runs in the sandbox. It
-// fails while the sandbox is being saved.
+// Probe returns nil if gVisor's kernel answers, whatever runs in the sandbox. It fails
+// while the sandbox is being saved.
 func (c *Client) Probe(ctx context.Context) error {
 	_, err := call[empty](ctx, c, "Probe", &empty{})
 	return err

@@ -16,8 +16,8 @@ import (
 	"github.com/cove-sh/cove/internal/engine"
 )
 
-// A cell begins over the one connection that it inherits.
-func TestBeginsOverOneConnection(t *testing.T) {
+// TestStartOverInheritedConnection starts a cell over the single connection that it inherits.
+func TestStartOverInheritedConnection(t *testing.T) {
 	near, far := net.Pipe()
 	mux := http.NewServeMux()
 	handle(mux, "Prepare", func(_ context.Context, s *Standby) (*empty, error) {
@@ -40,7 +40,7 @@ func TestBeginsOverOneConnection(t *testing.T) {
 	go srv.Serve(l) //nolint:errcheck // it ends with the test
 	defer srv.Close()
 
-	c := NewClient(t.TempDir(), Protocol, near) // nothing listens in there
+	c := NewClient(t.TempDir(), Protocol, near) // nothing listens in that directory
 	defer c.Close()
 	if err := c.Prepare(t.Context(), &Standby{}); connect.CodeOf(err) != connect.CodeInvalidArgument || !connect.IsWireError(err) {
 		t.Errorf("a standby without an agent: %v", err)
@@ -60,8 +60,9 @@ func TestBeginsOverOneConnection(t *testing.T) {
 	}
 }
 
-// A cell that was taken over asks for values that its sandbox does not have.
-func TestValuesUnasked(t *testing.T) {
+// TestUnexpectedRequestForValues runs against a compromised cell, which asks for values that its
+// sandbox does not have.
+func TestUnexpectedRequestForValues(t *testing.T) {
 	near, far := net.Pipe()
 	mux := http.NewServeMux()
 	handleStream(mux, "Start", func(_ context.Context, _ *Spec, send func(*Status) error) error {
@@ -80,13 +81,13 @@ func TestValuesUnasked(t *testing.T) {
 	}
 }
 
-// A cell of an earlier version is started as it expects.
+// TestLegacyStart starts cells of earlier versions with the protocols that they expect.
 func TestLegacyStart(t *testing.T) {
 	standby := `{"shell":true}`
 	for name, test := range map[string]struct {
 		answers []string
 		await   bool
-		code    connect.Code // 0 if Start gets as far as to watch the cell
+		code    connect.Code // 0 if Start gets far enough to watch the cell
 	}{
 		"runs":      {answers: []string{standby, `{"unenforced":["x"]}`}},
 		"delivered": {answers: []string{standby, `{}`}, await: true},
@@ -174,7 +175,7 @@ func answering(t *testing.T, protocol int, answers map[string]string) *Client {
 	return c
 }
 
-// Cells of protocol 1 wrote their JSON from protobuf.
+// TestAnswersOfProtocol1 reads the JSON of cells of protocol 1, which protobuf wrote.
 func TestAnswersOfProtocol1(t *testing.T) {
 	c := answering(t, 1, map[string]string{
 		"Stats":      `{"cpuNanos":"12","memoryBytes":"34","netRxBytes":"56"}`,
@@ -199,7 +200,8 @@ func TestAnswersOfProtocol1(t *testing.T) {
 	}
 }
 
-// What a cell answers is bounded: it may have been taken over.
+// TestAnswersAreBounded checks that the answers of a cell, which may be compromised, are
+// bounded.
 func TestAnswersAreBounded(t *testing.T) {
 	c := answering(t, Protocol, map[string]string{"Stats": `{"x":"` + strings.Repeat("x", maxAnswer) + `"}`})
 	if _, err := c.Stats(t.Context()); connect.CodeOf(err) != connect.CodeResourceExhausted {

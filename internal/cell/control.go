@@ -20,7 +20,7 @@ import (
 	"github.com/cove-sh/cove/internal/guest/wire/agentv1"
 )
 
-// control is the handler of the control protocol; [Client] documents the methods.
+// control returns the handler of the control protocol; [Client] documents the methods.
 func (c *cell) control() http.Handler {
 	mux := http.NewServeMux()
 	handle(mux, "Prepare", c.prepareStandby)
@@ -67,8 +67,8 @@ func (l inherited) Close() error {
 	return nil
 }
 
-// endByPanic lets a panic end the cell, and with it the whole sandbox: net/http would
-// carry on with a broken one.
+// endByPanic makes a panic end the cell, and with it the whole sandbox. net/http would
+// recover and go on with a broken cell.
 func endByPanic() {
 	if p := recover(); p != nil {
 		fmt.Fprintf(os.Stderr, "panic: %v\n\n%s", p, debug.Stack())
@@ -97,7 +97,7 @@ func (c *cell) startSandbox(ctx context.Context, spec *Spec, send func(*Status) 
 	c.spec = *spec
 	c.log = c.log.With("sandbox", spec.ID)
 	c.unenforced(spec.Unenforced...)
-	// The engine that asks may go away; the next one finds the cell.
+	// The engine that asks may go away; the next engine finds the cell.
 	if err := c.begin(send); err != nil {
 		return c.fail(err)
 	}
@@ -105,8 +105,8 @@ func (c *cell) startSandbox(ctx context.Context, spec *Spec, send func(*Status) 
 	return c.watch(ctx, nil, send)
 }
 
-// fail takes down a sandbox that could not be made, and lets the cell end. It returns
-// the error for the caller.
+// fail tears down a sandbox that could not be started, and ends the cell. It returns the
+// error for the caller.
 func (c *cell) fail(err error) error {
 	c.log.Error("cell failed", "error", err)
 	c.destroy()
@@ -115,10 +115,10 @@ func (c *cell) fail(err error) error {
 	return told
 }
 
-// startError classifies why a sandbox could not be made: the request is impossible
+// startError classifies why a sandbox could not be started: the request is impossible
 // (InvalidArgument; the message is for the sandbox's owner), the checkpoint is damaged
-// (DataLoss), its memory was never written (Aborted), or the sandbox runs but its agent did not answer in time
-// (DeadlineExceeded).
+// (DataLoss), its memory was never written (Aborted), or the sandbox runs but its agent
+// did not answer in time (DeadlineExceeded).
 func (c *cell) startError(err error) error {
 	code := connect.CodeInternal
 	refused, isRefused := errors.AsType[refusal](err)
@@ -169,7 +169,7 @@ func (c *cell) watch(ctx context.Context, _ *empty, send func(*Status) error) er
 	}
 }
 
-// watched reports whether a watcher has not received the last status.
+// watched reports whether a watcher has not received the latest status.
 func (c *cell) watched() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -180,18 +180,19 @@ func (c *cell) setPhase(p Phase, reason string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.status.Phase, c.status.Reason = p, reason
-	c.tellLocked()
+	c.notifyLocked()
 }
 
-// tell sends watchers the status again, as when the gateway's questions have changed.
-func (c *cell) tell() {
+// notify sends the status to watchers again, for example when the gateway's questions have
+// changed.
+func (c *cell) notify() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.tellLocked()
+	c.notifyLocked()
 }
 
-// tellLocked requires c.mu.
-func (c *cell) tellLocked() {
+// notifyLocked is notify for callers that hold c.mu.
+func (c *cell) notifyLocked() {
 	close(c.changed)
 	c.changed = make(chan struct{})
 }
@@ -200,7 +201,7 @@ func (c *cell) tellLocked() {
 func (c *cell) unenforced(what ...string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.status.Unenforced = append(slices.Clip(c.status.Unenforced), what...) // a copy: others read the old one
+	c.status.Unenforced = append(slices.Clip(c.status.Unenforced), what...) // a copy, because others read the old slice
 }
 
 func (c *cell) stopSandbox(ctx context.Context, req *stopRequest) (*stopped, error) {
@@ -224,14 +225,14 @@ func (c *cell) stats(context.Context, *empty) (*engine.Stats, error) {
 	st.UnloadedBytes = c.unloaded.Load()
 	st.DiskBytes = c.sb.DiskBytes()
 	in, out := c.net.Traffic()
-	// Both counters grow while they are read.
+	// Both counters grow while they are being read.
 	st.NetRxBytes, st.NetTxBytes = max(0, int64(out)-int64(c.toAgent.Load())), max(0, int64(in)-int64(c.fromAgent.Load()))
 	return st, nil
 }
 
-// memoryStats returns what the processes use, with gVisor's file of memory counted once, as
-// a whole: what was loaded and not touched is in no process's map, and what is touched may be
-// in the map of several processes that share theirs.
+// memoryStats returns what the processes use. It counts gVisor's memory file once, as a
+// whole: memory that was loaded but not touched is mapped by no process, and touched
+// memory may be mapped by several processes.
 func (c *cell) memoryStats() (*engine.Stats, error) {
 	u, err := processStats("/proc")
 	if err != nil {

@@ -10,19 +10,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// escapes are the escapes of paths in a mount table.
+// escapes decodes the escape sequences of paths in a mount table.
 var escapes = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
 
-// detachUnused unmounts, in the cell's namespace, what neither the cell nor its sandbox uses.
-// gVisor's processes have a copy of these mounts that nobody can unmount, which would
-// keep the host's disks busy for as long as they run. The kernel refuses this to the
-// cells of ordinary users. Scratch is the cell's scratch directory.
+// detachUnused unmounts, in the cell's namespace, what neither the cell nor its sandbox
+// uses. Otherwise gVisor's processes would keep copies of these mounts, which nothing can
+// unmount, and the host's disks would stay busy for as long as they run. The kernel
+// denies this to the cells of ordinary users. scratch is the cell's scratch directory.
 func detachUnused(spec Standby, scratch string) error {
 	table, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		return fmt.Errorf("read the cell's mounts: %w", err)
 	}
-	// Parts of the engine's directory may be file systems of their own.
+	// Parts of the engine's directory may be separate file systems.
 	engine := filepath.Dir(filepath.Dir(spec.Dir))
 	for _, point := range unused(string(table), append(neededPaths(spec), engine), []string{scratch, resolved(engine)}) {
 		// A mount that cannot be unmounted stays in use until the sandbox ends.
@@ -31,7 +31,7 @@ func detachUnused(spec Standby, scratch string) error {
 	return nil
 }
 
-// unused returns the mount points in a table that are neither above a needed path, nor
+// unused returns the mount points of a table that are neither above a needed path, nor
 // below one of the whole directories or the system's.
 func unused(table string, needed, whole []string) (points []string) {
 	whole = append([]string{"/proc", "/sys", "/dev", "/etc", "/usr"}, whole...)

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// What is on the way to a needed path stays mounted, with what is below the
-// system's directories and the engine's; other disks go.
+// TestUnused checks that mounts above a needed path stay, and everything below the
+// system's and the engine's directories; other disks are unmounted.
 func TestUnused(t *testing.T) {
 	const table = `1 0 8:1 / / rw - ext4 /dev/sda1 rw
 2 1 0:5 / /proc rw - proc proc rw

@@ -23,7 +23,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// dnsPort is the gateway's only open port.
+// dnsPort is the only port on which the gateway listens.
 const dnsPort = 53
 
 // valuesTimeout is how long a start waits for the values of secrets.
@@ -38,10 +38,10 @@ type gateway struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
-	// asked has an element when the open questions have changed.
+	// asked receives an element when the open questions have changed.
 	asked chan struct{}
 
-	// events is the network log of the sandbox that this cell now is.
+	// events is the network log of the sandbox that this cell has become.
 	events atomic.Pointer[netlog.Writer]
 
 	mu      sync.Mutex
@@ -50,8 +50,8 @@ type gateway struct {
 	swaps *intercept.Interceptor
 }
 
-// newGateway makes the gateway and connects the sandbox's stack to it. Until set is
-// called, the gateway refuses everything. Asked is called after the open questions have
+// newGateway makes the gateway and connects the sandbox's stack to it. The gateway
+// refuses everything until set is called. It calls asked after the open questions have
 // changed.
 func newGateway(conf GatewayConfig, stack *netstack.Stack, log *slog.Logger, asked func()) (*gateway, error) {
 	g := &gateway{conf: conf, log: log, values: newValues(), asked: make(chan struct{}, 1)}
@@ -62,7 +62,7 @@ func newGateway(conf GatewayConfig, stack *netstack.Stack, log *slog.Logger, ask
 		Proxy:       conf.Proxy,
 		Record:      g.record,
 		Peers:       peers{g, make(chan struct{}, maxPeerConns)},
-		Asked:       g.note,
+		Asked:       g.questionsChanged,
 		Logger:      log,
 	})
 	if err != nil {
@@ -81,23 +81,23 @@ func newGateway(conf GatewayConfig, stack *netstack.Stack, log *slog.Logger, ask
 			log.Error("answer names", "error", err)
 		}
 	})
-	g.wg.Go(func() { g.tellOf(ctx, asked) })
-	stack.SetHandler(outward{ctx, g.eg})
+	g.wg.Go(func() { g.notifyOfQuestions(ctx, asked) })
+	stack.SetHandler(egressHandler{ctx, g.eg})
 	return g, nil
 }
 
-// outward is the [netstack.Handler] that passes the sandbox's traffic to the egress
+// egressHandler is the [netstack.Handler] that passes the sandbox's traffic to the egress
 // gateway.
-type outward struct {
+type egressHandler struct {
 	ctx context.Context // ends with the sandbox
 	eg  *egress.Gateway
 }
 
-func (o outward) TCP(r netstack.Request) { o.eg.HandleTCP(o.ctx, egress.Request(r)) }
+func (o egressHandler) TCP(r netstack.Request) { o.eg.HandleTCP(o.ctx, egress.Request(r)) }
 
-func (o outward) UDP(r netstack.Request) { o.eg.HandleUDP(o.ctx, egress.Request(r)) }
+func (o egressHandler) UDP(r netstack.Request) { o.eg.HandleUDP(o.ctx, egress.Request(r)) }
 
-func (o outward) Ping(to netip.Addr, payload []byte) bool {
+func (o egressHandler) Ping(to netip.Addr, payload []byte) bool {
 	return o.eg.Ping(o.ctx, to, payload) == nil
 }
 
@@ -108,7 +108,7 @@ func (g *gateway) record(ev sandbox.NetworkEvent) {
 	}
 }
 
-// set replaces the gateway's configuration. If it fails, nothing has changed.
+// set replaces the gateway's configuration. If it fails, nothing changes.
 func (g *gateway) set(n engine.Network) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -158,7 +158,7 @@ func (g *gateway) interceptor(n *engine.Network) (egress.Interceptor, error) {
 	if g.swaps == nil {
 		issuer := g.values.certifier()
 		if issuer == nil {
-			return nil, errors.New("nothing was delivered to certify names with")
+			return nil, errors.New("no certificate authority was delivered")
 		}
 		var err error
 		g.swaps, err = intercept.New(intercept.Config{Issuer: issuer, ExtraCA: []byte(g.conf.ExtraCA), Logger: g.log})
@@ -166,7 +166,7 @@ func (g *gateway) interceptor(n *engine.Network) (egress.Interceptor, error) {
 			return nil, err
 		}
 	}
-	return g.swaps, g.swaps.Set(n, g.values.tell)
+	return g.swaps, g.swaps.Set(n, g.values.each)
 }
 
 func (g *gateway) closeLog(w *netlog.Writer) {
@@ -191,12 +191,11 @@ func (g *gateway) close() {
 	g.values.keep(func(string) bool { return false })
 }
 
-// openGateway configures the gateway as the specification says, before any program of
-// the sandbox runs. It announces that the values of secrets are expected now, and waits
-// for them.
+// openGateway configures the gateway as the specification says, before any program of the
+// sandbox runs. It announces that the values of secrets are expected, and waits for them.
 func (c *cell) openGateway(send func(*Status) error) error {
 	var err error
-	if c.gate, err = newGateway(c.spec.Gateway, c.net, c.log, c.tell); err != nil {
+	if c.gate, err = newGateway(c.spec.Gateway, c.net, c.log, c.notify); err != nil {
 		return err
 	}
 	if c.secrets, err = Listen(c.spec.Dir, secretsSocket); err != nil {
@@ -204,13 +203,13 @@ func (c *cell) openGateway(send func(*Status) error) error {
 	}
 	c.gate.wg.Go(func() { c.gate.values.receive(c.secrets, c.log) })
 	if c.spec.AwaitValues {
-		_ = send(&Status{Phase: PhaseStarting}) // without a watcher, nobody delivers values
+		_ = send(&Status{Phase: PhaseStarting}) // without a watcher, no values are delivered
 		select {
 		case <-c.gate.values.came:
 		case <-c.ctx.Done():
 			return c.ctx.Err()
 		case <-time.After(valuesTimeout):
-			return errors.New("the values of the sandbox's secrets did not come")
+			return errors.New("the values of the sandbox's secrets were not delivered")
 		}
 	}
 	if c.spec.Network == nil {
@@ -220,9 +219,9 @@ func (c *cell) openGateway(send func(*Status) error) error {
 }
 
 func (c *cell) setNetwork(ctx context.Context, n *engine.Network) (*empty, error) {
-	// The gateway is in force whether or not the sandbox comes to trust it: code inside
-	// may have stopped the agent.
-	stranger := c.introduce(ctx, n)
+	// The gateway is in force whether or not the sandbox trusts it: code in the sandbox may
+	// have stopped the agent.
+	stranger := c.trustGateway(ctx, n)
 	if err := c.gate.set(*n); err != nil {
 		if e, ok := errors.AsType[*sandbox.Error](err); ok && e.Code == sandbox.CodeInvalid {
 			return nil, connect.NewError(connect.CodeInvalidArgument, errors.New(e.Message))
@@ -235,12 +234,12 @@ func (c *cell) setNetwork(ctx context.Context, n *engine.Network) (*empty, error
 	return &empty{}, nil
 }
 
-// maxPeerConns limits the connections to other sandboxes: each takes file descriptors
-// of the daemon, which all sandboxes share.
+// maxPeerConns limits the connections to other sandboxes. Each uses file descriptors of
+// the daemon, which all sandboxes share.
 const maxPeerConns = 512
 
-// peers connects to other sandboxes through the daemon, which decides whether it is
-// allowed.
+// peers connects to other sandboxes through the daemon, which decides whether the
+// connection is allowed.
 type peers struct {
 	g *gateway
 	// open is a semaphore with a slot for each connection.

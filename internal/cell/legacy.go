@@ -15,13 +15,15 @@ import (
 )
 
 // legacyStart starts a cell of protocol 0 or 1, which reads a [Standby] and a [Spec] from
-// standard input and answers each on file descriptor 3. Both are one connection here.
+// standard input and answers each on file descriptor 3. Both are the same connection
+// here.
 type legacyStart struct {
 	conn    net.Conn
 	answers *json.Decoder
 }
 
-// legacyAnswer says that the standby is ready or that the sandbox runs, or why not.
+// legacyAnswer says that the standby is ready or that the sandbox runs, or why it does
+// not.
 type legacyAnswer struct {
 	Error   string `json:"error"`
 	Refused string `json:"refused"`
@@ -64,8 +66,8 @@ func (l *legacyStart) start(ctx context.Context, s *Spec, deliver func() error) 
 	return <-answered
 }
 
-// answer waits for an answer of the cell. If ctx ends, it closes the connection. Its errors
-// are those of the control protocol.
+// answer waits for an answer of the cell. If ctx ends, it closes the connection. It
+// returns the errors of the control protocol.
 func (l *legacyStart) answer(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { l.conn.Close() })
 	defer stop()

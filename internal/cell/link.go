@@ -12,25 +12,24 @@ import (
 	"github.com/cove-sh/cove/internal/cell/runsc"
 )
 
-// link is the cell's end of the sandbox's only network link. The end of the process
-// closes it.
+// link is the cell's end of the sandbox's only network link. It is closed when the
+// process ends.
 type link struct {
 	fd   int
 	addr net.HardwareAddr
-	// ns is the network namespace of the link. Only ns and fd reach into that
-	// namespace: the cell itself is in the host's, since the sandbox's connections
-	// leave through it.
+	// ns is the network namespace of the link. Only ns and fd give access to it: the cell
+	// itself is in the host's namespace, since the sandbox's connections leave through it.
 	ns *os.File
 }
 
-// The two ends of the link in its network namespace. gVisor takes over the sandbox's
-// end with its addresses and routes.
+// The names of the two ends of the link in its network namespace. gVisor takes over the
+// sandbox's end with its addresses and routes.
 const (
 	sandboxEnd = "eth0"
 	gatewayEnd = "gateway"
 )
 
-// setUpLink makes a network namespace with the link in it.
+// setUpLink makes a network namespace that contains the link.
 func setUpLink() (l *link, err error) {
 	err = runsc.OnOwnThread(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
@@ -43,10 +42,10 @@ func setUpLink() (l *link, err error) {
 }
 
 // makeLink makes the link in this thread's network namespace. The link is a pair of
-// virtual Ethernet devices rather than a TAP device, since a TAP device needs
-// /dev/net/tun, which many machines deny to ordinary users and containers lack.
+// virtual Ethernet devices, not a TAP device: a TAP device needs /dev/net/tun, which many
+// machines deny to ordinary users and which containers lack.
 func makeLink() (*link, error) {
-	// The kernel must not send on the link on its own.
+	// The kernel must not send packets of its own on the link.
 	_ = os.WriteFile("/proc/sys/net/ipv6/conf/default/disable_ipv6", []byte("1"), 0)
 	if err := bringUp("lo"); err != nil {
 		return nil, err
@@ -113,7 +112,7 @@ func openGatewayEnd() (*link, error) {
 		unix.Close(fd)
 		return nil, fmt.Errorf("bind packet socket: %w", err)
 	}
-	// As large as the buffers of the sandbox's end; smaller ones work, but are slower.
+	// As large as the buffers of the sandbox's end; smaller buffers work, but are slower.
 	const buffer = 4 << 20
 	for _, force := range []struct{ force, plain int }{{unix.SO_RCVBUFFORCE, unix.SO_RCVBUF}, {unix.SO_SNDBUFFORCE, unix.SO_SNDBUF}} {
 		if unix.SetsockoptInt(fd, unix.SOL_SOCKET, force.force, buffer) != nil {
@@ -128,5 +127,5 @@ func openGatewayEnd() (*link, error) {
 	return &link{fd: fd, addr: iface.HardwareAddr, ns: ns}, nil
 }
 
-// nsPath is a path of the link's network namespace, for this process.
+// nsPath returns a path of the link's network namespace, valid in this process.
 func (l *link) nsPath() string { return fmt.Sprintf("/proc/self/fd/%d", l.ns.Fd()) }

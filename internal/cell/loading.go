@@ -12,22 +12,23 @@ import (
 	"github.com/cove-sh/cove/internal/machine"
 )
 
-// loadingPoll is how often a sandbox that still loads is looked at.
+// loadingPoll is the interval at which a sandbox that is still loading is checked.
 const loadingPoll = 2 * time.Second
 
-// watchLoading follows how much of a restored sandbox is not loaded yet, until all of it is.
-// What nobody has asked for is loaded one read at a time while there is memory for all of it.
-// One of many children of a fork takes only what it touches.
+// watchLoading tracks how much of a restored sandbox is not loaded yet, until all of it
+// is. Memory that nothing has touched is loaded one read at a time, as long as there is
+// memory for all of it. With many, as for one of many children of a fork, only what the
+// sandbox touches is loaded.
 func (c *cell) watchLoading(many bool) {
-	log := c.log // another is set when a standby becomes a sandbox
-	left, err := c.lookAtLoading()
+	log := c.log // replaced when the standby becomes a sandbox
+	left, err := c.updateUnloaded()
 	if err == nil && left.Total() == 0 {
 		return
 	}
 	go func() {
 		tick := time.NewTicker(loadingPoll)
 		defer tick.Stop()
-		for reads := 0; err == nil && left.Total() > 0; left, err = c.lookAtLoading() {
+		for reads := 0; err == nil && left.Total() > 0; left, err = c.updateUnloaded() {
 			want := 0
 			if !many && roomFor(left, machine.MemoryBounds(), machine.Memory.Room) == nil {
 				want = 1
@@ -45,13 +46,13 @@ func (c *cell) watchLoading(many bool) {
 			}
 		}
 		if err != nil {
-			log.Debug("what is loaded is not known", "error", err) // it has ended
+			log.Debug("read what is left to load", "error", err) // it has ended
 		}
 	}()
 }
 
-// lookAtLoading remembers for [cell.stats] what is not loaded yet.
-func (c *cell) lookAtLoading() (runsc.Unloaded, error) {
+// updateUnloaded records for [cell.stats] how much is not loaded yet.
+func (c *cell) updateUnloaded() (runsc.Unloaded, error) {
 	left, err := c.sb.Unloaded()
 	if err == nil {
 		c.unloaded.Store(left.Memory)
@@ -59,8 +60,9 @@ func (c *cell) lookAtLoading() (runsc.Unloaded, error) {
 	return left, err
 }
 
-// loadAll loads the rest of a sandbox before its state is saved, while it runs: a checkpoint
-// needs all of it. After an error the sandbox goes on, and loads what it touches.
+// loadAll loads the rest of a sandbox's memory while it runs, before its state is saved:
+// a checkpoint needs all of it. After an error the sandbox goes on and loads what it
+// touches.
 func (c *cell) loadAll(ctx context.Context, filesOnly bool) error {
 	began := time.Now()
 	room := func(left runsc.Unloaded) error {
@@ -70,7 +72,7 @@ func (c *cell) loadAll(ctx context.Context, filesOnly bool) error {
 		return roomFor(left, machine.MemoryBounds(), func(m machine.Memory) int64 { return m.Available - m.Floor()/2 })
 	}
 	err := c.sb.Load(ctx, filesOnly, room)
-	left, lerr := c.lookAtLoading()
+	left, lerr := c.updateUnloaded()
 	switch {
 	case err == nil && lerr == nil:
 		c.log.Debug("all is loaded", "took", time.Since(began))
@@ -80,14 +82,14 @@ func (c *cell) loadAll(ctx context.Context, filesOnly bool) error {
 	case errors.Is(err, runsc.ErrUnread):
 		return connect.NewError(connect.CodeDataLoss, err)
 	}
-	c.log.Warn("load what is left", "left", left.Total(), "error", err)
+	c.log.Warn("load the remaining memory", "left", left.Total(), "error", err)
 	return errors.Join(err, lerr)
 }
 
-// errNoMemory says that there is not enough memory to load the rest of a sandbox.
+// errNoMemory means that there is not enough memory to load the rest of a sandbox.
 var errNoMemory = errors.New("there is not enough memory to load the rest of it")
 
-// roomFor returns an error that wraps errNoMemory unless each bound has room for what is left.
+// roomFor returns an error that wraps errNoMemory if a bound lacks room for what is left.
 func roomFor(left runsc.Unloaded, bounds []machine.Memory, room func(machine.Memory) int64) error {
 	for _, b := range bounds {
 		if room(b) < left.Memory {

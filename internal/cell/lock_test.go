@@ -10,8 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Who asks whether a cell lives, just as it starts, does not keep it from that.
-func TestLockWhileAskedAfter(t *testing.T) {
+// TestLockWhileTested checks that a cell can start while another process tests its
+// lock.
+func TestLockWhileTested(t *testing.T) {
 	c := &cell{spec: Spec{Dir: t.TempDir()}}
 	f, err := os.Create(filepath.Join(c.spec.Dir, LockFile))
 	if err != nil {

@@ -10,23 +10,22 @@ import (
 	"time"
 )
 
-// errNobodyListens says that a port of the sandbox's loopback device is closed.
-var errNobodyListens = errors.New("nothing listens there")
+// errNotListening means that a port of the sandbox's loopback device is closed.
+var errNotListening = errors.New("nothing listens there")
 
-// The messages of the agent's relay; see package agent. An agent of an older version
-// answers 404.
+// The messages of the agent's relay; see package agent. An older agent answers 404.
 const (
 	relayPath     = "/relay"
 	relayProtocol = "cove-relay"
 )
 
-// maxRelayLines limits the lines of the agent's answer, each up to 4 KiB.
+// maxRelayLines limits the number of lines in the agent's answer, each up to 4 KiB.
 const maxRelayLines = 32
 
 // dialLoopback connects to a port of the sandbox's own loopback device, through
 // the agent.
 func (c *cell) dialLoopback(ctx context.Context, port int) (net.Conn, error) {
-	conn, err := c.net.Dial(ctx, AgentPort) // the agent's port: the relayed bytes count as the sandbox's traffic
+	conn, err := c.net.Dial(ctx, AgentPort) // on the agent's port, so that the relayed bytes count as the sandbox's traffic
 	if err != nil {
 		return nil, err
 	}
@@ -42,7 +41,7 @@ func (c *cell) dialLoopback(ctx context.Context, port int) (net.Conn, error) {
 	return &relayed{Conn: conn, r: r}, nil
 }
 
-// askRelay asks the agent, which is not trusted, to join conn with a port.
+// askRelay asks the agent, which is not trusted, to connect conn to a port.
 func askRelay(conn net.Conn, port int) (*bufio.Reader, error) {
 	_, err := fmt.Fprintf(conn, "GET %s?port=%d HTTP/1.1\r\nHost: agent\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\n", relayPath, port, relayProtocol)
 	if err != nil {
@@ -56,7 +55,7 @@ func askRelay(conn net.Conn, port int) (*bufio.Reader, error) {
 	switch {
 	case bytes.HasPrefix(status, []byte("HTTP/1.1 101 ")):
 	case bytes.HasPrefix(status, []byte("HTTP/1.1 502 ")), bytes.HasPrefix(status, []byte("HTTP/1.1 404 ")):
-		return nil, errNobodyListens
+		return nil, errNotListening
 	default:
 		return nil, errors.New("the agent does not relay")
 	}
@@ -72,7 +71,7 @@ func askRelay(conn net.Conn, port int) (*bufio.Reader, error) {
 	return nil, errors.New("the agent's answer is too long")
 }
 
-// relayed is a connection whose first bytes may have been read ahead.
+// relayed is a connection some of whose first bytes may have been read ahead.
 type relayed struct {
 	net.Conn
 	r *bufio.Reader

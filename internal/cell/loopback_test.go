@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Attack: code in the sandbox has replaced the agent, and answers the cell's
-// request for a relay with whatever may hurt it.
+// TestRelayAnswers is an attack: code in the sandbox has replaced the agent, and answers
+// the cell's request for a relay with whatever might do harm.
 func TestRelayAnswers(t *testing.T) {
 	long := strings.Repeat("x", 8<<10)
 	for name, c := range map[string]struct {
@@ -41,7 +41,7 @@ func TestRelayAnswers(t *testing.T) {
 				}
 			}()
 			r, err := askRelay(here, 80)
-			if errors.Is(err, errNobodyListens) != c.nobody || (err != nil) != c.fails {
+			if errors.Is(err, errNotListening) != c.nobody || (err != nil) != c.fails {
 				t.Fatalf("%v", err)
 			}
 			if err != nil {

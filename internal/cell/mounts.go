@@ -15,7 +15,8 @@ import (
 	"github.com/cove-sh/cove/internal/engine"
 )
 
-// maxSiblings is the largest directory, in entries, in which a mount point is made.
+// maxSiblings is the maximum number of entries of a directory in which a mount point is
+// made.
 const maxSiblings = 4096
 
 func refuse(format string, args ...any) error { return refusal(fmt.Sprintf(format, args...)) }
@@ -53,8 +54,8 @@ func closeAll(files []*os.File) {
 	}
 }
 
-// setUpShown binds each mount to a directory of its own in the scratch directory, with
-// its rights, and makes its mount point in the root.
+// setUpShown binds each mount to a directory of its own in the scratch directory,
+// read-only or writable as the mount says, and makes its mount point in the root.
 func setUpShown(mounts []engine.Mount, sources []*os.File, u *userNS, dir, root string) ([]runsc.Mount, error) {
 	if len(mounts) == 0 {
 		return nil, nil
@@ -160,14 +161,14 @@ func showAgain(from, to string) error {
 	if err := unix.Stat(from, &st); err != nil {
 		return err
 	}
-	if err := ownLike(from, to); err != nil {
+	if err := copyOwner(from, to); err != nil {
 		return err
 	}
 	return unix.Chmod(to, st.Mode&0o7777)
 }
 
-// ownLike gives to the owner of from. It follows neither.
-func ownLike(from, to string) error {
+// copyOwner gives to the owner of from. It does not follow symbolic links.
+func copyOwner(from, to string) error {
 	var st unix.Stat_t
 	if err := unix.Lstat(from, &st); err != nil {
 		return err
@@ -187,7 +188,7 @@ func showEntry(e fs.DirEntry, from, to string) error {
 		if err := os.Symlink(link, to); err != nil {
 			return err
 		}
-		return ownLike(from, to)
+		return copyOwner(from, to)
 	case e.IsDir():
 		if err := os.Mkdir(to, 0o755); err != nil {
 			return err
@@ -197,7 +198,7 @@ func showEntry(e fs.DirEntry, from, to string) error {
 			return err
 		}
 	default:
-		return nil // sockets and the like are useless in a root
+		return nil // sockets and the like are of no use in a root
 	}
 	if err := unix.Mount(from, to, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
 		return fmt.Errorf("bind %s: %w", from, err)
@@ -205,12 +206,12 @@ func showEntry(e fs.DirEntry, from, to string) error {
 	return nil
 }
 
-// goferRoot is where gVisor's processes have a sandbox's root.
+// goferRoot is the sandbox's root as gVisor's processes see it.
 const goferRoot = "/root"
 
-// deletedBytes returns the size of files in shown directories that were deleted but are
-// still open in a process, by the target of the mount. The kernel shows the name under
-// which each file was deleted, below its mount point.
+// deletedBytes returns the size of files in shown directories that were deleted but that
+// a process still holds open, by mount target. The kernel shows the name under which each
+// file was deleted, below its mount point.
 func deletedBytes(proc string, pid int, mounts []engine.Mount) map[string]int64 {
 	links, err := filepath.Glob(filepath.Join(proc, strconv.Itoa(pid), "fd", "*"))
 	if err != nil {

@@ -41,7 +41,7 @@ func TestPeersAreBounded(t *testing.T) {
 		c.Close()
 		t.Error("a third of two was made")
 	}
-	for range 2 { // closing twice gives one place back
+	for range 2 { // closing twice releases one slot
 		open[0].Close()
 	}
 	c, err := p.Dial(t.Context(), "db", 5432)

@@ -15,27 +15,28 @@ import (
 )
 
 const (
-	// PortsSocket joins each connection to a port inside the sandbox, named by a
-	// [StreamRequest].
+	// PortsSocket connects each connection to a port of the sandbox, which a [StreamRequest]
+	// names.
 	PortsSocket = "ports.sock"
-	// PeersSocket is served by the daemon: it joins each connection to a port of
-	// another sandbox.
+	// PeersSocket is served by the daemon. It connects each connection to a port of another
+	// sandbox.
 	PeersSocket = "peers.sock"
 )
 
 const (
 	// maxStreamRequest limits a [StreamRequest], in bytes.
 	maxStreamRequest = 4 << 10
-	// openTimeout is how long connecting to a port inside may take.
+	// openTimeout limits the time to connect to a port of the sandbox.
 	openTimeout = 10 * time.Second
 )
 
 // StreamRequest is the first message on a connection to [PortsSocket] or [PeersSocket]:
 // what to connect to. It is a frame: a length of two bytes, then JSON. Another frame
-// answers it; unless that one has an error, the connection is the stream from then on.
+// answers it. Unless that frame contains an error, the connection is the stream from then
+// on.
 type StreamRequest struct {
 	Port int `json:"port"`
-	// Loopback also tries the loopback device inside.
+	// Loopback also tries the loopback device of the sandbox.
 	Loopback bool `json:"loopback,omitempty"`
 	// Sandbox asks for the port of the sandbox with this name.
 	Sandbox string `json:"sandbox,omitempty"`
@@ -74,9 +75,9 @@ func DialStream(ctx context.Context, dir, name string, o StreamRequest) (net.Con
 	return conn, nil
 }
 
-// ServeStream serves one connection to a socket of streams: it joins the connection to
-// the one that open returns, and closes both at the end. It sends the error of open to
-// the client only if that is a [sandbox.Error].
+// ServeStream serves one connection to a socket of streams. It connects it to the
+// connection that open returns, and closes both at the end. It sends the error of open to
+// the client only if it is a [sandbox.Error].
 func ServeStream(ctx context.Context, conn net.Conn, open func(context.Context, StreamRequest) (net.Conn, error)) error {
 	defer conn.Close()
 	_ = conn.SetReadDeadline(time.Now().Add(openTimeout))
@@ -109,7 +110,7 @@ func writeFrame(w io.Writer, v any) error {
 		return err
 	}
 	if len(data) > maxStreamRequest {
-		return errors.New("the words before a stream are too many")
+		return errors.New("the message before a stream is too long")
 	}
 	_, err = w.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(data))), data...))
 	return err
@@ -122,7 +123,7 @@ func readFrame(r io.Reader, v any) error {
 	}
 	n := binary.BigEndian.Uint16(head[:])
 	if n > maxStreamRequest {
-		return errors.New("the words before a stream are too many")
+		return errors.New("the message before a stream is too long")
 	}
 	data := make([]byte, n)
 	if _, err := io.ReadFull(r, data); err != nil {
@@ -131,7 +132,7 @@ func readFrame(r io.Reader, v any) error {
 	return json.Unmarshal(data, v)
 }
 
-// servePorts joins each connection to the socket with a port of the sandbox.
+// servePorts connects each connection to the socket to a port of the sandbox.
 func (c *cell) servePorts(l net.Listener) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel() // ends open streams
@@ -142,21 +143,21 @@ func (c *cell) servePorts(l net.Listener) {
 	})
 }
 
-// openPort connects to a port of the sandbox, but not to the agent's: it gives full control
-// of the sandbox.
+// openPort connects to a port of the sandbox. It refuses the agent's port, which gives
+// full control of the sandbox.
 func (c *cell) openPort(ctx context.Context, o StreamRequest) (net.Conn, error) {
 	if o.Port < 1 || o.Port > 65535 || o.Port == AgentPort || o.Name != "" {
 		return nil, sandbox.Errorf(sandbox.CodeInvalid, "port %d cannot be connected to; use another port", o.Port)
 	}
-	ctx, cancel := c.whileItRuns(ctx, openTimeout)
+	ctx, cancel := c.untilEnded(ctx, openTimeout)
 	defer cancel()
 	conn, err := c.net.Dial(ctx, uint16(o.Port))
 	if errors.Is(err, netstack.ErrRefused) && o.Loopback {
-		// Perhaps the server listens on the loopback device only.
+		// The server may listen on the loopback device only.
 		conn, err = c.dialLoopback(ctx, o.Port)
 	}
 	switch {
-	case errors.Is(err, errNobodyListens), errors.Is(err, netstack.ErrRefused):
+	case errors.Is(err, errNotListening), errors.Is(err, netstack.ErrRefused):
 		return nil, sandbox.Wrap(sandbox.CodeUnavailable, err, fmt.Sprintf("nothing listens on port %d of the sandbox; start a server there", o.Port))
 	case err != nil:
 		return nil, sandbox.Wrap(sandbox.CodeUnavailable, err, fmt.Sprintf("port %d of the sandbox does not answer; try again", o.Port))

@@ -17,8 +17,8 @@ import (
 	"github.com/cove-sh/cove/internal/engine"
 )
 
-// maxOutputLog limits what is logged of the first process's output: code in the sandbox
-// can write to it.
+// maxOutputLog limits how much of the first process's output is logged: code in the
+// sandbox can write to it.
 const maxOutputLog = 1 << 20
 
 // copyBounded copies the first limit bytes and discards the rest, so that the writer
@@ -32,8 +32,8 @@ func copyBounded(w io.Writer, r io.Reader, limit int64) {
 // on every architecture that Go supports.
 const clockTicks = 100
 
-// processUse is what processes use. Of their memory, shmem is mapped from files in memory, and
-// own is private to one process and not mapped from those.
+// processUse is what processes use. Of their memory, shmem is mapped from files in
+// memory; own is private to one process and not mapped from such files.
 type processUse struct {
 	engine.Stats
 	shmem, own int64
@@ -47,7 +47,7 @@ func processStats(proc string) (*processUse, error) {
 	}
 	st := &processUse{}
 	for _, dir := range dirs {
-		// A process may end between two reads; then its use is not counted.
+		// A process may end between the two reads; its use is not counted then.
 		if data, err := os.ReadFile(filepath.Join(dir, "stat")); err == nil {
 			st.CPUNanos += cpuNanos(data)
 		}
@@ -62,8 +62,9 @@ func processStats(proc string) (*processUse, error) {
 	return st, nil
 }
 
-// cpuNanos returns the user and system time in a /proc/PID/stat file, with that of reaped
-// children. The command's name may contain anything, but ends with the last parenthesis.
+// cpuNanos returns the user and system time in a /proc/PID/stat file, including that of
+// reaped children. The command's name may contain anything, but ends at the last
+// parenthesis.
 func cpuNanos(stat []byte) int64 {
 	end := bytes.LastIndexByte(stat, ')')
 	if end < 0 {

@@ -50,7 +50,7 @@ func TestProcessStatsCountsThisProcess(t *testing.T) {
 	}
 }
 
-func TestCopyBoundedSwallowsTheRest(t *testing.T) {
+func TestCopyBoundedDiscardsRest(t *testing.T) {
 	var out strings.Builder
 	in := strings.NewReader(strings.Repeat("x", 100))
 	copyBounded(&out, in, 10)

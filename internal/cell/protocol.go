@@ -9,8 +9,8 @@ import (
 )
 
 // Protocol is the version of the protocol that this program speaks as a cell. Engines
-// support older versions too: those of running cells, and of programs that they start to
-// continue from the programs' checkpoints.
+// also support the older versions of running cells, and of older programs that they start
+// to continue from those programs' checkpoints.
 //
 //   - 3: a network has [engine.Network.Headers].
 //   - 2: there is only the control protocol: [Client.Prepare] and [Client.Start] start a
@@ -18,17 +18,17 @@ import (
 //   - 1: a cell reads a [Standby] and a [Spec] from standard input, and answers each on
 //     file descriptor 3; SetNetwork takes bytes.
 //   - 0: as 1, but a cell must be started in its own network namespace, in which it makes
-//     the sandbox's link. It has no gateway, so that its sandboxes reach nothing.
+//     the sandbox's link. It has no gateway, so its sandboxes can connect to nothing.
 const Protocol = 3
 
-// The control protocol is JSON over HTTP/1.1, by the Connect protocol:
+// The control protocol is JSON over HTTP/1.1, with the Connect protocol:
 //
 //	curl --unix-socket cell.sock --json '{}' http://cell/cove.cell.v1.Cell/Stats
 //
 // A cell serves it on the connection that it inherits from the engine and, once its
 // sandbox runs, on [ControlSocket]. Messages are the types of this package. Their JSON
-// names, and strings for 64-bit numbers, are those of protobuf's JSON, which cells of
-// protocol 1 use.
+// names, and strings for 64-bit numbers, follow protobuf's JSON, which cells of protocol
+// 1 use.
 
 // procedure is the path of a method.
 func procedure(method string) string { return "/cove.cell.v1.Cell/" + method }
@@ -36,12 +36,12 @@ func procedure(method string) string { return "/cove.cell.v1.Cell/" + method }
 const (
 	// maxRequest limits a message that a cell reads.
 	maxRequest = 4 << 20
-	// maxAnswer limits a message that the engine reads: a cell that was compromised
-	// through gVisor may answer anything.
+	// maxAnswer limits a message that the engine reads: a cell compromised through gVisor
+	// may answer anything.
 	maxAnswer = 256 << 10
 )
 
-// jsonCodec is plain encoding/json instead of Connect's protobuf JSON.
+// jsonCodec uses plain encoding/json instead of Connect's protobuf JSON.
 type jsonCodec struct{}
 
 func (jsonCodec) Name() string { return "json" }
@@ -58,7 +58,7 @@ type empty struct{}
 // Phase is the phase of a sandbox's life.
 type Phase string
 
-// The phases. Stopped is an end that was requested, Failed any other.
+// The phases. Stopped is an end that was requested, Failed is any other end.
 const (
 	PhaseStarting Phase = "PHASE_STARTING"
 	PhaseRunning  Phase = "PHASE_RUNNING"
@@ -74,7 +74,7 @@ type Status struct {
 	Reason string `json:"reason,omitempty"`
 	// Unenforced describes the limits that this machine cannot enforce.
 	Unenforced []string `json:"unenforced,omitempty"`
-	// Questions are the open ones of the gateway, all of them.
+	// Questions are all open questions of the gateway.
 	Questions []engine.Question `json:"questions,omitempty"`
 }
 
@@ -84,7 +84,7 @@ type answerRequest struct {
 	Allow bool   `json:"allow"`
 }
 
-// Limits are limits to change; zero fields stay.
+// Limits are the limits to change; zero fields change nothing.
 type Limits struct {
 	MemoryBytes int64 `json:"memoryBytes,omitempty"`
 	VCPUs       int   `json:"vcpus,omitempty"`
@@ -94,26 +94,27 @@ type Limits struct {
 // CheckpointRequest asks for a checkpoint in Dir, an empty directory.
 type CheckpointRequest struct {
 	Dir string `json:"dir"`
-	// Hold keeps the sandbox paused for as long as the caller keeps the stream open. If
-	// the caller dies, the sandbox continues.
+	// Hold keeps the sandbox paused for as long as the caller keeps the stream open. If the
+	// caller dies, the sandbox continues.
 	Hold bool `json:"hold,omitempty"`
 	// FilesOnly writes only the files that the sandbox has changed.
 	FilesOnly bool `json:"filesOnly,omitempty"`
-	// GoOn lets the sandbox go on before all of its memory is written, as far as the cell
-	// can do that. Cells of older builds ignore it.
+	// GoOn makes the sandbox continue before all of its memory is written, as far as the
+	// cell supports that. Cells of older builds ignore it.
 	GoOn bool `json:"goOn,omitempty"`
-	// Early, with GoOn, is for a caller who starts other cells from the checkpoint while its
-	// memory is still being written. It is then written whatever becomes of the caller and the
-	// sandbox, and these cells are answered on [PagesSocket].
+	// Early, with GoOn, is for a caller that starts other cells from the checkpoint while
+	// its memory is still being written. The checkpoint is then completed even if the caller
+	// or the sandbox goes away, and these cells are served on [PagesSocket].
 	Early bool `json:"early,omitempty"`
 }
 
-// checkpointWritten says that a checkpoint is written, or with [CheckpointRequest.GoOn]
-// that the sandbox goes on.
+// checkpointWritten says that a checkpoint is written or, with [CheckpointRequest.GoOn],
+// that the sandbox continues.
 type checkpointWritten struct {
-	// StoppedNanos is how long the sandbox has been paused by now.
+	// StoppedNanos is how long the sandbox has been paused so far.
 	StoppedNanos int64 `json:"stoppedNanos,string"`
-	// More says that memory is still being written. Another message follows when it is.
+	// More says that memory is still being written. Another message follows once it is
+	// written.
 	More bool `json:"more,omitempty"`
 }
 
@@ -123,8 +124,8 @@ type stopRequest struct {
 
 // stopped says that a sandbox has ended.
 type stopped struct {
-	// Writing says that the cell does not end yet, since it writes a checkpoint from which
-	// others continue.
+	// Writing says that the cell has not ended yet, because it is writing a checkpoint from
+	// which others continue.
 	Writing bool `json:"writing,omitempty"`
 }
 
@@ -133,7 +134,7 @@ type unenforced struct {
 	Unenforced []string `json:"unenforced,omitempty"`
 }
 
-// deletedFiles is the size of deleted files on disk, in bytes by the target of their mount.
+// deletedFiles is the size of deleted files on disk, in bytes by mount target.
 type deletedFiles struct {
 	Bytes map[string]json.Number `json:"bytes,omitempty"`
 }

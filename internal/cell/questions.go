@@ -12,20 +12,21 @@ import (
 	"github.com/cove-sh/cove/internal/gateway/egress"
 )
 
-// tellPause is how long the cell collects changes of the open questions before it tells of
-// the next ones: code in the sandbox decides how often they change.
-const tellPause = 50 * time.Millisecond
+// notifyPause is how long the cell collects changes of the open questions before it
+// notifies watchers again: code in the sandbox decides how often they change.
+const notifyPause = 50 * time.Millisecond
 
-// note takes note that the open questions have changed. It never blocks.
-func (g *gateway) note() {
+// questionsChanged records that the open questions have changed. It never blocks.
+func (g *gateway) questionsChanged() {
 	select {
 	case g.asked <- struct{}{}:
 	default:
 	}
 }
 
-// tellOf calls tell after each change of the open questions, or after some, until ctx ends.
-func (g *gateway) tellOf(ctx context.Context, tell func()) {
+// notifyOfQuestions calls notify after changes of the open questions, until ctx ends.
+// Changes in quick succession share one call.
+func (g *gateway) notifyOfQuestions(ctx context.Context, notify func()) {
 	pause := time.NewTimer(0)
 	defer pause.Stop()
 	for {
@@ -39,8 +40,8 @@ func (g *gateway) tellOf(ctx context.Context, tell func()) {
 		case <-ctx.Done():
 			return
 		}
-		tell()
-		pause.Reset(tellPause)
+		notify()
+		pause.Reset(notifyPause)
 	}
 }
 
@@ -59,8 +60,8 @@ func (g *gateway) questions() []engine.Question {
 	return all
 }
 
-// answersOf returns answers in the form of the gateway. One that is none is left out, so
-// that it allows nothing.
+// answersOf converts answers to the gateway's form. It leaves out invalid ones, which
+// must not allow anything.
 func answersOf(all []engine.Answer) []egress.Answer {
 	var held []egress.Answer
 	for _, a := range all {

@@ -28,7 +28,7 @@ type scratch struct {
 // keep disks busy otherwise; mounts of the cell do not apply on the host.
 func setUpMounts() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
-		return fmt.Errorf("keep mounts from the host: %w", err)
+		return fmt.Errorf("separate mounts from the host's: %w", err)
 	}
 	if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
 		return fmt.Errorf("mount /proc (is /proc masked, as in a container?): %w", err)
@@ -85,7 +85,7 @@ func setUpScratch(spec Standby, u *userNS) (s scratch, err error) {
 }
 
 // scratchDir picks a directory that the scratch mount may hide: one that contains nothing
-// that the cell needs.
+// the cell needs.
 func scratchDir(spec Standby) (string, error) {
 	needed := neededPaths(spec)
 	for _, dir := range []string{"/mnt", "/media", "/srv", "/opt", "/run", "/tmp", "/home", "/var"} {

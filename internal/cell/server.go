@@ -34,9 +34,7 @@ func (c *cell) serve() (err error) {
 }
 
 // serveEach serves each connection to a listener on its own goroutine, until the listener
-// is closed.
-//
-// Preconditions: it runs on a goroutine that c.wg counts.
+// is closed. It must be called on a goroutine that c.wg counts.
 func (c *cell) serveEach(l net.Listener, serve func(net.Conn)) {
 	for {
 		conn, err := l.Accept()
@@ -50,8 +48,8 @@ func (c *cell) serveEach(l net.Listener, serve func(net.Conn)) {
 	}
 }
 
-// closeSockets waits until watchers have received the last status and calls in progress
-// their answers, for a while, and stops serving.
+// closeSockets stops serving. Before that, it gives watchers some time to receive the
+// last status, and calls in progress some time to receive their answers.
 func (c *cell) closeSockets() {
 	for end := time.Now().Add(lastStatusTimeout); c.watched() && time.Now().Before(end); {
 		time.Sleep(time.Millisecond)
@@ -66,9 +64,9 @@ func (c *cell) closeSockets() {
 	c.wg.Wait()
 }
 
-// relay joins a connection with one to the agent.
+// relay connects a connection to the agent.
 func (c *cell) relay(conn net.Conn) {
-	ctx, cancel := c.whileItRuns(context.Background(), 10*time.Second)
+	ctx, cancel := c.untilEnded(context.Background(), 10*time.Second)
 	inside, err := c.dialAgent(ctx)
 	cancel()
 	if err != nil {
@@ -79,8 +77,8 @@ func (c *cell) relay(conn net.Conn) {
 	join(conn, inside)
 }
 
-// closeWrite closes the sending direction of a connection, or all of it if it cannot be
-// closed by halves.
+// closeWrite closes the sending direction of a connection, or the whole connection if it
+// has no separate directions.
 func closeWrite(c net.Conn) error {
 	if half, ok := c.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()

@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// Who watches is told why the sandbox has ended, however busy the machine is.
-func TestLastStatusIsTold(t *testing.T) {
+// TestLastStatusIsDelivered checks that watchers learn why the sandbox has ended, however busy
+// the machine is.
+func TestLastStatusIsDelivered(t *testing.T) {
 	c := newCell(t.Context())
 	c.spec.Dir, c.status.Phase = t.TempDir(), PhaseRunning
 	if err := c.serve(); err != nil {
@@ -21,7 +22,7 @@ func TestLastStatusIsTold(t *testing.T) {
 	c.mu.Lock()
 	c.status = Status{Phase: PhaseFailed, Reason: "why"}
 	close(c.changed)
-	time.AfterFunc(1500*time.Millisecond, c.mu.Unlock) // who tells comes late
+	time.AfterFunc(1500*time.Millisecond, c.mu.Unlock) // the notification comes late
 	c.closeSockets()
 	if last, err := statuses.Next(); err != nil || last.Reason != "why" {
 		t.Errorf("at the end: %v, %v", last, err)

@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Listen listens on a Unix socket in dir that only its owner may use. Its path may be
-// longer than the 107 bytes of a socket's address, since the address uses a descriptor of
-// the directory.
+// Listen listens on a Unix socket in dir that only its owner may use. The socket's path
+// may be longer than the 107 bytes that a socket's address can hold: the address uses a
+// descriptor of the directory.
 func Listen(dir, name string) (net.Listener, error) {
 	var l net.Listener
 	err := throughDir(dir, name, func(path string) error {
@@ -24,7 +24,7 @@ func Listen(dir, name string) (net.Listener, error) {
 		if err != nil {
 			return err
 		}
-		// Once the descriptor is closed, another one may have its number.
+		// Once the descriptor is closed, its number may be reused.
 		ul.SetUnlinkOnClose(false)
 		if err := os.Chmod(path, 0o600); err != nil {
 			ul.Close()

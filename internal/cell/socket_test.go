@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// A state directory may lie deeper than a socket's address can say.
-func TestSocketUnderALongPath(t *testing.T) {
+// TestSocketInLongPath uses a directory whose path is longer than a socket's address.
+func TestSocketInLongPath(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), strings.Repeat("long-directory-name/", 12))
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)
@@ -40,7 +40,7 @@ func TestSocketUnderALongPath(t *testing.T) {
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("socket mode %v, %v; want 0600", info.Mode(), err)
 	}
-	// A second listener takes over what an earlier one left.
+	// A second listener replaces the socket that an earlier one left behind.
 	again, err := Listen(dir, "test.sock")
 	if err != nil {
 		t.Fatal(err)

@@ -9,9 +9,9 @@ import (
 )
 
 // Names of the files in a cell's directory. Their paths may be longer than a socket's
-// address can be; see [Listen] and [Dial].
+// address; see [Listen] and [Dial].
 const (
-	// LockFile is locked for as long as the cell lives.
+	// LockFile stays locked while the cell lives.
 	LockFile = "lock"
 	// ControlSocket serves the control protocol.
 	ControlSocket = "cell.sock"
@@ -20,35 +20,36 @@ const (
 	// ChangesSocket answers each connection with a tar stream of the files that the
 	// sandbox has changed.
 	ChangesSocket = "changes.sock"
-	// PagesSocket is in the directory of a checkpoint of which memory is still missing. The
-	// cell that writes it answers cells that continue from it, and removes the socket when
-	// the checkpoint is complete.
+	// PagesSocket is in the directory of a checkpoint whose memory is still incomplete. The
+	// cell that writes it serves the cells that continue from it, and removes the socket
+	// when the checkpoint is complete.
 	PagesSocket = "pages.sock"
-	// LogFile is the cell's log, with the first process's output.
+	// LogFile is the cell's log, including the first process's output.
 	LogFile = "cell.log"
 	// PanicFile is the output of gVisor's processes when they crash.
 	PanicFile = "gvisor-panic.log"
 )
 
 // Standby is what a cell can prepare before its sandbox is known: a gVisor that waits for
-// the sandbox to start, or one that is restored already.
+// the sandbox to start, or one that is already restored.
 type Standby struct {
-	// Dir is the absolute path of the cell's directory. It may be renamed before the
-	// [Spec] comes.
+	// Dir is the absolute path of the cell's directory. It may be renamed before the [Spec]
+	// arrives.
 	Dir       string            `json:"dir"`
 	Root      engine.Root       `json:"root"`
 	Resources sandbox.Resources `json:"resources"`
 	// AgentDir is the directory of the agent's binary, which is named "agent".
 	AgentDir string `json:"agent_dir"`
-	// UserIDs are for a user namespace of the sandbox; with nil it has none.
+	// UserIDs are ids for a user namespace of the sandbox; if nil, it has none.
 	UserIDs *UserIDs `json:"user_ids,omitempty"`
-	// PinCPUs limits processors by affinity, if no cgroup does.
+	// PinCPUs limits processors by affinity, for when no cgroup does.
 	PinCPUs bool `json:"pin_cpus"`
-	// Mounts are shown above the root.
+	// Mounts are mounted on top of the root.
 	Mounts []engine.Mount `json:"mounts,omitempty"`
-	// FilesFrom is the directory of a checkpoint with whose files the sandbox starts.
+	// FilesFrom is the directory of a checkpoint with whose files the sandbox starts, if
+	// any.
 	FilesFrom string `json:"files_from,omitempty"`
-	// Restore is the directory of a checkpoint that is restored before the Spec comes.
+	// Restore is the directory of a checkpoint to restore before the Spec arrives, if any.
 	Restore string `json:"restore,omitempty"`
 }
 
@@ -57,15 +58,15 @@ type Spec struct {
 	engine.Spec
 	// Dir is the current path of the cell's directory.
 	Dir string `json:"dir"`
-	// RestoreFrom is the directory of the checkpoint to continue from, unless the
-	// Standby named one.
+	// RestoreFrom is the directory of the checkpoint to continue from, unless the Standby
+	// named one.
 	RestoreFrom string `json:"restore_from,omitempty"`
 	// Gateway configures the gateway for this machine.
 	Gateway GatewayConfig `json:"way"`
-	// AwaitValues says that values of secrets are delivered before the sandbox may start;
-	// see [SendValues].
+	// AwaitValues makes the cell wait for the values of secrets before it starts the
+	// sandbox; see [SendValues].
 	AwaitValues bool `json:"await_values,omitempty"`
-	// Fresh is set for a sandbox that does not continue one in use.
+	// Fresh is set for a sandbox that does not continue a sandbox in use.
 	Fresh bool `json:"fresh,omitempty"`
 	// Unenforced describes the limits that the engine could not enforce.
 	Unenforced []string `json:"unenforced,omitempty"`

@@ -15,10 +15,10 @@ import (
 	"github.com/cove-sh/cove/internal/cell/runsc"
 )
 
-// insideName is gVisor's name for the sandbox, and its host name until the agent sets
-// another. It is the same in every cell, since the sandbox's id may be unknown yet; nobody
-// else sees it.
-const insideName = "sandbox"
+// sandboxName is gVisor's name for the sandbox, and its host name until the agent sets
+// another. It is the same in every cell, since the sandbox's id may not be known yet. It
+// is not visible anywhere else.
+const sandboxName = "sandbox"
 
 // makeStandby does everything that can be done before the sandbox is known.
 func (c *cell) makeStandby(ctx context.Context) error {
@@ -89,12 +89,13 @@ func (c *cell) setUp() (scratch, error) {
 		return s, err
 	}
 	c.userNS = u
-	// gVisor's processes would inherit the groups of the daemon's user.
+	// Otherwise gVisor's processes would inherit the groups of the daemon's user.
 	return s, syscall.Setgroups(nil)
 }
 
-// prepareFiles makes a directory with the files to start with. It is removed when gVisor
-// has opened them. If the checkpoint's files are compressed, it needs their size on disk.
+// prepareFiles makes a directory with the files to start with. It is removed once gVisor
+// has opened them. If the checkpoint's files are compressed, they need their full size on
+// disk.
 func (c *cell) prepareFiles() (string, error) {
 	dir := filepath.Join(c.standby.Dir, "files")
 	if err := os.Mkdir(dir, 0o700); err != nil {
@@ -130,7 +131,7 @@ func (c *cell) start() error {
 	return nil
 }
 
-// restore continues from a checkpoint. Its memory may still be being written.
+// restore continues from a checkpoint. Its memory may still be incomplete.
 func (c *cell) restore(dir string) error {
 	began := time.Now()
 	writer, err := dialWriter(c.ctx, dir)
@@ -145,12 +146,12 @@ func (c *cell) restore(dir string) error {
 	return nil
 }
 
-// dialWriter connects to the cell that still writes the checkpoint in dir. It returns nil if
-// the checkpoint is complete, and [runsc.ErrUnwritten] if it will never be.
+// dialWriter connects to the cell that is still writing the checkpoint in dir. It returns
+// nil if the checkpoint is complete, and [runsc.ErrUnwritten] if it will never be.
 func dialWriter(ctx context.Context, dir string) (net.Conn, error) {
 	conn, err := Dial(ctx, dir, PagesSocket)
 	if errors.Is(err, syscall.ECONNREFUSED) {
-		// It may have been completed at this moment; then the socket is gone by now.
+		// It may have been completed just now; then the socket is gone.
 		conn, err = Dial(ctx, dir, PagesSocket)
 	}
 	switch {
@@ -166,14 +167,14 @@ func (c *cell) runscConfig(s scratch) runsc.Config {
 	r := c.standby.Resources
 	memory := r.MemoryMiB << 20
 	return runsc.Config{
-		ID:          insideName,
+		ID:          sandboxName,
 		StateDir:    s.state,
 		BundleDir:   s.bundle,
 		RootDir:     s.root,
 		WritesDir:   s.writes,
 		WritesBytes: r.DiskMiB << 20,
 		TmpBytes:    memory / 2,
-		Hostname:    insideName,
+		Hostname:    sandboxName,
 		Limits:      runsc.Limits{MemoryBytes: memory, CPUs: r.VCPUs},
 		MaxFiles:    maxFiles,
 		Args: []string{

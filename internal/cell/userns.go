@@ -12,23 +12,23 @@ import (
 	"github.com/cove-sh/cove/internal/machine"
 )
 
-// IDsPerSandbox is how many user and group ids a sandbox has: 0 to 65535 inside, mapped to
-// a block of as many on the host.
+// IDsPerSandbox is the number of user and group ids of a sandbox: 0 to 65535 inside,
+// mapped to a block of the same size on the host.
 const IDsPerSandbox = 1 << 16
 
-// UserIDs are unused ids of the host, for the user namespaces of gVisor's processes if
+// UserIDs are unused ids of the host, for the user namespaces of gVisor's processes when
 // root runs the daemon.
 type UserIDs struct {
 	// First is the lowest user and group id.
 	First uint32 `json:"first"`
-	// Slots is for how many sandboxes there are ids, [IDsPerSandbox] each.
+	// Slots is the number of sandboxes for which there are ids, [IDsPerSandbox] each.
 	Slots int `json:"slots"`
 	// LockFile has one byte for each slot, which is locked while the slot is in use. All
 	// cells of a daemon use the same file.
 	LockFile string `json:"lock_file"`
 }
 
-// userNS is the user namespace of one sandbox. Nil is the namespace of the cell itself.
+// userNS is the user namespace of one sandbox. A nil *userNS is the cell's own namespace.
 type userNS struct {
 	ns *os.File
 	// lock holds the slot's lock for as long as the cell lives.
@@ -50,9 +50,9 @@ func newUserNS(ids UserIDs) (_ *userNS, err error) {
 			err = noUserNS{err}
 		}
 	}()
-	// gVisor executes this program again as a user who owns nothing.
+	// gVisor executes this program again as a user that owns nothing.
 	if info, err := os.Stat("/proc/self/exe"); err != nil || info.Mode().Perm()&0o001 == 0 {
-		return nil, errors.Join(err, errors.New("other users may not execute the cove binary (chmod o+rx makes them)"))
+		return nil, errors.Join(err, errors.New("other users may not execute the cove binary (run chmod o+rx on it to allow them)"))
 	}
 	u := &userNS{}
 	if err := u.takeSlot(ids); err != nil {
@@ -65,11 +65,11 @@ func newUserNS(ids UserIDs) (_ *userNS, err error) {
 	return u, nil
 }
 
-// slotTries is how many slots are tried before all count as taken.
+// slotTries is how many slots are tried before all are assumed to be in use.
 const slotTries = 256
 
-// takeSlot locks a free slot. The kernel releases the lock when the cell ends, however
-// that happens.
+// takeSlot locks a free slot. The kernel releases the lock when the cell ends, in
+// whatever way.
 func (u *userNS) takeSlot(ids UserIDs) (err error) {
 	if u.lock, err = os.OpenFile(ids.LockFile, os.O_RDWR|os.O_CREATE, 0o600); err != nil {
 		return err
@@ -97,7 +97,7 @@ func (u *userNS) close() {
 	u.lock.Close()
 }
 
-// idMap returns the namespace's mapping for gVisor.
+// idMap returns the namespace's mapping, for gVisor.
 func (u *userNS) idMap() *runsc.IDMap {
 	if u == nil {
 		return nil
@@ -113,9 +113,9 @@ func (u *userNS) root() int {
 	return int(u.first)
 }
 
-// bind mounts source at target, with everything mounted below it now. Later mounts of the
-// host do not appear in it. In the namespace, files have the same owners as on disk. The
-// error is a [noUserNS] if a file system does not support this.
+// bind mounts source at target, with everything that is mounted below it now. Later
+// mounts of the host do not appear in it. In the namespace, files have the same owners as
+// on disk. The error is a [noUserNS] if a file system does not support this.
 func (u *userNS) bind(source, target string) error {
 	if err := u.bindShared(source, target); err != nil {
 		return err
@@ -126,7 +126,7 @@ func (u *userNS) bind(source, target string) error {
 	return nil
 }
 
-// bindShared is bind, but later mounts and unmounts of the host apply too.
+// bindShared is bind, except that later mounts and unmounts of the host apply too.
 func (u *userNS) bindShared(source, target string) error {
 	if u == nil {
 		if err := unix.Mount(source, target, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/cove-sh/cove/internal/testing/needs"
 )
 
-func TestSlotsAreOfOneCellEach(t *testing.T) {
+func TestSlotIsExclusive(t *testing.T) {
 	ids := UserIDs{First: 1 << 20, Slots: 2, LockFile: filepath.Join(t.TempDir(), "lock")}
 	var a, b, c userNS
 	if err := errors.Join(a.takeSlot(ids), b.takeSlot(ids)); err != nil {
@@ -31,7 +31,8 @@ func TestSlotsAreOfOneCellEach(t *testing.T) {
 	c.close()
 }
 
-// What cannot be had is told as such, so that the sandbox runs without.
+// TestNoUserNamespace checks that what is impossible is reported as a noUserNS, so that
+// the sandbox runs without one.
 func TestNoUserNamespace(t *testing.T) {
 	needs.Root(t)
 	ids := UserIDs{First: 1 << 20, Slots: 1 << 10, LockFile: filepath.Join(t.TempDir(), "lock")}
@@ -44,7 +45,7 @@ func TestNoUserNamespace(t *testing.T) {
 		_, ok := errors.AsType[noUserNS](err)
 		return ok
 	}
-	// A /proc cannot have its owners mapped.
+	// The owners of a /proc cannot be mapped.
 	if err := u.bind("/proc", t.TempDir()); !isNo(err) {
 		t.Errorf("bind /proc: %v", err)
 	}
@@ -62,7 +63,7 @@ func TestNoUserNamespace(t *testing.T) {
 			t.Errorf("%s: %v", dir, err)
 		}
 	}
-	// It maps what it says: 0 is the first id of the slot.
+	// The mapping is as documented: 0 is the first id of the slot.
 	target := t.TempDir()
 	if err := u.bind(t.TempDir(), target); err != nil {
 		t.Fatal(err)

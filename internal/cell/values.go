@@ -16,11 +16,11 @@ import (
 )
 
 // The values of secrets are delivered to the cell over a socket of their own, and stay in
-// its memory. A delivery is a sequence of frames, each with the lengths of a placeholder
-// and of a value, four bytes each, and then the two. A frame of two zero lengths ends the
-// delivery, and a byte of value 1 answers it. Values are only copied into buffers that are
-// wiped. The issuer of the gateway's certificates is secret too, and is delivered like a
-// value.
+// its memory. A delivery is a sequence of frames: the length of a placeholder and the
+// length of a value, four bytes each, followed by the placeholder and the value. A frame
+// with two zero lengths ends the delivery, and a byte of value 1 acknowledges it. Values
+// are only copied into buffers that are wiped. The issuer of the gateway's certificates
+// is secret too, and is delivered like a value.
 
 const (
 	maxPlaceholder = 1 << 10
@@ -67,7 +67,7 @@ func SendValues(ctx context.Context, dir string, issuer []byte, values engine.Va
 	}
 	var answer [1]byte
 	if _, err := io.ReadFull(conn, answer[:]); err != nil || answer[0] != 1 {
-		return fmt.Errorf("deliver the values of secrets: %w", errors.Join(err, errors.New("the cell did not take them")))
+		return fmt.Errorf("deliver the values of secrets: %w", errors.Join(err, errors.New("the cell did not acknowledge them")))
 	}
 	return nil
 }
@@ -101,8 +101,8 @@ func newValues() *values {
 	return &values{came: make(chan struct{}), held: map[string][]byte{}}
 }
 
-// tell is an [engine.Values].
-func (v *values) tell(yield func(placeholder string, value []byte) error) error {
+// each yields the values, as an [engine.Values].
+func (v *values) each(yield func(placeholder string, value []byte) error) error {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
 	for placeholder, value := range v.held {
@@ -120,7 +120,7 @@ func (v *values) certifier() *intercept.Issuer {
 	return v.issuer
 }
 
-// keep wipes all values that are not wanted.
+// keep wipes all values for which wanted returns false.
 func (v *values) keep(wanted func(placeholder string) bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -132,7 +132,7 @@ func (v *values) keep(wanted func(placeholder string) bool) {
 	}
 }
 
-// receive takes deliveries until the socket is closed.
+// receive receives deliveries until the socket is closed.
 func (v *values) receive(l net.Listener, log *slog.Logger) {
 	for {
 		conn, err := l.Accept()
@@ -140,13 +140,13 @@ func (v *values) receive(l net.Listener, log *slog.Logger) {
 			return
 		}
 		if err := v.take(conn); err != nil {
-			log.Warn("take the values of secrets", "error", err)
+			log.Warn("receive the values of secrets", "error", err)
 		}
 		conn.Close()
 	}
 }
 
-// take receives one delivery, completely or not at all.
+// take receives one delivery, either completely or not at all.
 func (v *values) take(conn net.Conn) error {
 	_ = conn.SetDeadline(time.Now().Add(deliveryTimeout))
 	came := map[string][]byte{}
@@ -166,7 +166,7 @@ func (v *values) take(conn net.Conn) error {
 		clear(came[placeholder])
 		came[placeholder] = value
 		if len(came) > maxValues {
-			return errors.New("too many of them")
+			return errors.New("too many values")
 		}
 	}
 	issuer, err := intercept.ParseIssuer(came[issuerFrame])
@@ -176,7 +176,7 @@ func (v *values) take(conn net.Conn) error {
 	clear(came[issuerFrame])
 	delete(came, issuerFrame)
 	v.mu.Lock()
-	if v.issuer == nil { // the first one's certificates may be in use
+	if v.issuer == nil { // certificates of the first one may be in use
 		v.issuer = issuer
 	}
 	for placeholder, value := range came {

@@ -30,10 +30,10 @@ func newIssuer(t testing.TB) []byte {
 	return issuer
 }
 
-// all returns the values that are held.
+// all returns the values held.
 func (v *values) all() map[string]string {
 	got := map[string]string{}
-	_ = v.tell(func(placeholder string, value []byte) error {
+	_ = v.each(func(placeholder string, value []byte) error {
 		got[placeholder] = string(value)
 		return nil
 	})
@@ -69,13 +69,13 @@ func TestValuesAreDelivered(t *testing.T) {
 	if v.certifier() == nil {
 		t.Error("nothing certifies names")
 	}
-	// The cell may be done before the last word is said.
+	// The cell may close the connection before the sender is finished.
 	for range 300 {
 		if err := SendValues(ctx, dir, issuer, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
-	// A delivery that fails half way changes nothing.
+	// A delivery that fails halfway changes nothing.
 	broken := errors.New("broken")
 	err = SendValues(ctx, dir, issuer, func(yield func(string, []byte) error) error {
 		return errors.Join(yield("placeholder-1", []byte("other")), broken)
@@ -86,7 +86,7 @@ func TestValuesAreDelivered(t *testing.T) {
 	if got := v.all()["placeholder-1"]; got != "first value" {
 		t.Errorf("half a delivery left %q", got)
 	}
-	// What is replaced and what is no longer wanted is wiped.
+	// Replaced values and values that are no longer wanted are wiped.
 	old := v.held["placeholder-1"]
 	if err := SendValues(ctx, dir, issuer, func(yield func(string, []byte) error) error { return yield("placeholder-1", []byte("second value")) }); err != nil {
 		t.Fatal(err)
@@ -99,7 +99,7 @@ func TestValuesAreDelivered(t *testing.T) {
 	if len(v.all()) != 0 || !bytes.Equal(old, make([]byte, len(old))) {
 		t.Errorf("held: %q, and a value that is not wanted is %q", v.all(), old)
 	}
-	// No frame is too large to be refused.
+	// Frames of any size are refused properly.
 	for _, placeholder := range []string{"", "i", string(make([]byte, maxPlaceholder+1))} {
 		if err := SendValues(ctx, dir, issuer, func(yield func(string, []byte) error) error { return yield(placeholder, []byte("x")) }); err == nil {
 			t.Errorf("a placeholder of %d bytes was delivered", len(placeholder))
@@ -182,7 +182,7 @@ func TestStreamRequest(t *testing.T) {
 			t.Errorf("port %d: %v, want %q", port, err, want)
 		}
 	}
-	// Who says nothing, or too much, is let go.
+	// Clients that send nothing, or too much, are disconnected.
 	raw, err := Dial(t.Context(), dir, PortsSocket)
 	if err != nil {
 		t.Fatal(err)

@@ -18,25 +18,28 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// A sandbox that goes on before all of its memory is written to a checkpoint takes as much
-// memory again as it writes to meanwhile. Less is left to write then if there is little
-// memory, and if it gets short nevertheless, the sandbox stands still until all is written.
+// A sandbox that continues before all of its memory is written to a checkpoint needs a
+// copy of all memory that it writes to meanwhile. If there is little memory, less is left
+// to write when it continues; if memory runs short nevertheless, the sandbox is halted
+// until all is written.
 
 const (
-	// copyShare of what is free may be taken by copies: other sandboxes grow too.
+	// copyShare is the fraction of free memory that copies may use, as 1/copyShare: other
+	// sandboxes grow too.
 	copyShare = 2
-	// One part in slackShare of a sandbox's memory limit, up to maxSlack, stays free when it
-	// goes on, and half of that while it runs on: the agent ends programs at the limit.
+	// slackShare is the fraction of a sandbox's memory limit, as 1/slackShare and at most
+	// maxSlack, that must be free when the sandbox continues, and half of it while it runs:
+	// the agent ends programs at the limit.
 	slackShare = 8
 	maxSlack   = 128 << 20
-	// shortPoll is how often this is looked at, and one time in boundsPolls also at the
-	// machine. A sandbox copies some MiB meanwhile.
+	// shortPoll is the interval at which the sandbox's memory is checked; every
+	// boundsPolls-th check includes the machine's. A sandbox copies some MiB meanwhile.
 	shortPoll   = 2 * time.Millisecond
 	boundsPolls = 10
 )
 
-// roomToCopy returns how much memory the sandbox may take for copies while a checkpoint
-// is written to dir: none if that is in memory itself.
+// roomToCopy returns how much memory the sandbox may use for copies while a checkpoint is
+// written to dir: none if dir itself is in memory.
 func (c *cell) roomToCopy(dir string) int64 {
 	var st unix.Statfs_t
 	if unix.Statfs(dir, &st) == nil && st.Type == unix.TMPFS_MAGIC {
@@ -45,7 +48,8 @@ func (c *cell) roomToCopy(dir string) int64 {
 	return copyRoom(machine.MemoryBounds(), c.memoryLimit.Load(), c.sb.MemoryFileBytes())
 }
 
-// copyRoom is roomToCopy for a sandbox that uses so much of its limit, 0 if it has none.
+// copyRoom is roomToCopy for a sandbox that uses inUse of its limit, which is 0 if it has
+// none.
 func copyRoom(bounds []machine.Memory, limit, inUse int64) int64 {
 	room := int64(math.MaxInt64)
 	for _, b := range bounds {
@@ -57,8 +61,8 @@ func copyRoom(bounds []machine.Memory, limit, inUse int64) int64 {
 	return max(0, room)
 }
 
-// isShort reports whether a sandbox that uses so much of its limit, 0 if it has none, should
-// take no more memory for copies.
+// isShort reports whether a sandbox that uses inUse of its limit, which is 0 if it has
+// none, should use no more memory for copies.
 func isShort(bounds []machine.Memory, limit, inUse int64) bool {
 	for _, b := range bounds {
 		if b.Available < b.Floor()/2 {
@@ -70,8 +74,8 @@ func isShort(bounds []machine.Memory, limit, inUse int64) bool {
 
 func slack(limit int64) int64 { return min(limit/slackShare, maxSlack) }
 
-// writeLeft writes the memory that a checkpoint lacks yet, while the sandbox runs. It goes
-// on if the sandbox ends.
+// writeLeft writes the memory that a checkpoint still lacks, while the sandbox runs. It
+// continues if the sandbox ends.
 func (c *cell) writeLeft(ctx context.Context, left *runsc.Deferred) error {
 	began, bytes := time.Now(), left.Bytes()
 	written := make(chan struct{})
@@ -82,7 +86,7 @@ func (c *cell) writeLeft(ctx context.Context, left *runsc.Deferred) error {
 	close(written)
 	watch.Wait()
 	if cerr := left.Close(); cerr != nil {
-		c.log.Debug("what was frozen for a checkpoint", "error", cerr) // the next one thaws it
+		c.log.Debug("thaw the memory of a checkpoint", "error", cerr) // the next checkpoint thaws it
 	}
 	if goOn != nil {
 		goOn()
@@ -91,7 +95,7 @@ func (c *cell) writeLeft(ctx context.Context, left *runsc.Deferred) error {
 	return err
 }
 
-// writeWhileWanted is writeLeft until the caller or the sandbox has gone.
+// writeWhileWanted is writeLeft, but ends when the caller or the sandbox has gone.
 func (c *cell) writeWhileWanted(ctx context.Context, left *runsc.Deferred) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -105,13 +109,13 @@ func (c *cell) writeWhileWanted(ctx context.Context, left *runsc.Deferred) error
 	return c.writeLeft(ctx, left)
 }
 
-// maxAskers limits the cells that are answered at a time.
+// maxAskers limits the cells that are served at the same time.
 const maxAskers = 2 * sandbox.MaxForks
 
-// writeForOthers is writeLeft for a caller who starts other cells from the checkpoint in dir
-// when tell is called. They are answered until all is written, whatever becomes of the
-// caller and the sandbox.
-func (c *cell) writeForOthers(dir string, left *runsc.Deferred, tell func()) error {
+// writeForOthers is writeLeft for a caller that starts other cells from the checkpoint in
+// dir once notify is called. These cells are served until all is written, even if the
+// caller or the sandbox goes away.
+func (c *cell) writeForOthers(dir string, left *runsc.Deferred, notify func()) error {
 	c.needed.Store(true)
 	defer c.needed.Store(false)
 	// The directory may be renamed.
@@ -126,7 +130,7 @@ func (c *cell) writeForOthers(dir string, left *runsc.Deferred, tell func()) err
 	}
 	var answers sync.WaitGroup
 	answers.Go(func() { answerEach(l, &answers, left.Answer) })
-	tell()
+	notify()
 	err = c.writeLeft(context.Background(), left)
 	if err == nil {
 		// The checkpoint may have been removed.
@@ -140,8 +144,9 @@ func (c *cell) writeForOthers(dir string, left *runsc.Deferred, tell func()) err
 	return err
 }
 
-// awaitAccepted waits until somebody else has accepted all connections to a listener at whose
-// socket no more can arrive: to close it would end those, which are then taken for lost.
+// awaitAccepted waits until all connections to a listener have been accepted elsewhere,
+// after its socket was removed so that no more can arrive. Closing the listener earlier
+// would end the pending connections, whose clients would believe the memory lost.
 func awaitAccepted(l net.Listener) {
 	raw, err := l.(syscall.Conn).SyscallConn()
 	for pending := true; pending && err == nil; runtime.Gosched() {
@@ -152,9 +157,9 @@ func awaitAccepted(l net.Listener) {
 	}
 }
 
-// answerEach answers each connection to a listener until that is closed.
+// answerEach serves each connection to a listener until the listener is closed.
 func answerEach(l net.Listener, answers *sync.WaitGroup, answer func(net.Conn)) {
-	defer l.Close() // after an error nobody else would accept
+	defer l.Close() // after an error, nothing else would accept
 	free := make(chan struct{}, maxAskers)
 	for {
 		conn, err := l.Accept()
@@ -175,9 +180,9 @@ func answerEach(l net.Listener, answers *sync.WaitGroup, answer func(net.Conn)) 
 	}
 }
 
-// awaitWritten waits until no checkpoint is being written, since others may continue from it
-// after the sandbox has ended; not when the machine shuts down. The engine ends a cell that
-// takes too long.
+// awaitWritten waits until no checkpoint is being written, since others may continue from
+// it after the sandbox has ended. It does not wait when the machine shuts down. The
+// engine ends a cell that takes too long.
 func (c *cell) awaitWritten() {
 	select {
 	case c.writing <- struct{}{}:
@@ -185,8 +190,8 @@ func (c *cell) awaitWritten() {
 	}
 }
 
-// haltIfShort halts the sandbox if memory gets short before all is written. It returns nil
-// if it did not, or else what lets the sandbox go on.
+// haltIfShort halts the sandbox if memory runs short before all is written. It returns
+// nil if it did not halt it, and otherwise a function that resumes it.
 func (c *cell) haltIfShort(written <-chan struct{}) (goOn func()) {
 	tick := time.NewTicker(shortPoll)
 	defer tick.Stop()
@@ -211,8 +216,8 @@ func (c *cell) haltIfShort(written <-chan struct{}) (goOn func()) {
 	}
 }
 
-// halted makes probes wait, as in any other save, until the function that it returns lets
-// the sandbox go on.
+// halted makes probes wait, as during any other save, until the returned function resumes
+// the sandbox.
 func (c *cell) halted(written <-chan struct{}) (goOn func()) {
 	release := func() {}
 	select {
@@ -223,7 +228,7 @@ func (c *cell) halted(written <-chan struct{}) (goOn func()) {
 	return func() {
 		defer release()
 		if err := c.sb.Unhalt(); err != nil {
-			c.log.Warn("let the sandbox go on", "error", err)
+			c.log.Warn("resume the halted sandbox", "error", err)
 		}
 	}
 }

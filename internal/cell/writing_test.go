@@ -14,13 +14,13 @@ import (
 
 const mib = 1 << 20
 
-// free is a machine with so much memory available, of 16 GiB.
+// free is a machine with n bytes of memory available, of 16 GiB.
 func free(n int64) []machine.Memory {
 	return []machine.Memory{{Total: 16 << 30, Available: n}}
 }
 
-// A sandbox goes on early only as far as its copies fit below its own limit and leave
-// others half of what is free.
+// TestCopyRoom checks that a sandbox continues early only if its copies fit below its own
+// limit and leave half of the free memory to others.
 func TestCopyRoom(t *testing.T) {
 	for name, tt := range map[string]struct {
 		bounds       []machine.Memory
@@ -43,8 +43,8 @@ func TestCopyRoom(t *testing.T) {
 	}
 }
 
-// A sandbox stands still before its agent would end a program, and before the machine's
-// memory is used up.
+// TestIsShort checks that a sandbox is halted before its agent would end a program, and
+// before the machine's memory is used up.
 func TestIsShort(t *testing.T) {
 	for name, tt := range map[string]struct {
 		bounds       []machine.Memory
@@ -64,8 +64,8 @@ func TestIsShort(t *testing.T) {
 	}
 }
 
-// A checkpoint without a socket is complete; one with a socket to which nobody listens never
-// will be, and nobody continues from it.
+// TestDialWriter checks that a checkpoint without a socket is complete, and that one
+// whose socket has no listener never will be, so that nothing continues from it.
 func TestDialWriter(t *testing.T) {
 	dir := t.TempDir()
 	if conn, err := dialWriter(t.Context(), dir); conn != nil || err != nil {
@@ -90,7 +90,8 @@ func TestDialWriter(t *testing.T) {
 	}
 }
 
-// Cells beyond the limit are turned away, and others are answered when one has gone.
+// TestAskersAreBounded checks that cells beyond the limit are turned away, and that
+// others are served when one has gone.
 func TestAskersAreBounded(t *testing.T) {
 	dir := t.TempDir()
 	l, err := Listen(dir, PagesSocket)
@@ -102,7 +103,7 @@ func TestAskersAreBounded(t *testing.T) {
 	answers.Go(func() {
 		answerEach(l, &answers, func(conn net.Conn) {
 			begun <- struct{}{}
-			_, _ = conn.Read(make([]byte, 1)) // until its end
+			_, _ = conn.Read(make([]byte, 1)) // until it ends
 		})
 	})
 	dial := func() net.Conn {
@@ -121,7 +122,7 @@ func TestAskersAreBounded(t *testing.T) {
 		t.Error("one too many is answered")
 	}
 	all[0].Close()
-	for answered := false; !answered; { // its answer ends a moment after it
+	for answered := false; !answered; { // its slot is released a moment after it ends
 		conn := dial()
 		refused := make(chan struct{})
 		go func() {
@@ -142,8 +143,9 @@ func TestAskersAreBounded(t *testing.T) {
 	answers.Wait()
 }
 
-// Who has connected just before the checkpoint was complete is answered too.
-func TestAcceptedBeforeTheEnd(t *testing.T) {
+// TestAcceptedBeforeCompletion checks that a cell that connects just before the checkpoint is
+// complete is served too.
+func TestAcceptedBeforeCompletion(t *testing.T) {
 	dir := t.TempDir()
 	l, err := Listen(dir, PagesSocket)
 	if err != nil {

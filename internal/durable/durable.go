@@ -1,11 +1,11 @@
 // Package durable writes files and renames directories atomically and durably: a crash or
-// a power failure, at any instant, leaves the old or the new, and the new once the call
-// has returned.
+// a power failure, at any instant, leaves either the old or the new content, and the new
+// content once the call has returned.
 //
 // A new file is written next to its destination, synced, and renamed; then the directory,
-// which has the name, is synced. The package exists because github.com/google/renameio
-// does not sync the directory, so that a replaced key can come back, and cannot create a
-// file only if it does not exist.
+// which contains the name, is synced. The package exists because
+// github.com/google/renameio does not sync the directory, so that a replaced key can come
+// back, and cannot create a file only if it does not exist.
 package durable
 
 import (
@@ -16,21 +16,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TempFiles is a pattern for [filepath.Glob]: it matches files that a write has left in a
-// directory after a crash.
+// TempFiles is a pattern for [filepath.Glob] that matches the files that a write leaves
+// in a directory after a crash.
 const TempFiles = ".*new-*"
 
-// WriteFile writes a file that is accessible by its owner only, and replaces an existing
-// one.
+// WriteFile writes a file that only its owner can access, and replaces an existing one.
 func WriteFile(path string, data []byte) error { return Write(path, all(data)) }
 
-// CreateFile writes a new file that is accessible by its owner only. Of several concurrent
+// CreateFile writes a new file that only its owner can access. Of several concurrent
 // calls, one succeeds, and the others get [fs.ErrExist].
 func CreateFile(path string, data []byte) error { return Create(path, all(data)) }
 
-// Write writes a file with what write writes, and replaces an existing one. It is
-// accessible by its owner only unless write changes that. When write fails, nothing has
-// changed, and its error is returned.
+// Write calls write to fill a file, and replaces an existing one. Only its owner can
+// access the file, unless write changes that. If write fails, nothing changes, and its
+// error is returned.
 func Write(path string, write func(*os.File) error) error {
 	return place(path, write, os.Rename)
 }
@@ -40,8 +39,8 @@ func Create(path string, write func(*os.File) error) error {
 	return place(path, write, rename)
 }
 
-// Rename renames a file or directory within a file system. Its content must be on the disk
-// already.
+// Rename renames a file or directory within a file system. Its content must already be on
+// the disk.
 func Rename(from, to string) error {
 	if err := os.Rename(from, to); err != nil {
 		return err
@@ -49,8 +48,8 @@ func Rename(from, to string) error {
 	return SyncDir(filepath.Dir(to))
 }
 
-// SyncDir writes the names in a directory to the disk, after files were made, renamed or
-// removed in it.
+// SyncDir syncs the names in a directory to the disk, after files were created, renamed
+// or removed in it.
 func SyncDir(dir string) error {
 	f, err := os.Open(dir)
 	if err != nil {

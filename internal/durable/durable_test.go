@@ -20,7 +20,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// wantFile compares a file of a directory; "" is one that is not there.
+// wantFile compares a file of a directory; "" means that it must not exist.
 func wantFile(t *testing.T, dir, name, want string) {
 	t.Helper()
 	got, err := os.ReadFile(filepath.Join(dir, name))
@@ -32,7 +32,8 @@ func wantFile(t *testing.T, dir, name, want string) {
 	}
 }
 
-// A loss of power before, within and after each call leaves the old or the new.
+// TestPowerLoss checks that a power failure before, during and after each call leaves the
+// old or the new content.
 func TestPowerLoss(t *testing.T) {
 	disk := needs.NewDisk(t, 16)
 	path := func(name string) string { return filepath.Join(disk.Dir, name) }
@@ -40,7 +41,8 @@ func TestPowerLoss(t *testing.T) {
 		t.Helper()
 		wantFile(t, disk.AfterPowerLoss(t), name, want)
 	}
-	// The power goes when the content is written, and its name is the old one's.
+	// The power fails after the content is written, while its name still refers to the old
+	// content.
 	during := func(name, content, want string) func(*os.File) error {
 		return func(f *os.File) error {
 			_, err := f.WriteString(content)
@@ -93,7 +95,7 @@ func TestFailure(t *testing.T) {
 	}
 }
 
-// What a crash leaves can be told from other files.
+// TestTempFiles checks that files left by a crash can be distinguished from other files.
 func TestTempFiles(t *testing.T) {
 	dir := t.TempDir()
 	must(t, durable.Write(filepath.Join(dir, "file.json"), func(f *os.File) error {
@@ -108,7 +110,7 @@ func TestTempFiles(t *testing.T) {
 	}
 }
 
-// Of many who create a file at once, one does.
+// TestCreateOnce creates a file many times concurrently: one call succeeds.
 func TestCreateOnce(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	var made atomic.Int32

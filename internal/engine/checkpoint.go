@@ -12,8 +12,8 @@ import (
 // Checkpointer is an Engine that can save the state of instances: memory, processes and
 // files. Its methods are safe for concurrent use.
 type Checkpointer interface {
-	// Checkpoint saves the state of a running instance under an id that is unique for
-	// ever. The instance is paused while its state is written and then continues, whether
+	// Checkpoint saves the state of a running instance under an id, which must never be
+	// reused. The instance is paused while its state is written and then continues, whether
 	// or not that succeeded. After an error nothing is kept.
 	//
 	// With opts.Commit, the instance stays paused until Commit has returned. If it returns
@@ -25,20 +25,21 @@ type Checkpointer interface {
 	// RemoveCheckpoint removes a checkpoint; an unknown one is not an error. Instances made
 	// from it are unaffected.
 	RemoveCheckpoint(ctx context.Context, id string) error
-	// SetAside moves a checkpoint, whole or damaged, out of the engine to a new directory
-	// on the same file system, with everything but the root that a restore needs. The
-	// engine no longer knows the checkpoint.
+	// SetAside moves a checkpoint, intact or damaged, out of the engine to a new directory
+	// on the same file system, with everything that a restore needs except the root. The
+	// engine then no longer has the checkpoint.
 	SetAside(ctx context.Context, id, to string) error
 	// BringBack undoes SetAside, durably. If the checkpoint is damaged, it stays where it
 	// is, and the error is for the caller.
 	BringBack(ctx context.Context, id, from string) (Checkpoint, error)
 	// Changes returns what an instance, or the instance of a checkpoint, has changed above
 	// its root: a tar stream in which a character device 0:0 stands for a removed file. A
-	// running instance is paused while it is read. The stream is not trusted; one that is
-	// cut off ends with an error.
+	// running instance is paused while it is read. The stream is not trusted; a truncated
+	// stream ends with an error.
 	Changes(ctx context.Context, of Source) (io.ReadCloser, error)
 	// Warm keeps instances ready that continue from these checkpoints. A Create with one of
-	// them and the same Root and Resources takes one over. Each call replaces the last.
+	// them and the same Root and Resources uses such an instance. Each call replaces the
+	// previous one.
 	Warm(specs []WarmSpec)
 }
 
@@ -52,7 +53,7 @@ type Source struct {
 type CheckpointOptions struct {
 	// FilesOnly leaves out memory and processes.
 	FilesOnly bool
-	// Durable waits until the checkpoint would survive a loss of power, and has its content
+	// Durable waits until the checkpoint would survive a power failure, and has its content
 	// verified before each restore.
 	Durable bool
 	// Label is kept with the checkpoint, so that its owner can identify it even if the
@@ -60,10 +61,10 @@ type CheckpointOptions struct {
 	Label json.RawMessage
 	// Commit ends the instance; see [Checkpointer].
 	Commit func(Checkpoint) error
-	// Early returns when the instance continues, though memory may still be missing.
-	// Instances that continue from the checkpoint have it when they need it, also if the
-	// instance ends or is destroyed meanwhile; if it is lost nevertheless, they end. It
-	// does not go with Durable or Commit.
+	// Early makes Checkpoint return when the instance continues, although memory may still
+	// be missing. Instances that continue from the checkpoint have that memory when they
+	// need it, even if the instance ends or is destroyed meanwhile; if it is lost
+	// nevertheless, they end. Early cannot be combined with Durable or Commit.
 	Early bool
 }
 
@@ -82,14 +83,14 @@ type Checkpoint struct {
 	Stopped time.Duration `json:"-"`
 }
 
-// WarmSpec asks for instances that are made ahead of need.
+// WarmSpec asks for instances that are made before they are needed.
 type WarmSpec struct {
 	// Checkpoint was taken of an instance that was never used.
 	Checkpoint string
 	Root       Root
 	Resources  sandbox.Resources
-	// Max limits how many instances wait. The engine keeps fewer if few are taken or
-	// memory is short.
+	// Max limits how many instances wait. The engine keeps fewer if few are used or memory
+	// is short.
 	Max int
 	// Failed, if not nil, is called with the reason why no instance can be made from the
 	// checkpoint: it is damaged, or does not start. It may be called more than once.

@@ -3,13 +3,13 @@
 //
 // The life of an instance: [Engine.Create] makes it and returns when its agent answers.
 // From then on it does not depend on the process that made it: a new engine over the same
-// state finds it with [Engine.Open]. It ends with [Engine.Destroy], or by failing. A failed
-// instance has no processes; it is reported once to the function given to [Engine.Notify],
-// and by [Engine.List] until it is destroyed.
+// state finds it with [Engine.Open]. It ends with [Engine.Destroy], or by failing. A
+// failed instance has no processes; it is reported once to the function given to
+// [Engine.Notify], and by [Engine.List] until it is destroyed.
 //
 // Commands, files and everything else inside a sandbox use one connection to its agent.
-// They are thus implemented once for all engines, and an engine only carries bytes.
-// Optional abilities of engines are interfaces that an Engine may implement too.
+// They are therefore implemented once for all engines, and an engine only carries bytes.
+// Optional abilities of engines are interfaces that an Engine may also implement.
 package engine
 
 import (
@@ -21,16 +21,16 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// ErrNotFound says that the engine knows no such instance.
+// ErrNotFound means that the engine has no such instance.
 var ErrNotFound = errors.New("no such instance")
 
-// ErrNoRoom says that the machine has too little memory or disk for an instance now. It is
-// the cause of a [sandbox.Error] with the figures.
+// ErrNoRoom means that the machine has too little memory or disk for an instance now. It
+// is the cause of a [sandbox.Error] that states the numbers.
 var ErrNoRoom = errors.New("no room for another instance")
 
 // Spec describes an instance to be made.
 type Spec struct {
-	// ID is unique for ever; see [sandbox.Sandbox].
+	// ID is never reused; see [sandbox.Sandbox].
 	ID        string
 	Root      Root
 	Resources sandbox.Resources
@@ -39,41 +39,41 @@ type Spec struct {
 	Env     map[string]string
 	User    string
 	WorkDir string
-	// Checkpoint is the checkpoint to continue from; empty is a fresh boot of Root. Only a
-	// [Checkpointer] takes it. Root and Resources must be those of the checkpoint, except
-	// for processors, memory and processes.
+	// Checkpoint is the checkpoint to continue from; if empty, the instance boots Root. Only
+	// a [Checkpointer] supports it. Root and Resources must be those of the checkpoint,
+	// except for processors, memory and processes.
 	Checkpoint string
-	// FilesOnly boots afresh with the files of the checkpoint.
+	// FilesOnly boots with the files of the checkpoint.
 	FilesOnly bool
-	// Fresh says that the checkpoint's instance was never used: the new one gets secrets of
-	// its own, such as a machine id.
+	// Fresh says that the checkpoint's instance was never used: the new one gets its own
+	// secrets, such as a machine id.
 	Fresh bool
 	// Fork is the instance's position in a fork; nil keeps the checkpoint's.
 	Fork *Fork
 	// Network configures its gateway; nil denies everything.
 	Network *Network
-	// Mounts are shown above the root. With a Checkpoint that is not FilesOnly, they must
+	// Mounts are mounted above the root. With a Checkpoint that is not FilesOnly, they must
 	// have the targets and kinds of the checkpoint's mounts.
 	Mounts []Mount
-	// Label is kept with the instance, see [Status]; nil is none. The instance does not see
-	// it.
+	// Label is kept with the instance, see [Status]; nil means none. The instance does not
+	// see it.
 	Label json.RawMessage `json:"-"`
 }
 
-// Mount shows a directory of the host, or one in memory, at Target. No mount is inside
-// another. Contents of mounts are not in checkpoints and changes, except that those in
-// memory are part of a checkpoint's memory.
+// Mount shows a directory of the host, or one in memory, at Target. Mounts are not
+// nested. Contents of mounts are not part of checkpoints and changes, except that mounts
+// in memory are part of a checkpoint's memory.
 type Mount struct {
-	// Source is the directory of the host, without symbolic links; empty is a file system
-	// in the instance's memory of at most SizeBytes.
+	// Source is the directory of the host, without symbolic links; if empty, the mount is a
+	// file system in the instance's memory of at most SizeBytes.
 	Source    string
 	Target    string
 	SizeBytes int64 `json:",omitempty"`
 	ReadOnly  bool  `json:",omitempty"`
 }
 
-// Fork is the position of a child among the children of one fork. With a Count of 0, the
-// instance is no fork.
+// Fork is the position of a child among the children of one fork. If Count is 0, the
+// instance is not a fork.
 type Fork struct {
 	Index, Count int
 	// SandboxID is the child's sandbox, ParentID the parent's.
@@ -92,12 +92,12 @@ type Root struct {
 }
 
 // Bind shows the host's Source at Target, which exists in the root or in an earlier bind
-// and is a directory or a file like Source.
+// and is a directory or a file, as Source is.
 type Bind struct {
 	Source string
 	Target string
-	// Mask says that the bind only hides Target. If the host has removed Target since, the
-	// bind is left out.
+	// Mask says that the bind only hides Target. If the host has since removed Target, the
+	// bind is omitted.
 	Mask bool `json:",omitempty"`
 }
 
@@ -146,8 +146,8 @@ type Admitter interface {
 
 // Ender is an [Engine] that can end an instance before it removes all traces of it.
 type Ender interface {
-	// End ends an instance: when it returns nil, nothing in it runs any more and nothing
-	// reaches or leaves it. Its end is not reported as a failure. [Engine.Destroy] must
+	// End ends an instance: when it returns nil, nothing in it runs any more, and its
+	// network traffic has ended. Its end is not reported as a failure. [Engine.Destroy] must
 	// follow. End may be repeated; an unknown instance is not an error.
 	End(ctx context.Context, id string) error
 }
@@ -155,12 +155,12 @@ type Ender interface {
 // Instance is a running sandbox.
 type Instance interface {
 	ID() string
-	// Dial opens a byte stream to the agent inside, which is not trusted.
+	// Dial opens a byte stream to the agent inside the sandbox, which is not trusted.
 	Dial(ctx context.Context) (net.Conn, error)
 	// Stats returns what the instance uses on the host.
 	Stats(ctx context.Context) (Stats, error)
-	// SetLimits changes limits of the running instance; zero fields stay. It describes the
-	// limits that this machine cannot enforce.
+	// SetLimits changes limits of the running instance; zero fields change nothing. It
+	// returns descriptions of the limits that this machine cannot enforce.
 	SetLimits(ctx context.Context, r sandbox.Resources) (unenforced []string, err error)
 	// Unenforced describes the limits that this machine does not enforce.
 	Unenforced() []string
@@ -168,8 +168,8 @@ type Instance interface {
 
 // Prober is an [Instance] whose kernel can be probed.
 type Prober interface {
-	// Probe returns nil when the kernel of the instance has answered, whatever the agent
-	// and other programs in it do. It fails when ctx ends.
+	// Probe returns nil if the kernel of the instance answers, whatever the agent and other
+	// programs in it do. It fails when ctx ends.
 	Probe(ctx context.Context) error
 }
 
@@ -177,7 +177,7 @@ type Prober interface {
 // the host.
 type DeletedMeter interface {
 	// DeletedBytes returns the disk space of deleted files that programs of the sandbox
-	// still have open, in bytes by the target of their mount.
+	// still hold open, in bytes by mount target.
 	DeletedBytes(ctx context.Context) (map[string]int64, error)
 }
 
@@ -188,8 +188,8 @@ type Stats struct {
 	// PrivateBytes the part that they do not share with other processes.
 	MemoryBytes  int64 `json:",string"`
 	PrivateBytes int64 `json:",string"`
-	// UnloadedBytes is memory that a restored sandbox has not loaded yet: it takes it when
-	// programs touch it, or before its state is saved.
+	// UnloadedBytes is memory that a restored sandbox has not loaded yet: it needs that
+	// memory when programs touch it, or before its state is saved.
 	UnloadedBytes int64 `json:",string"`
 	DiskBytes     int64 `json:",string"`
 	NetRxBytes    int64 `json:",string"`

@@ -16,31 +16,32 @@ type Network struct {
 	SandboxID string
 	Policy    sandbox.NetworkPolicy
 	Bindings  []Binding
-	// Headers are those of the policy, with placeholders of bindings in place of the names
-	// of secrets.
+	// Headers are the header rules of the policy, with placeholders of bindings in place of
+	// the names of secrets.
 	Headers []sandbox.HeaderRule `json:",omitempty"`
-	// Answers are those that hold, of questions that the policy had asked. Of two about
-	// one subject the later one counts.
+	// Answers are the answers in force to questions that the policy asked. Of two answers
+	// about the same subject, the later applies.
 	Answers []Answer `json:",omitempty"`
 	// Values yields the values of the bindings, if there are any. It is never encoded.
 	Values Values `json:"-"`
 }
 
 // Intercepts reports whether requests of the instance are changed, so that the gateway
-// must end TLS for it.
+// must terminate its TLS.
 func (n *Network) Intercepts() bool { return len(n.Bindings) > 0 || len(n.Headers) > 0 }
 
 // Binding is a secret attached to an instance, without its value.
 type Binding struct {
-	// Placeholder is what the sandbox sees of the secret, if that is not for headers only.
-	// It identifies the binding.
+	// Placeholder is what the sandbox sees of the secret, unless the secret is only for
+	// headers. It identifies the binding.
 	Placeholder string
 	// SecretID and Secret are the secret's id and name.
 	SecretID string
 	Secret   string
 	Hosts    []string
 	Auth     sandbox.SecretAuth
-	// Revoked says that the secret is gone: requests with the placeholder are refused.
+	// Revoked says that the secret no longer exists: requests with the placeholder are
+	// refused.
 	Revoked bool
 }
 
@@ -48,19 +49,19 @@ type Binding struct {
 type Subject struct {
 	// Protocol is "tcp" or "udp".
 	Protocol string `json:"protocol"`
-	// Host is a name in lower case and ASCII; or empty, and Address is an address.
+	// Host is a name in lower case and ASCII; if empty, the subject is Address.
 	Host    string `json:"host,omitempty"`
 	Address string `json:"address,omitempty"`
 	Port    int    `json:"port"`
-	// Secret is the name of the secret that requests to there would carry; empty is a
-	// connection.
+	// Secret is the name of the secret that requests to this destination would carry; if
+	// empty, the subject is a connection.
 	Secret string `json:"secret,omitempty"`
 }
 
 // Question is an open question of a gateway: connections wait until it is answered. It
 // comes from the instance and is not trusted.
 type Question struct {
-	// ID begins with "apr-".
+	// ID starts with "apr-".
 	ID string `json:"id"`
 	Subject
 	Since   time.Time `json:"since"`
@@ -73,49 +74,50 @@ type Question struct {
 type Answer struct {
 	Subject
 	Allow bool `json:"allow"`
-	// Until is when it ends; zero is never.
+	// Until is when the answer ends; the zero time means never.
 	Until time.Time `json:"until,omitzero"`
 }
 
-// ErrNoQuestion says that a question is not open any more.
+// ErrNoQuestion means that a question is not open, or no longer.
 var ErrNoQuestion = errors.New("no such question is open")
 
 // Asking is an [Instance] whose gateway asks about connections and waits for answers.
 type Asking interface {
 	Gateway
-	// AnswerQuestion answers an open question for the connections that wait for it now,
-	// and for none that come later. It returns [ErrNoQuestion] if it is not open.
+	// AnswerQuestion answers an open question for the connections that wait for it now, but
+	// not for later ones. It returns [ErrNoQuestion] if the question is not open.
 	AnswerQuestion(ctx context.Context, id string, allow bool) error
 }
 
 // Inquirer is an [Engine] whose instances are [Asking].
 type Inquirer interface {
-	// SetAsked sets the function that is told of all open questions of an instance after
-	// they have changed, and of none when the instance has ended. Calls for one instance
-	// are one at a time. SetAsked is called once, before the first Create or Open.
+	// SetAsked sets the function that is called with all open questions of an instance after
+	// they have changed, and with none when the instance has ended. Calls for one instance
+	// do not overlap. SetAsked is called once, before the first Create or Open.
 	SetAsked(asked func(instanceID string, open []Question))
 }
 
-// Values calls yield with the value of each binding. A value is wiped as soon as yield
+// Values calls yield with the value of each binding. The value is wiped as soon as yield
 // returns, so yield must not keep it, and may copy it only into memory that is wiped too.
 type Values func(yield func(placeholder string, value []byte) error) error
 
-// Gateway is an [Instance] with a gateway, which also carries connections to ports inside.
+// Gateway is an [Instance] with a gateway, which also carries connections to ports of the
+// sandbox.
 type Gateway interface {
 	Instance
-	// SetNetwork replaces the gateway's configuration. When it returns, existing
-	// connections have been judged again.
+	// SetNetwork replaces the gateway's configuration. Before it returns, existing
+	// connections are judged again.
 	SetNetwork(ctx context.Context, n Network) error
 	// DialPort opens a TCP connection to a port of the sandbox. With loopback, it also
-	// reaches servers that listen on the sandbox's loopback device only, which are for the
-	// sandbox's owner and not for other sandboxes. A [sandbox.Error] is meant for the
+	// connects to servers that listen only on the sandbox's loopback device, which are for
+	// the sandbox's owner and not for other sandboxes. A [sandbox.Error] is meant for the
 	// caller: a port on which nothing listens is unavailable.
 	DialPort(ctx context.Context, port int, loopback bool) (net.Conn, error)
 }
 
 // Switch is an [Engine] whose gateways connect sandboxes with each other. They call dial,
-// which decides whether a sandbox may reach another one by its name, and connects to a
-// port of it. A [sandbox.Error] is meant for the sandbox's owner.
+// which decides whether a sandbox may connect to another one by its name, and connects to
+// a port of it. A [sandbox.Error] is meant for the sandbox's owner.
 type Switch interface {
 	// SetPeers is called once, before the first Create or Open.
 	SetPeers(dial func(ctx context.Context, fromSandboxID, name string, port int) (net.Conn, error))

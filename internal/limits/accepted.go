@@ -8,15 +8,15 @@ import (
 // MaxAccepted is how many credentials an [Accepted] remembers.
 const MaxAccepted = 4096
 
-// Accepted remembers the hashes of credentials that were accepted lately, so that
-// failed logins by others from the same address do not lock their holders out. The
-// zero value is empty. It is safe for concurrent use.
+// Accepted remembers the hashes of recently accepted credentials, so that failed logins
+// by others from the same address do not lock their holders out. The zero value is empty.
+// It is safe for concurrent use.
 type Accepted struct {
 	mu  sync.Mutex
 	all map[[sha256.Size]byte]bool // guarded by mu
 }
 
-// Has reports whether the credential was accepted lately.
+// Has reports whether the credential was accepted recently.
 func (k *Accepted) Has(hash [sha256.Size]byte) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -30,8 +30,8 @@ func (k *Accepted) Forget(hash [sha256.Size]byte) {
 	delete(k.all, hash)
 }
 
-// Add remembers a credential that was accepted. Beyond [MaxAccepted], an arbitrary
-// one is forgotten.
+// Add remembers an accepted credential. Beyond [MaxAccepted], an arbitrary one is
+// forgotten.
 func (k *Accepted) Add(hash [sha256.Size]byte) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

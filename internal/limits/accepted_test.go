@@ -2,7 +2,7 @@ package limits
 
 import "testing"
 
-func TestKnownIsBounded(t *testing.T) {
+func TestAcceptedIsBounded(t *testing.T) {
 	var k Accepted
 	for i := range 2 * MaxAccepted {
 		k.Add([32]byte{byte(i), byte(i >> 8), byte(i >> 16)})

@@ -8,8 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// ErrNotUTF8 is the error of [CheckJSON] for text that is not UTF-8. A decoder
-// would silently replace the invalid bytes.
+// ErrNotUTF8 is the error of [CheckJSON] for text that is not UTF-8. A decoder would
+// silently replace the invalid bytes.
 var ErrNotUTF8 = errors.New("the text is not valid UTF-8")
 
 // DuplicateError is the error of [CheckJSON] for an object in which a member occurs
@@ -19,7 +19,7 @@ type DuplicateError struct {
 	Name string
 }
 
-// Error names the member.
+// Error returns a message with the member's name.
 func (e *DuplicateError) Error() string {
 	return fmt.Sprintf("the member %q is given twice in one object; give it once", e.Name)
 }
@@ -27,12 +27,12 @@ func (e *DuplicateError) Error() string {
 // maxJSONDepth is how deep encoding/json decodes; it refuses deeper text itself.
 const maxJSONDepth = 10_000
 
-// CheckJSON refuses JSON that two readers may understand in two ways: text that
-// is not UTF-8 ([ErrNotUTF8]), and objects with a member of one name twice
-// ([DuplicateError]), of which encoding/json takes the last and others the
-// first, so that a filter in front of the server sees another request than the
-// server does. Every door calls CheckJSON on a body before it decodes the body.
-// Text that is not JSON passes: the decoder refuses it.
+// CheckJSON refuses JSON that two readers may understand differently: text that is not
+// UTF-8 ([ErrNotUTF8]), and objects that contain a member twice ([DuplicateError]), of
+// which encoding/json takes the last and others the first, so that a filter in front of
+// the server sees a different request than the server does. Every door calls CheckJSON on
+// a body before it decodes the body. Text that is not JSON passes: the decoder refuses
+// it.
 func CheckJSON(data []byte) error {
 	if !utf8.Valid(data) {
 		return ErrNotUTF8
@@ -82,8 +82,8 @@ func CheckJSON(data []byte) error {
 	return nil
 }
 
-// endOfString returns the index of the quotation mark that closes the string that
-// begins at begin, or -1.
+// endOfString returns the index of the quotation mark that closes the string that starts
+// at begin, or -1.
 func endOfString(data []byte, begin int) int {
 	for i := begin + 1; i < len(data); i++ {
 		switch data[i] {

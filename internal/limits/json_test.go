@@ -26,7 +26,7 @@ func TestCheckJSON(t *testing.T) {
 	}
 	for _, text := range []string{
 		`{}`, `{"a":"a","b":"a"}`, `{"a":{"a":{"a":1}},"b":["a","a"]}`, `["a","a"]`, `{"a":1,"A":2}`, `"a"`, `{"a":"\\","b":"\""}`,
-		// What is no JSON is the decoder's to refuse.
+		// Text that is not JSON is left to the decoder.
 		``, `{`, `}`, `{"a":1,"b`, `{"a\`, `{"\x":1,"\x":1}`, strings.Repeat("[", 20_000), strings.Repeat("]", 20_000),
 	} {
 		if err := CheckJSON([]byte(text)); err != nil {
@@ -38,7 +38,7 @@ func TestCheckJSON(t *testing.T) {
 	}
 }
 
-// repeats reports whether valid JSON has an object with a member twice, as
+// repeats reports whether valid JSON contains an object with a repeated member, as
 // encoding/json reads it token by token.
 func repeats(dec *json.Decoder) bool {
 	token, err := dec.Token()

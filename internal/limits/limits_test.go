@@ -23,13 +23,13 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// enough is how long a test waits for what must happen.
+// enough is how long a test waits for something that must happen.
 const enough = time.Minute
 
-// quick is a pace that is soon missed.
+// quick is a rate that is soon missed.
 var quick = MinBodyRate{Bytes: 1000, Per: 50 * time.Millisecond}
 
-// reading serves a handler that reads bodies, and says how that ended.
+// reading serves a handler that reads bodies, and sends its results.
 func reading(t *testing.T, p MinBodyRate, free func(*http.Request) bool) (*httptest.Server, chan error) {
 	t.Helper()
 	ended := make(chan error, 16)
@@ -50,7 +50,7 @@ func reading(t *testing.T, p MinBodyRate, free func(*http.Request) bool) (*httpt
 	return srv, ended
 }
 
-// dial connects, and closes at the end.
+// dial opens a connection that is closed at the end of the test.
 func dial(t *testing.T, l net.Listener) net.Conn {
 	t.Helper()
 	c, err := net.Dial(l.Addr().Network(), l.Addr().String())
@@ -73,8 +73,7 @@ func await[T any](t *testing.T, c <-chan T, what string) T {
 	}
 }
 
-// Attack: a body of which a byte comes now and then, with a length in front,
-// and in chunks.
+// Attack: a body that arrives one byte at a time, with a Content-Length, and in chunks.
 func TestSlowBodiesEnd(t *testing.T) {
 	for name, c := range map[string]struct{ head, more string }{
 		"nothing": {"Content-Length: 1000000\r\n\r\n", ""},
@@ -113,12 +112,12 @@ func TestSlowBodiesEnd(t *testing.T) {
 	}
 }
 
-// The same over HTTP/2, where a connection has many requests: one that stalls
-// ends alone.
+// TestSlowBodiesEndOverHTTP2 does the same over HTTP/2, where a connection has many
+// requests: only the one that stalls ends.
 func TestSlowBodiesEndOverHTTP2(t *testing.T) {
 	ended := make(chan error, 1)
 	srv := httptest.NewUnstartedServer(quick.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		// Longer than the body has: nobody waits for it now.
+		// Longer than the body may take: nothing waits for it now.
 		time.Sleep(2 * quick.Per)
 		_, err := io.Copy(io.Discard, r.Body)
 		if err != nil {
@@ -149,8 +148,8 @@ func TestSlowBodiesEndOverHTTP2(t *testing.T) {
 	}
 }
 
-// A body that nobody reads does not hold its connection either: the HTTP server
-// wants what is left of it before it answers.
+// TestUnreadBodiesEnd checks that a body that the handler does not read does not hold its
+// connection either: the HTTP server reads the rest of it before it answers.
 func TestUnreadBodiesEnd(t *testing.T) {
 	srv, _ := reading(t, quick, nil)
 	conn := dial(t, srv.Listener)
@@ -163,7 +162,8 @@ func TestUnreadBodiesEnd(t *testing.T) {
 	}
 }
 
-// scripted is a body whose reads take as long, and bring as much, as they say.
+// scripted is a body whose reads return the given numbers of bytes after the given
+// delays.
 type scripted struct {
 	steps    []step
 	deadline time.Time
@@ -194,8 +194,8 @@ func (s *scripted) Write(p []byte) (int, error)       { return len(p), nil }
 func (s *scripted) WriteHeader(int)                   {}
 func (s *scripted) SetReadDeadline(t time.Time) error { s.deadline = t; return nil }
 
-// What is large and flows goes on, however long it takes; what is not read now
-// is not the client's fault.
+// TestPace checks that a large body that keeps moving continues, however long it takes,
+// and that time in which it is not read is not held against the client.
 func TestPace(t *testing.T) {
 	repeat := func(n int, s step) (all []step) {
 		for range n {
@@ -237,8 +237,9 @@ func TestPace(t *testing.T) {
 	}
 }
 
-// What is free may stand still, and a request whose body has come lasts.
-func TestNotAffected(t *testing.T) {
+// TestExemptRequests checks that exempt requests may stall, and that a request whose body
+// has arrived may take long.
+func TestExemptRequests(t *testing.T) {
 	srv, ended := reading(t, quick, func(r *http.Request) bool { return r.Header.Get("Free") != "" })
 	for _, head := range []string{"Free: 1\r\nContent-Length: 2\r\n\r\n", "Content-Length: 2\r\n\r\nxx"} {
 		conn := dial(t, srv.Listener)
@@ -301,7 +302,7 @@ func TestMemory(t *testing.T) {
 		if err != nil || err2 != nil {
 			t.Fatal(err, err2)
 		}
-		// Its share is gone, and it waits; others have room, until there is none.
+		// The caller's share is used up, and it waits; others have room until there is none.
 		if _, _, err := hold("a", 50*kib); !errors.Is(err, ErrBusy) {
 			t.Errorf("over its share: %v", err)
 		}
@@ -317,7 +318,7 @@ func TestMemory(t *testing.T) {
 		if _, _, err := hold("c", 50*kib); !errors.Is(err, ErrBusy) {
 			t.Errorf("over all: %v", err)
 		}
-		// Who waits gets what becomes free.
+		// A waiting request gets memory that becomes free.
 		go func() {
 			time.Sleep(time.Second)
 			a()
@@ -326,7 +327,7 @@ func TestMemory(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// A body that turns out smaller gives back the rest when it has been read.
+		// A body that turns out smaller returns the rest once it has been read.
 		unknown.Body.(*held).ReadCloser = io.NopCloser(strings.NewReader("small"))
 		if _, err := io.ReadAll(unknown.Body); err != nil {
 			t.Fatal(err)
@@ -341,7 +342,7 @@ func TestMemory(t *testing.T) {
 		if m.used != 0 || len(m.usedBy) != 0 {
 			t.Errorf("in the end %d are used, by %v", m.used, m.usedBy)
 		}
-		// A request that is over does not wait.
+		// A request that has ended does not wait.
 		f, _, _ := hold("a", 100*kib)
 		g, _, _ := hold("a", 100*kib)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -356,7 +357,7 @@ func TestMemory(t *testing.T) {
 	})
 }
 
-// Attack: memory is set aside for a body that comes just fast enough.
+// Attack: memory stays reserved for a body that arrives just fast enough.
 func TestMemoryIsNotHeldForLong(t *testing.T) {
 	m := NewMemoryBudget(MemoryBudgetConfig{Total: 1 << 20, PerCaller: 1 << 20, MaxBody: 1 << 20, Wait: enough, ReadTimeout: 100 * time.Millisecond})
 	first := make(chan error, 2)
@@ -385,7 +386,7 @@ func TestListen(t *testing.T) {
 	}
 	var refused atomic.Int32
 	l := Listen(inner, ListenConfig{MaxConns: 1, WriteTimeout: 200 * time.Millisecond, Refused: func() {
-		time.Sleep(20 * time.Millisecond) // the client is to hear of it later still
+		time.Sleep(20 * time.Millisecond) // the client learns of it even later
 		refused.Add(1)
 	}})
 	defer l.Close()
@@ -411,7 +412,7 @@ func TestListen(t *testing.T) {
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("a client that never reads: %v", err)
 	}
-	// The server's own deadline counts, if it is sooner.
+	// The server's own deadline applies if it is earlier.
 	if err := server.SetWriteDeadline(time.Now().Add(-time.Second)); err != nil {
 		t.Fatal(err)
 	}
@@ -421,14 +422,14 @@ func TestListen(t *testing.T) {
 	_ = server.Close()
 	_ = server.Close()
 	_ = one.Close()
-	// Its place is free, for one.
+	// Its slot is free, for one connection.
 	three := dial(t, inner)
 	server = await(t, accepted, "a connection after another")
 	_ = server.Close()
 	_ = three.Close()
 }
 
-// closing is a connection that calls a function as it is closed.
+// closing is a connection that calls a function when it is closed.
 type closing struct {
 	net.Conn
 	close func()
@@ -439,7 +440,7 @@ func (c *closing) Close() error {
 	return c.Conn.Close()
 }
 
-// handed is a listener whose connections call a function as they are closed.
+// handed is a listener whose connections call a function when they are closed.
 type handed struct {
 	net.Listener
 	close func()
@@ -450,8 +451,9 @@ func (h *handed) Accept() (net.Conn, error) {
 	return &closing{c, h.close}, err
 }
 
-// Who sees the end of a connection may come again at once.
-func TestPlaceIsFreeAtTheEnd(t *testing.T) {
+// TestSlotIsFreeAfterClose checks that a client that sees the end of its connection can
+// reconnect at once.
+func TestSlotIsFreeAfterClose(t *testing.T) {
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -475,7 +477,8 @@ func TestPlaceIsFreeAtTheEnd(t *testing.T) {
 	}
 }
 
-// A client that reads gets all, however small the pieces.
+// TestReadersGetAll checks that a client that keeps reading gets everything, however
+// small the pieces.
 func TestReadersGetAll(t *testing.T) {
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -499,7 +502,7 @@ func TestReadersGetAll(t *testing.T) {
 	_ = server.Close()
 }
 
-// The end of TLS is not waited for as long as data is.
+// TestTLSEnds checks that the wait for the end of TLS is shorter than the wait for data.
 func TestTLSEnds(t *testing.T) {
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -522,7 +525,7 @@ func TestTLSEnds(t *testing.T) {
 	_ = secure.Close()
 }
 
-func TestTries(t *testing.T) {
+func TestLoginLimiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tries := NewLoginLimiter(LoginLimiterConfig{Burst: 3, Refill: time.Second})
 		me, other, elsewhere := Source{"p", "me"}, Source{"p", "other"}, Source{"q", "me"}

@@ -11,15 +11,15 @@ type ListenConfig struct {
 	// MaxConns is how many connections may be open at once; further ones are closed as
 	// soon as they are accepted.
 	MaxConns int
-	// WriteTimeout is how long a client may read nothing of what is sent to it. An idle
+	// WriteTimeout is how long a client may read nothing of the data sent to it. An idle
 	// connection, on which nothing is sent, has no timeout.
 	WriteTimeout time.Duration
 	// Refused is called before a connection over MaxConns is closed.
 	Refused func()
 }
 
-// DefaultWriteTimeout is as long as Linux retransmits to a client that vanished: a
-// client that is alive but does not read gets no longer.
+// DefaultWriteTimeout is as long as Linux retransmits to a client that has vanished: a
+// client that is alive but does not read gets no more time than that.
 const DefaultWriteTimeout = 15 * time.Minute
 
 // piece is the largest write under one deadline, in bytes.
@@ -46,7 +46,7 @@ func (l *listener) Accept() (net.Conn, error) {
 		case l.slots <- struct{}{}:
 			return &conn{Conn: c, writeTimeout: l.cfg.WriteTimeout, free: sync.OnceFunc(func() { <-l.slots })}, nil
 		default:
-			// Counted before the client can observe the close.
+			// Counted before the client can notice the close.
 			l.cfg.Refused()
 			_ = c.Close()
 		}
@@ -59,7 +59,7 @@ type conn struct {
 	free         func() // releases the connection's slot
 
 	mu     sync.Mutex
-	server time.Time // guarded by mu; the write deadline that the HTTP server has set
+	server time.Time // guarded by mu; the write deadline set by the HTTP server
 }
 
 // extend moves the connection's write deadline.
@@ -101,8 +101,8 @@ func (c *conn) Write(p []byte) (written int, err error) {
 	}
 }
 
-// CloseWrite closes the sending direction. The HTTP server uses it when the client
-// is still sending and has a response to read.
+// CloseWrite closes the sending direction. The HTTP server uses it when the client is
+// still sending and has yet to read a response.
 func (c *conn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()

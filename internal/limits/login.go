@@ -77,9 +77,8 @@ func (t *LoginLimiter) Failed(by Source) {
 	t.failed[by] = left
 }
 
-// forget removes expired sources, and arbitrary ones until there is room.
-//
-// Preconditions: t.mu is held.
+// forget removes expired sources, and arbitrary ones until there is room. The caller must
+// hold t.mu.
 func (t *LoginLimiter) forget(now time.Time) {
 	maps.DeleteFunc(t.failed, func(_ Source, old tally) bool { return t.refill(old, now).n == 0 })
 	for by := range t.failed {
@@ -90,8 +89,8 @@ func (t *LoginLimiter) forget(now time.Time) {
 	}
 }
 
-// Address identifies the client at a remote address: the IPv4 address itself, or the
-// /64 network of an IPv6 address, since one machine usually owns all of that network.
+// Address identifies the client at a remote address: the IPv4 address itself, or the /64
+// network of an IPv6 address, since one machine usually owns that entire network.
 func Address(remote string) string {
 	host, _, err := net.SplitHostPort(remote)
 	if err != nil {

@@ -15,7 +15,7 @@ type MemoryBudgetConfig struct {
 	// Total is the budget of all callers together, in bytes; PerCaller is the budget of
 	// one caller.
 	Total, PerCaller int64
-	// MaxBody is what a body without a Content-Length is charged until it has been
+	// MaxBody is the size charged for a body without a Content-Length until it has been
 	// read.
 	MaxBody int64
 	// Wait is how long a request waits for memory.
@@ -25,14 +25,15 @@ type MemoryBudgetConfig struct {
 }
 
 const (
-	// SmallBody is the size up to which bodies are not charged: a connection costs as
-	// much anyway. Ordinary requests are small and never wait.
+	// SmallBody is the size up to which bodies are not charged: a connection costs as much
+	// anyway. Ordinary requests are small and never wait.
 	SmallBody = 16 << 10
 	// busyRetry is the Retry-After of a refused request.
 	busyRetry = 2 * time.Second
 )
 
-// ErrBusy is the error of [MemoryBudget.Hold] when there was no memory in time.
+// ErrBusy is the error of [MemoryBudget.Hold] when memory did not become available in
+// time.
 var ErrBusy error = &sandbox.Error{
 	Code: sandbox.CodeUnavailable, RetryAfter: busyRetry,
 	Message: "the server works on as many large requests as it has memory for; try again in a moment",
@@ -49,17 +50,16 @@ type MemoryBudget struct {
 	changed chan struct{}    // guarded by mu; closed when there is more room
 }
 
-// NewMemoryBudget returns a budget of which nothing is used.
+// NewMemoryBudget returns an unused budget.
 func NewMemoryBudget(cfg MemoryBudgetConfig) *MemoryBudget {
 	cfg.PerCaller = min(cfg.PerCaller, cfg.Total)
 	return &MemoryBudget{cfg: cfg, usedBy: make(map[string]int64), changed: make(chan struct{})}
 }
 
-// Hold reserves memory for the body of a caller's request and replaces r.Body, so r
-// must be a copy of the HTTP server's own request. Once the body has been read, the
-// memory that it did not need is returned; release returns the rest, and must be called
-// when the body is no longer used. The error is [ErrBusy], or that of the request's
-// context.
+// Hold reserves memory for the body of a caller's request and replaces r.Body, so r must
+// be a copy of the HTTP server's own request. Once the body has been read, memory that it
+// did not need is returned; release returns the rest, and must be called when the body is
+// no longer used. The error is [ErrBusy], or that of the request's context.
 func (m *MemoryBudget) Hold(r *http.Request, who string) (release func(), err error) {
 	if r.Body == nil || r.Body == http.NoBody || r.ContentLength >= 0 && r.ContentLength <= SmallBody {
 		return func() {}, nil
@@ -140,7 +140,7 @@ func (h *held) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// shrink returns the memory that is reserved above n bytes.
+// shrink returns the reserved memory above n bytes.
 func (h *held) shrink(n int64) {
 	h.mu.Lock()
 	over := h.has - n

@@ -9,13 +9,13 @@ import (
 // answer.
 const drainTime = 5 * time.Second
 
-// Receive serves a request whose body is content of any size. Take reads the body, and
-// answer or fail writes the answer. An error is answered while the client is still sending.
+// Receive serves a request whose body may have any size. take reads the body, and answer
+// or fail writes the answer. An error is answered while the client is still sending.
 func Receive[T any](w http.ResponseWriter, r *http.Request, take func() (T, error), answer func(T), fail func(error)) {
 	rc := http.NewResponseController(w)
 	_ = rc.EnableFullDuplex()
 	if r.ProtoMajor < 2 {
-		w.Header().Set("Connection", "close") // what is left of a body would be the next request
+		w.Header().Set("Connection", "close") // the rest of a body would be read as the next request
 	}
 	v, err := take()
 	if err == nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/cove-sh/cove/internal/limits"
 )
 
-// A refused upload is answered before all of it was sent, and its connection is not used
-// again; that of one that was taken is.
+// TestReceive checks that a refused upload is answered before all of it was sent, and
+// that its connection is not reused, unlike that of an accepted upload.
 func TestReceive(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		limits.Receive(w, r, func() (string, error) {
@@ -22,7 +22,7 @@ func TestReceive(t *testing.T) {
 				return "", errors.New("refused")
 			}
 			first := make([]byte, 3)
-			_, err := io.ReadFull(r.Body, first) // the rest is for nobody
+			_, err := io.ReadFull(r.Body, first) // the rest is never read
 			return string(first), err
 		}, func(v string) { _, _ = io.WriteString(w, v) }, func(err error) { http.Error(w, err.Error(), http.StatusBadRequest) })
 	}))
@@ -33,7 +33,7 @@ func TestReceive(t *testing.T) {
 		closes           bool
 	}{
 		{"/take", "abcdef", "abc", http.StatusOK, false},
-		{"/refuse", "", "refused", http.StatusBadRequest, true}, // the body never comes
+		{"/refuse", "", "refused", http.StatusBadRequest, true}, // the body never arrives
 	} {
 		conn, err := net.Dial("tcp", server.Listener.Addr().String())
 		if err != nil {

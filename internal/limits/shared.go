@@ -9,16 +9,16 @@ import (
 
 type sharedKey struct{}
 
-// Share has the requests of next hold memory of one budget: [HoldBody] takes it.
+// Share makes the requests of next share one budget, which [HoldBody] uses.
 func (m *MemoryBudget) Share(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), sharedKey{}, m)))
 	})
 }
 
-// HoldBody is [MemoryBudget.Hold] of the budget that the request's handlers share, for
-// the caller in its context; without such a budget it does nothing. What is held is
-// given back when the request has ended. The error is that of Hold.
+// HoldBody is [MemoryBudget.Hold] with the budget that the request's handlers share, for
+// the caller in its context; without such a budget it does nothing. The memory is
+// returned when the request has ended. The error is that of Hold.
 func HoldBody(r *http.Request) error {
 	m, ok := r.Context().Value(sharedKey{}).(*MemoryBudget)
 	if !ok {

@@ -13,7 +13,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Handlers that share a budget hold it until their requests end, each caller a part.
+// TestShare checks that handlers that share a budget hold it until their requests end,
+// each caller its part.
 func TestShare(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const body = 1 << 20

@@ -19,7 +19,7 @@ import (
 
 const delegate = "run cove as root, or with systemd-run --user --scope -p Delegate=yes"
 
-// read returns the trimmed content of a file in /proc, or "" if there is none.
+// read returns the trimmed content of a file in /proc, or "" if it does not exist.
 func (p probe) read(name string) string {
 	b, err := os.ReadFile(filepath.Join(p.proc, name))
 	if err != nil {
@@ -70,7 +70,7 @@ func (p probe) user() sandbox.MachineCheck {
 
 // namespaces tries to make the namespaces of a cell.
 func (p probe) namespaces() sandbox.MachineCheck {
-	c := sandbox.MachineCheck{Name: "namespaces", Status: sandbox.CheckOK, Detail: "user, mount and network namespaces can be made"}
+	c := sandbox.MachineCheck{Name: "namespaces", Status: sandbox.CheckOK, Detail: "user, mount and network namespaces can be created"}
 	const sysAdmin = 21
 	if caps, err := strconv.ParseUint(p.statusField("CapEff"), 16, 64); p.root && err == nil && caps&(1<<sysAdmin) == 0 {
 		return sandbox.MachineCheck{Name: "namespaces", Status: sandbox.CheckFail, Detail: "root lacks the capability SYS_ADMIN, as in an unprivileged container",
@@ -96,9 +96,9 @@ func (p probe) namespaces() sandbox.MachineCheck {
 	return c
 }
 
-// sandboxUsers tries to give gVisor's processes user ids of their own on the host.
+// sandboxUsers tries to give gVisor's processes separate user ids on the host.
 func (p probe) sandboxUsers() sandbox.MachineCheck {
-	const first, count = 0x00080000, 1 << 16 // any will do
+	const first, count = 0x00080000, 1 << 16 // any ids will do
 	c := sandbox.MachineCheck{Name: "sandbox users", Status: sandbox.CheckOK, Detail: "gVisor's processes are users of the host that own nothing"}
 	if !p.root {
 		c.Detail = "gVisor's processes are this user, in a user namespace of their own"
@@ -122,8 +122,8 @@ func (p probe) sandboxUsers() sandbox.MachineCheck {
 	return c
 }
 
-// procMount checks whether /proc can be mounted in a new namespace: the kernel refuses
-// this to users who would see more than before.
+// procMount checks whether /proc can be mounted in a new namespace: the kernel denies
+// this to users who would then see more than before.
 func (p probe) procMount() sandbox.MachineCheck {
 	c := sandbox.MachineCheck{Name: "proc", Status: sandbox.CheckOK, Detail: "/proc is fully visible"}
 	var covered []string
@@ -138,7 +138,7 @@ func (p probe) procMount() sandbox.MachineCheck {
 	}
 	c.Detail = "parts of /proc are covered (" + covered[0] + "), as in a container"
 	if !p.root {
-		c.Status, c.Fix = sandbox.CheckFail, "an ordinary user cannot mount a /proc then: start the container with --security-opt systempaths=unconfined, or run cove as root"
+		c.Status, c.Fix = sandbox.CheckFail, "an ordinary user cannot mount /proc in that case: start the container with --security-opt systempaths=unconfined, or run cove as root"
 	}
 	return c
 }
@@ -149,7 +149,7 @@ func (p probe) platform() sandbox.MachineCheck {
 	switch {
 	case err == nil:
 		unix.Close(fd)
-		c.Detail += "; /dev/kvm is there but not used"
+		c.Detail += "; /dev/kvm exists but is not used"
 	case errors.Is(err, unix.ENOENT):
 	default:
 		c.Detail += "; /dev/kvm cannot be opened, and is not needed"
@@ -160,7 +160,7 @@ func (p probe) platform() sandbox.MachineCheck {
 func (p probe) seccomp() sandbox.MachineCheck {
 	c := sandbox.MachineCheck{Name: "seccomp", Status: sandbox.CheckOK, Detail: "filters can be used"}
 	if actions := p.read("sys/kernel/seccomp/actions_avail"); !strings.Contains(actions, "trap") {
-		return sandbox.MachineCheck{Name: "seccomp", Status: sandbox.CheckFail, Detail: "the kernel offers no seccomp filters", Fix: "use a kernel with CONFIG_SECCOMP_FILTER"}
+		return sandbox.MachineCheck{Name: "seccomp", Status: sandbox.CheckFail, Detail: "the kernel does not support seccomp filters", Fix: "use a kernel with CONFIG_SECCOMP_FILTER"}
 	}
 	if p.statusField("Seccomp") == "2" {
 		c.Detail += "; cove itself runs under one, as in a container"
@@ -174,7 +174,7 @@ func (p probe) ptrace() sandbox.MachineCheck {
 	case scope == "3", scope == "2" && !p.root:
 		c.Status, c.Detail, c.Fix = sandbox.CheckFail, "kernel.yama.ptrace_scope is "+scope+": gVisor cannot trace its own processes", "sysctl -w kernel.yama.ptrace_scope=1"
 		if scope == "3" {
-			c.Fix = "remove the setting kernel.yama.ptrace_scope=3 and boot again"
+			c.Fix = "remove the setting kernel.yama.ptrace_scope=3 and reboot"
 		}
 	}
 	return c
@@ -236,7 +236,7 @@ func (p probe) processors() sandbox.MachineCheck {
 	return c
 }
 
-// memory reports how much memory sandboxes may take, by the machine's memory and by the
+// memory reports how much memory sandboxes may use, given the machine's memory and the
 // limits of cgroups.
 func (p probe) memory() sandbox.MachineCheck {
 	c := sandbox.MachineCheck{Name: "memory", Status: sandbox.CheckOK}
@@ -249,12 +249,12 @@ func (p probe) memory() sandbox.MachineCheck {
 		found = append(found, text)
 	}
 	if len(found) == 0 {
-		return sandbox.MachineCheck{Name: "memory", Status: sandbox.CheckWarn, Detail: "the kernel does not tell how much there is, so sandboxes are started whether or not there is any", Fix: "mount /proc"}
+		return sandbox.MachineCheck{Name: "memory", Status: sandbox.CheckWarn, Detail: "the kernel does not report how much there is, so sandboxes are started without a check", Fix: "mount /proc"}
 	}
 	c.Detail = strings.Join(found, "; ")
 	for _, m := range p.bounds {
 		if m.Room() < 256<<20 {
-			c.Status, c.Fix = sandbox.CheckWarn, "end something, or raise the limit: a sandbox needs what its programs use and about 50 MiB more"
+			c.Status, c.Fix = sandbox.CheckWarn, "end other programs, or raise the limit: a sandbox needs about 50 MiB more than its programs use"
 		}
 	}
 	return c
@@ -288,7 +288,7 @@ func (p probe) files() sandbox.MachineCheck {
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l); err != nil {
 		return sandbox.MachineCheck{Name: "open files", Status: sandbox.CheckWarn, Detail: cause(err)}
 	}
-	c := sandbox.MachineCheck{Name: "open files", Status: sandbox.CheckOK, Detail: fmt.Sprintf("at most %d a process", l.Max)}
+	c := sandbox.MachineCheck{Name: "open files", Status: sandbox.CheckOK, Detail: fmt.Sprintf("at most %d per process", l.Max)}
 	if l.Max < 16384 {
 		c.Status, c.Fix = sandbox.CheckWarn, "raise the limit: ulimit -Hn 65536"
 	}

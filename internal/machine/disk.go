@@ -38,7 +38,7 @@ func (p probe) disk() sandbox.MachineCheck {
 	case unix.Access(dir, unix.W_OK) != nil:
 		c.Status, c.Fix = sandbox.CheckFail, "this user may not write there; choose another state directory"
 	case free < 1024:
-		c.Status, c.Fix = sandbox.CheckWarn, "make room: sandboxes write up to their disk limit, and Debian templates take up to 2.5 GiB"
+		c.Status, c.Fix = sandbox.CheckWarn, "free some space: sandboxes write up to their disk limit, and Debian templates take up to 2.5 GiB"
 	case name == "nfs" || name == "fuse" || name == "9p":
 		c.Status, c.Fix = sandbox.CheckWarn, "keep the state on a local disk: the database needs file locks"
 	}

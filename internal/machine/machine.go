@@ -1,6 +1,6 @@
-// Package machine finds out what Cove can do on this machine, and how to mend what is
-// missing. It tries things out where that leaves nothing behind, and reads settings
-// otherwise.
+// Package machine finds out what Cove can do on this machine, and how to fix what is
+// missing. Where it can do so without side effects, it tries things; otherwise it reads
+// settings.
 package machine
 
 import (

@@ -17,25 +17,25 @@ import (
 
 // Memory is a limit on the memory of all sandboxes. Sizes are bytes.
 type Memory struct {
-	// Group is the cgroup that has the limit; empty is the machine itself.
+	// Group is the cgroup that has the limit; if empty, the limit is that of the machine.
 	Group            string
 	Total, Available int64
 }
 
 const (
-	// One part in floorShare of a memory limit is not available to new sandboxes, but
-	// at least minFloor and at most maxFloor.
+	// 1/floorShare of a memory limit, but at least minFloor and at most maxFloor, is not
+	// available to new sandboxes.
 	floorShare = 10
 	minFloor   = 128 << 20
 	maxFloor   = 1 << 30
 )
 
 // Floor is how much of a limit must stay available when a sandbox is started, for the
-// daemon, the running sandboxes and the files in use. It is a tenth of the limit, and at
+// daemon, the running sandboxes and the files in use. It is a tenth of the limit, but at
 // least 128 MiB and at most 1 GiB.
 func (m Memory) Floor() int64 { return min(max(m.Total/floorShare, minFloor), maxFloor) }
 
-// Room is how much memory new sandboxes may take; it may be negative.
+// Room is how much memory new sandboxes may use; it may be negative.
 func (m Memory) Room() int64 { return m.Available - m.Floor() }
 
 // String describes the limit as part of a sentence.
@@ -47,7 +47,7 @@ func (m Memory) String() string {
 }
 
 // MemoryBounds returns the memory of this machine, and of each cgroup whose limit applies
-// to sandboxes. What the kernel does not report is left out.
+// to sandboxes. It omits what the kernel does not report.
 func MemoryBounds() []Memory {
 	var bounds []Memory
 	if data, err := os.ReadFile("/proc/meminfo"); err == nil {
@@ -86,7 +86,7 @@ func meminfo(text, field string) (int64, error) {
 
 // Capacity is the most that a sandbox can have on this machine: its processors, the
 // smallest of [MemoryBounds], and the size of the file system that dir is or will be on.
-// What is unknown is 0.
+// Unknown values are 0.
 func Capacity(dir string) sandbox.Resources {
 	c := sandbox.Resources{VCPUs: runtime.NumCPU()}
 	for _, m := range MemoryBounds() {
@@ -101,7 +101,7 @@ func Capacity(dir string) sandbox.Resources {
 	return c
 }
 
-// nearest returns a directory, or the nearest one above that exists.
+// nearest returns a directory, or its nearest ancestor that exists.
 func nearest(dir string) string {
 	if dir == "" {
 		dir = "."
@@ -117,7 +117,7 @@ func nearest(dir string) string {
 }
 
 // The default quotas of a team exceed what the machine has, since most sandboxes use a
-// small part of their limits. Whether there is enough memory is checked at each start.
+// small part of their limits. Each start checks whether there is enough memory.
 const (
 	// QuotaVCPUs is the default quota of vCPUs for each processor.
 	QuotaVCPUs = 64

@@ -47,7 +47,8 @@ func TestFloor(t *testing.T) {
 	}
 }
 
-// This machine has something of everything, and a small cgroup bounds it.
+// TestCapacity checks that this machine has some of each resource, and that a small
+// cgroup bounds it.
 func TestCapacity(t *testing.T) {
 	c := Capacity("/nowhere/at/all")
 	if c.VCPUs < 1 || c.MemoryMiB < 64 || c.DiskMiB < 1 {
@@ -62,7 +63,8 @@ func TestCapacity(t *testing.T) {
 	}
 }
 
-// The tightest bound decides whether there is enough for sandboxes.
+// TestMemoryCheck checks that the tightest bound decides whether there is enough memory
+// for sandboxes.
 func TestMemoryCheck(t *testing.T) {
 	large, small := Memory{Total: 64 << 30, Available: 32 << 30}, Memory{Group: "/sys/fs/cgroup/cove", Total: 3000 << 20, Available: 400 << 20}
 	for name, tt := range map[string]struct {
@@ -72,7 +74,7 @@ func TestMemoryCheck(t *testing.T) {
 	}{
 		"enough":        {[]Memory{large}, sandbox.CheckOK, "the machine has 32768 of its 65536 MiB of memory available and keeps 1024 free"},
 		"a small group": {[]Memory{large, small}, sandbox.CheckWarn, "the daemon's memory cgroup has 400 of its 3000 MiB left and keeps 300 free (/sys/fs/cgroup/cove)"},
-		"unknown":       {nil, sandbox.CheckWarn, "does not tell"},
+		"unknown":       {nil, sandbox.CheckWarn, "does not report"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := probe{bounds: tt.bounds}

@@ -15,17 +15,17 @@ import (
 )
 
 // reflink tries to make one file share another's blocks. The files have no names, so
-// that nothing is left behind.
+// nothing is left behind.
 func (p probe) reflink() sandbox.MachineCheck {
 	c := sandbox.MachineCheck{Name: "reflink", Status: sandbox.CheckOK}
 	switch err := tryReflink(nearest(p.stateDir)); {
 	case err == nil:
 		c.Detail = "copies of files share their blocks"
 	case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOTTY), errors.Is(err, unix.EXDEV):
-		c.Detail = "not offered by this file system: copies take time and room (XFS and btrfs offer it)"
+		c.Detail = "not offered by this file system: copies take time and space (XFS and btrfs offer it)"
 		c.Fix = p.offerReflink()
 	default:
-		c.Detail = "could not be tried: " + cause(err)
+		c.Detail = "could not be tested: " + cause(err)
 	}
 	return c
 }

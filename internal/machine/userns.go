@@ -14,7 +14,7 @@ import (
 )
 
 // UserNamespaces returns nil if this user can make a user namespace and mount in it, and
-// otherwise the kernel's reason. No process stays behind: the child never executes a
+// otherwise the kernel's reason. It leaves no process behind: the child never executes a
 // program.
 func UserNamespaces() error {
 	cmd := &exec.Cmd{
@@ -41,12 +41,12 @@ func UserNamespaces() error {
 }
 
 // NewUserNamespace makes a user namespace that maps count user and group ids, from 0, to
-// those from first in this namespace. It lives until the file is closed and nothing else
-// uses it. Only root may map ids of other users.
+// the ids from first in this namespace. It lives until the file is closed and nothing
+// else uses it. Only root may map ids of other users.
 func NewUserNamespace(first, count int) (*os.File, error) {
 	mapping := []syscall.SysProcIDMap{{ContainerID: 0, HostID: first, Size: count}}
-	// A namespace is made with a process. Its tracer, this thread, stops the process
-	// before its first instruction and kills it.
+	// A namespace is created together with a process. Its tracer, this thread, stops the
+	// process before its first instruction and kills it.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	p, err := os.StartProcess("/proc/self/exe", []string{"cove-userns"}, &os.ProcAttr{
@@ -70,13 +70,13 @@ func NewUserNamespace(first, count int) (*os.File, error) {
 	return ns, nil
 }
 
-// ErrNoOwnerMapping says that the kernel cannot map file owners on a file system.
+// ErrNoOwnerMapping means that the kernel cannot map file owners on a file system.
 var ErrNoOwnerMapping = errors.New("the kernel cannot map the owners of files there")
 
-// CloneMapped returns a detached mount of path with everything mounted below it, in
-// which files have the same owners in the user namespace ns as on disk. The caller
-// closes it. The error is an [ErrNoOwnerMapping] if a file system or the kernel does not
-// support this.
+// CloneMapped returns a detached mount of path with everything mounted below it, in which
+// files have the same owners in the user namespace ns as on disk. The caller must close
+// it. The error is an [ErrNoOwnerMapping] if a file system or the kernel does not support
+// this.
 func CloneMapped(path string, ns *os.File) (fd int, err error) {
 	fd, err = unix.OpenTree(unix.AT_FDCWD, path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
 	if err != nil {

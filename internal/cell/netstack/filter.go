@@ -11,8 +11,8 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 )
 
-// filter drops all packets but IPv4 and ARP from the sandbox's own address: root in the
-// sandbox can set any other address.
+// filter drops all packets except IPv4 and ARP from the sandbox's own address: root in
+// the sandbox can set any other address.
 type filter struct{ nested.Endpoint }
 
 func newFilter(ep stack.LinkEndpoint) *filter {

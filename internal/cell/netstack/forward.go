@@ -16,16 +16,16 @@ import (
 )
 
 // Handler handles everything that the sandbox tries to reach, at any address: the
-// gateway's, others', and invalid ones. Each call has its own goroutine.
+// gateway's, others', and invalid ones. Each call runs on its own goroutine.
 type Handler interface {
 	// TCP handles a new connection. The net.Conn that Accept returns has CloseWrite, and
 	// SetLinger, where 0 makes Close reset the connection.
 	TCP(r Request)
-	// UDP handles the first packet of a flow. It accepts or rejects at once, since all
+	// UDP handles the first packet of a flow. It must accept or reject at once, since all
 	// packets of the sandbox wait for it.
 	UDP(r Request)
-	// Ping reports whether an address answers with the same payload. It is not called
-	// for the gateway's address, which always does.
+	// Ping reports whether an address replies with the same payload. It is not called for
+	// the gateway's address, which always replies.
 	Ping(to netip.Addr, payload []byte) bool
 }
 
@@ -38,18 +38,18 @@ type Request struct {
 }
 
 const (
-	// maxInFlight limits connections that are neither accepted nor rejected yet. The
-	// SYN packets of others are dropped, which a sandbox notices as slowness.
+	// maxInFlight limits connections that are neither accepted nor rejected yet. Further SYN
+	// packets are dropped, which the sandbox notices as slowness.
 	maxInFlight = 16384
 	// maxPings limits echo requests in progress.
 	maxPings = 64
-	// maxPing is the largest echo request that is answered, in bytes.
+	// maxPing limits the size of an echo request that is answered, in bytes.
 	maxPing = 1500
 )
 
-// bufferSizes limits what the connections of a sandbox buffer in the cell's memory, per
-// direction: the more connections, the less each. Small buffers suffice, since the link's
-// latency is microseconds.
+// bufferSizes limits what the connections of a sandbox buffer in the cell's memory, in
+// each direction: the more connections, the smaller the buffers. Small buffers suffice,
+// since the link's latency is microseconds.
 var bufferSizes = []struct{ upTo, bytes int }{{64, 512 << 10}, {512, 128 << 10}, {4096, 48 << 10}, {1 << 30, 32 << 10}}
 
 func bufferSize(connections int) int {
@@ -137,8 +137,8 @@ type stackError struct{ err tcpip.Error }
 func (e stackError) Error() string { return e.err.String() }
 
 func (st *Stack) forwardUDP(r *udp.ForwarderRequest) bool {
-	// The endpoint is made before this call returns: a later one would miss packets, or be
-	// made twice.
+	// The endpoint is created before this call returns. If it were created later, it would
+	// miss packets, or be created twice.
 	type flow struct {
 		conn net.Conn
 		err  error

@@ -44,8 +44,8 @@ const nicID = 1
 
 // Config describes the cell's end of the link.
 type Config struct {
-	// FD is a packet socket bound to the link, non-blocking or not. The caller owns it
-	// and keeps it open for as long as the stack is used.
+	// FD is a packet socket bound to the link, non-blocking or not. The caller owns it and
+	// keeps it open while the stack is in use.
 	FD int
 	// LinkAddr is the Ethernet address of this end.
 	LinkAddr net.HardwareAddr
@@ -55,7 +55,7 @@ type Config struct {
 type Stack struct {
 	s       *stack.Stack
 	handler atomic.Pointer[Handler]
-	// connections is how many connections of the sandbox are open.
+	// connections is the number of open connections of the sandbox.
 	connections atomic.Int64
 	// pings is a semaphore with a slot for each echo request in progress.
 	pings chan struct{}
@@ -69,7 +69,7 @@ func New(cfg Config) (*Stack, error) {
 		EthernetHeader:     true,
 		Address:            tcpip.LinkAddress(cfg.LinkAddr),
 		PacketDispatchMode: fdbased.RecvMMsg,
-		// The link is inside of the machine, where nothing damages packets.
+		// The link is inside the machine, where nothing damages packets.
 		RXChecksumOffload: true,
 	})
 	if err != nil {
@@ -126,7 +126,7 @@ func asError(err tcpip.Error) error {
 	return stackError{err}
 }
 
-// ErrRefused says that nothing listens on a port of the sandbox.
+// ErrRefused means that nothing listens on a port of the sandbox.
 var ErrRefused = errors.New("connection refused")
 
 // Dial opens a TCP connection to a port of the sandbox. If nothing listens there, the

@@ -27,10 +27,10 @@ import (
 	"gvisor.dev/gvisor/pkg/waiter"
 )
 
-// patience is how long a test waits for what must come.
+// patience is how long a test waits for something that must happen.
 const patience = time.Minute
 
-// sandboxStack is a stack in the sandbox's place, with an address of its choice.
+// sandboxStack returns a stack in place of the sandbox's, with the given address.
 func sandboxStack(t *testing.T, fd int, addr netip.Addr) *stack.Stack {
 	t.Helper()
 	ep, err := fdbased.New(&fdbased.Options{
@@ -82,7 +82,7 @@ func pair(t *testing.T, addr netip.Addr) (*Stack, *stack.Stack) {
 	return gateway, inside
 }
 
-// seen is a handler that notes what it is asked, and echoes.
+// seen is a handler that records what it is asked, and echoes.
 type seen struct {
 	mu    sync.Mutex
 	asked []string // guarded by mu
@@ -201,7 +201,7 @@ func TestResetByLinger(t *testing.T) {
 	if _, err := c.Read(make([]byte, 1)); err == nil || errors.Is(err, io.EOF) {
 		t.Errorf("read %v, want a reset", err)
 	}
-	// It is counted out after it is closed.
+	// The connection is discounted a moment after it is closed.
 	for end := time.Now().Add(time.Minute); gateway.connections.Load() != 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("a connection that was closed is counted as open")
@@ -317,8 +317,8 @@ func TestPing(t *testing.T) {
 	}
 }
 
-// Attack: root in the sandbox takes another address, to be somebody else or to
-// stay unseen.
+// TestForeignSource is an attack: root in the sandbox takes another address, to
+// impersonate others or to hide.
 func TestForeignSource(t *testing.T) {
 	for _, addr := range []string{"169.254.77.1", "169.254.77.3", "10.0.0.7", "203.0.113.99", "127.0.0.1"} {
 		gateway, inside := pair(t, netip.MustParseAddr(addr))

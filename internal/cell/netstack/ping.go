@@ -10,7 +10,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 )
 
-// forwardPing passes echo requests to the handler, but those to the gateway, which the
+// forwardPing passes echo requests to the handler, except those to the gateway, which the
 // stack answers itself.
 func (st *Stack) forwardPing(_ stack.TransportEndpointID, pkt *stack.PacketBuffer) bool {
 	destination := pkt.Network().DestinationAddress()

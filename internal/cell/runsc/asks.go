@@ -12,31 +12,33 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Children of a fork go on from a checkpoint before all of its memory is written. What they
-// read, they ask for before: the cell that writes it writes that first, and answers when it is
-// there. Neither memory nor descriptors pass between cells.
+// Children of a fork continue from a checkpoint before all of its memory is written.
+// Before they read a part of it, they request that part from the cell that writes it; the
+// cell writes the part first, and answers when it is written. Neither memory nor
+// descriptors pass between cells.
 //
-// An ask is the offset and the length of a part of the file of pages, in eight bytes each.
-// It has one answer: [isThere]. When all is written, the writer says [allThere], asked or not,
-// and closes the connection. A connection that ends otherwise says that the rest is lost.
+// A request is the offset and the length of a part of the file of pages, in eight bytes
+// each. It has one answer: [partWritten]. When all is written, the writer sends [allWritten],
+// whether or not there is a request, and closes the connection. A connection that ends in
+// any other way means that the rest is lost.
 const (
-	isThere  = 1
-	allThere = 2
+	partWritten = 1
+	allWritten  = 2
 
 	askSize = 16
-	// maxAsk limits the length of an ask. Reads are shorter.
+	// maxAsk limits the length of a requested part. Reads are shorter.
 	maxAsk = sharedReadBytes
-	// lastAnswerTimeout is how long the last answer may take.
+	// lastAnswerTimeout limits the time to send the last answer.
 	lastAnswerTimeout = time.Second
 )
 
-// ErrUnwritten says that a sandbox needs memory of its parent that was never written.
+// ErrUnwritten means that a sandbox needs memory of its parent that was never written.
 var ErrUnwritten = errors.New("the sandbox that it was forked from ended before its memory was written, or there was no disk space for it")
 
-// asker asks for parts of a file of pages. A nil one does not: all is there.
+// asker requests parts of a file of pages. A nil asker does not: the file is complete.
 type asker struct {
 	mu   sync.Mutex
-	conn net.Conn // nil when no more is asked; guarded by mu
+	conn net.Conn // nil when no more requests are sent; guarded by mu
 	err  error    // guarded by mu
 }
 
@@ -47,7 +49,7 @@ func newAsker(conn net.Conn) *asker {
 	return &asker{conn: conn}
 }
 
-// await returns when n bytes from off are in the file, or [ErrUnwritten].
+// await returns when n bytes from off are in the file. Its error is [ErrUnwritten].
 func (a *asker) await(off int64, n int) error {
 	if a == nil {
 		return nil
@@ -59,14 +61,14 @@ func (a *asker) await(off int64, n int) error {
 	}
 	ask := binary.BigEndian.AppendUint64(nil, uint64(off))
 	ask = binary.BigEndian.AppendUint64(ask, uint64(n))
-	// If this fails, the last answer may have been sent.
+	// If this fails, the last answer may already have been sent.
 	_, _ = a.conn.Write(ask)
 	var answer [1]byte
 	_, err := io.ReadFull(a.conn, answer[:])
-	if err == nil && answer[0] == isThere {
+	if err == nil && answer[0] == partWritten {
 		return nil
 	}
-	if err != nil || answer[0] != allThere {
+	if err != nil || answer[0] != allWritten {
 		a.err = ErrUnwritten
 	}
 	_ = a.conn.Close()
@@ -74,7 +76,7 @@ func (a *asker) await(off int64, n int) error {
 	return a.err
 }
 
-// close ends the asks.
+// close ends the requests.
 func (a *asker) close() {
 	if a == nil {
 		return
@@ -87,27 +89,28 @@ func (a *asker) close() {
 	}
 }
 
-// writing is a backlog that is being written, by two workers: one writes what is asked for,
-// so that it need not wait while the kernel holds back the other, which writes all.
+// writing is a backlog that is being written, by two workers. One writes requested
+// blocks, so that they need not wait while the kernel throttles the other, which writes
+// all blocks.
 type writing struct {
 	b *backlog
-	// over is closed when it has ended; err is set before that.
-	over chan struct{}
-	err  error
-	// woken is sent to when something is asked for; its capacity is one.
+	// ended is closed when writing has ended; err is set before that.
+	ended chan struct{}
+	err   error
+	// woken receives a value when a block is requested; its capacity is one.
 	woken chan struct{}
 
 	mu   sync.Mutex
 	left map[int64]struct{} // the blocks that are not written; guarded by mu
-	next int64              // no block before it is left; guarded by mu
-	// asked are the blocks that somebody waits for. Guarded by mu.
+	next int64              // all blocks before it are written; guarded by mu
+	// asked are the requested blocks. Guarded by mu.
 	asked []int64
 	// written is closed and replaced when a block is written. Guarded by mu.
 	written chan struct{}
 }
 
 func newWriting(b *backlog) *writing {
-	w := &writing{b: b, over: make(chan struct{}), woken: make(chan struct{}, 1), left: map[int64]struct{}{}, written: make(chan struct{})}
+	w := &writing{b: b, ended: make(chan struct{}), woken: make(chan struct{}, 1), left: map[int64]struct{}{}, written: make(chan struct{})}
 	for _, p := range b.parts {
 		for i := p.off / blockBytes; i*blockBytes < p.off+p.n; i++ {
 			w.left[i] = struct{}{}
@@ -118,7 +121,7 @@ func newWriting(b *backlog) *writing {
 
 // run writes the backlog.
 func (w *writing) run(ctx context.Context) error {
-	defer close(w.over)
+	defer close(w.ended)
 	g, ctx := errgroup.WithContext(ctx)
 	done := make(chan struct{})
 	g.Go(func() error {
@@ -141,8 +144,8 @@ func (w *writing) run(ctx context.Context) error {
 	return w.err
 }
 
-// writeEach writes the blocks that pick returns until there is none. Another worker may
-// write the same one, and the same into it.
+// writeEach writes the blocks that pick returns until it returns none. Another worker may
+// write the same block, with the same content.
 func (w *writing) writeEach(ctx context.Context, pick func() (int64, bool)) error {
 	buf := new([blockBytes]byte)
 	for {
@@ -160,7 +163,7 @@ func (w *writing) writeEach(ctx context.Context, pick func() (int64, bool)) erro
 	}
 }
 
-// nextLeft returns the first block that is left, or false if there is none.
+// nextLeft returns the first block that is not written, or false if there is none.
 func (w *writing) nextLeft() (int64, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -174,7 +177,7 @@ func (w *writing) nextLeft() (int64, bool) {
 	}
 }
 
-// nextAsked returns a block that is left and was asked for, or false if there is none.
+// nextAsked returns a requested block that is not written, or false if there is none.
 func (w *writing) nextAsked() (int64, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -196,7 +199,7 @@ func (w *writing) wrote(i int64) {
 	w.written = make(chan struct{})
 }
 
-// await waits until n bytes of the file, from off, are there, or all is over.
+// await waits until n bytes of the file, from off, are written, or writing has ended.
 func (w *writing) await(off, n int64) {
 	first := true
 	for {
@@ -222,20 +225,20 @@ func (w *writing) await(off, n int64) {
 		}
 		select {
 		case <-written:
-		case <-w.over:
+		case <-w.ended:
 			return
 		}
 	}
 }
 
-// serve answers the asks of a connection until it ends or all is over.
+// serve answers the requests of a connection until it ends or writing has ended.
 func (w *writing) serve(conn net.Conn) {
 	ended := make(chan struct{})
 	var g sync.WaitGroup
 	g.Go(func() {
 		select {
-		case <-w.over:
-			_ = conn.SetDeadline(time.Unix(1, 0)) // nobody reads or writes any more
+		case <-w.ended:
+			_ = conn.SetDeadline(time.Unix(1, 0)) // unblocks reads and writes
 		case <-ended:
 		}
 	})
@@ -243,16 +246,16 @@ func (w *writing) serve(conn net.Conn) {
 	close(ended)
 	g.Wait()
 	select {
-	case <-w.over:
+	case <-w.ended:
 		if w.err == nil {
 			_ = conn.SetDeadline(time.Now().Add(lastAnswerTimeout))
-			_, _ = conn.Write([]byte{allThere})
+			_, _ = conn.Write([]byte{allWritten})
 		}
 	default:
 	}
 }
 
-// answer answers asks until one fails.
+// answer answers requests until one fails.
 func (w *writing) answer(conn net.Conn) {
 	var ask [askSize]byte
 	for {
@@ -265,11 +268,11 @@ func (w *writing) answer(conn net.Conn) {
 		}
 		w.await(int64(off), int64(n))
 		select {
-		case <-w.over:
+		case <-w.ended:
 			return
 		default:
 		}
-		if _, err := conn.Write([]byte{isThere}); err != nil {
+		if _, err := conn.Write([]byte{partWritten}); err != nil {
 			return
 		}
 	}

@@ -14,7 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// unwritten returns a backlog of so many blocks, each of which is all missing, and the file.
+// unwritten returns a backlog of the given number of blocks, all of them missing, and the
+// file.
 func unwritten(t *testing.T, blocks int) (*writing, *os.File) {
 	t.Helper()
 	pages := blocks * blockBytes / pageSize
@@ -56,7 +57,7 @@ func sockets(t *testing.T) (ends [2]net.Conn) {
 	return ends
 }
 
-// connected returns the other end of a connection that a writing answers.
+// connected returns the other end of a connection that w serves.
 func (w *writing) connected(t *testing.T, served *sync.WaitGroup) net.Conn {
 	t.Helper()
 	ends := sockets(t)
@@ -67,7 +68,7 @@ func (w *writing) connected(t *testing.T, served *sync.WaitGroup) net.Conn {
 	return ends[1]
 }
 
-// isAsked waits until somebody waits for a block.
+// isAsked waits until a block is requested.
 func (w *writing) isAsked(t *testing.T, block int64) {
 	t.Helper()
 	for t.Context().Err() == nil {
@@ -81,7 +82,7 @@ func (w *writing) isAsked(t *testing.T, block int64) {
 	}
 }
 
-// step writes the next block, and returns which it was.
+// step writes the next block, and returns its number.
 func (w *writing) step(t *testing.T) int64 {
 	t.Helper()
 	i, ok := w.nextAsked()
@@ -98,8 +99,8 @@ func (w *writing) step(t *testing.T) int64 {
 	return i
 }
 
-// What is asked for is written first, and the answer comes when it is there; other parts are
-// written in their order.
+// TestAskedFirst checks that requested blocks are written first and answered once
+// written, and that other blocks are written in order.
 func TestAskedFirst(t *testing.T) {
 	w, f := unwritten(t, 8)
 	var served sync.WaitGroup
@@ -139,8 +140,9 @@ func TestAskedFirst(t *testing.T) {
 	served.Wait()
 }
 
-// When all is written, everybody is told, and asks no more.
-func TestAllThere(t *testing.T) {
+// TestAllWritten checks that every reader is told when all is written, and requests no
+// more.
+func TestAllWritten(t *testing.T) {
 	w, _ := unwritten(t, 3)
 	var served sync.WaitGroup
 	quiet, asking := newAsker(w.connected(t, &served)), newAsker(w.connected(t, &served))
@@ -163,7 +165,8 @@ func TestAllThere(t *testing.T) {
 	served.Wait()
 }
 
-// What is lost is never taken for there: when writing fails, and when the writer is gone.
+// TestLostWhileAsked checks that lost memory is never taken for written memory, both when
+// writing fails and when the writer is gone.
 func TestLostWhileAsked(t *testing.T) {
 	w, _ := unwritten(t, 3)
 	full, err := os.OpenFile("/dev/full", os.O_RDWR, 0)
@@ -202,8 +205,9 @@ func TestLostWhileAsked(t *testing.T) {
 	}
 }
 
-// Asks beyond the file, or of more than a read can be, end their connection only; one that
-// sends asks and reads no answer is let go at the end.
+// TestHostileAsks checks that requests beyond the file, or longer than a read, end their
+// connection only, and that a client that sends requests and reads no answers is
+// disconnected at the end.
 func TestHostileAsks(t *testing.T) {
 	w, _ := unwritten(t, 2)
 	var served sync.WaitGroup

@@ -15,24 +15,24 @@ import (
 )
 
 // part says that n bytes of a checkpoint's file of pages, from off, are those of gVisor's
-// file of memory at from.
+// memory file at from.
 type part struct{ off, from, n int64 }
 
-// A part is frozen by itself: it then has a mapping of its own in each process of the host
-// that runs programs with it, and what is between two has too. The host's kernel allows
-// 65,530 for a process. Memory of which only some pages are in use, far apart, is therefore
-// copied at once.
+// Each part is frozen separately. It then has a mapping of its own in each process of the
+// host that runs programs with this memory, and so does the memory between two parts. The
+// host's kernel allows 65,530 mappings per process. Memory of which only scattered pages
+// are in use is therefore copied at once.
 const (
 	leastPart = 64 << 10
 	maxParts  = 1 << 13
 )
 
-// backlog is what a checkpoint's file of pages lacks when gVisor has saved its state, in
-// memory that programs had and that gVisor then freezes. The writer of the file adds to it,
-// until it is sealed.
+// backlog is what a checkpoint's file of pages still lacks when gVisor has saved its
+// state: memory of programs that gVisor freezes. The writer of the file adds to it until
+// it is sealed.
 type backlog struct {
-	// dev and ino are those of gVisor's file of memory, and ranges are those of this file
-	// that gVisor can freeze. They are sorted, and none touches another.
+	// dev and ino identify gVisor's memory file, and ranges are the ranges of that file that
+	// gVisor can freeze. They are sorted and do not touch.
 	dev, ino uint64
 	ranges   []memmap.FileRange
 
@@ -42,11 +42,11 @@ type backlog struct {
 	room          int64
 	parts         []part // in the order of off, joined where possible
 	pages, memory *os.File
-	size          int64 // of the file of pages, when it is complete; 0 if gVisor has not closed it
+	size          int64 // of the complete file of pages; 0 if gVisor has not closed it
 }
 
-// seal ends the writer's use of the backlog: gVisor, which may be hostile, may still write
-// to the file when it has said that its state is saved.
+// seal ends the writer's use of the backlog. gVisor may be hostile, and may still write
+// to the file after it has said that its state is saved.
 func (b *backlog) seal() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -65,7 +65,7 @@ func (b *backlog) opened(pages *os.File) error {
 	return err
 }
 
-// closed is called when the file of pages is written, but for the backlog.
+// closed is called when the file of pages is written, except for the backlog.
 func (b *backlog) closed(size int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -74,7 +74,7 @@ func (b *backlog) closed(size int64) {
 	}
 }
 
-// holds reports whether a file is gVisor's file of memory. It then keeps it.
+// holds reports whether a file is gVisor's memory file, and if so keeps it.
 func (b *backlog) holds(fd int, st *unix.Stat_t) (bool, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -94,8 +94,9 @@ func dupFile(fd int, name string) (*os.File, error) {
 	return os.NewFile(uintptr(own), name), nil
 }
 
-// add takes over as much from the start of a range of memory as is all in the backlog, or
-// all outside, and returns how much that is. If it is inside, it will be written at off.
+// add takes the longest prefix of a range of memory that is entirely in the backlog or
+// entirely outside, and returns its length. A prefix that is inside is written at off
+// later.
 func (b *backlog) add(fr memmap.FileRange, off int64) (n int64, inside bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -129,9 +130,9 @@ func (b *backlog) bytes() (sum int64) {
 	return sum
 }
 
-// taken returns the ranges of memory in the backlog, as gVisor's methods have them.
+// taken returns the ranges of memory in the backlog, in the form of gVisor's methods.
 //
-// Preconditions of this and the following methods: b is sealed.
+// This and the following methods require that b is sealed.
 func (b *backlog) taken() []uint64 {
 	sorted := slices.Clone(b.parts)
 	slices.SortFunc(sorted, func(a, b part) int { return cmp.Compare(a.from, b.from) })
@@ -149,7 +150,7 @@ func (b *backlog) taken() []uint64 {
 // blockBytes is how much of a file of pages is completed at a time.
 const blockBytes = 256 << 10
 
-// writeBlock writes what a block of the file of pages lacks.
+// writeBlock writes what a block of the file of pages still lacks.
 func (b *backlog) writeBlock(block int64, buf *[blockBytes]byte) error {
 	start, end := block*blockBytes, (block+1)*blockBytes
 	first := sort.Search(len(b.parts), func(i int) bool { return b.parts[i].off+b.parts[i].n > start })

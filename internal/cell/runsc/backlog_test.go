@@ -16,7 +16,8 @@ import (
 	"gvisor.dev/gvisor/pkg/sentry/state/stateio"
 )
 
-// guest is what gVisor does when it saves: it has a file of memory, and writes ranges of it.
+// guest does what gVisor does when it saves: it has a memory file, and writes ranges of
+// it.
 type guest struct {
 	t      *testing.T
 	memory *os.File
@@ -26,8 +27,8 @@ type guest struct {
 	ids    int
 }
 
-// newGuest returns one with so many pages of memory, and a backlog for ranges of them,
-// given as starts and ends in pages.
+// newGuest returns a guest with the given number of pages of memory, and a backlog for
+// ranges of them, given as starts and ends in pages.
 func newGuest(t *testing.T, pages int, room int64, ends ...uint64) (*guest, *backlog, string) {
 	t.Helper()
 	fd, err := unix.MemfdCreate("memory", 0)
@@ -89,8 +90,9 @@ func (g *guest) write(ends ...uint64) []byte {
 	return all
 }
 
-// What gVisor can freeze is written later, but for what is small and by itself; all else at
-// once. Together it is the file.
+// TestBacklog checks that memory that gVisor can freeze is written later, except for
+// small isolated parts, and all other memory at once, and that both together make up the
+// file.
 func TestBacklog(t *testing.T) {
 	g, b, path := newGuest(t, 600, 1<<30, 10, 50, 60, 61, 100, 500)
 	want := slices.Concat(g.write(0, 30), g.write(30, 31, 31, 70, 90, 120), g.write(120, 121, 123, 128, 130, 600))
@@ -124,7 +126,7 @@ func TestBacklog(t *testing.T) {
 	}
 }
 
-// No more is written later than there is room for.
+// TestBacklogHasRoom checks that no more is written later than there is room for.
 func TestBacklogHasRoom(t *testing.T) {
 	g, b, path := newGuest(t, 100, 60*pageSize, 0, 40, 50, 100)
 	want := slices.Concat(g.write(0, 40), g.write(40, 70), g.write(70, 100))
@@ -143,7 +145,8 @@ func TestBacklogHasRoom(t *testing.T) {
 	}
 }
 
-// Memory in ever so many parts does not make more mappings than the host allows.
+// TestBacklogHasFewParts checks that memory in a great many parts does not make more
+// mappings than the host allows.
 func TestBacklogHasFewParts(t *testing.T) {
 	const each = leastPart / pageSize
 	b := &backlog{room: 1 << 40, ranges: []memmap.FileRange{{End: 1 << 40}}}
@@ -155,8 +158,9 @@ func TestBacklogHasFewParts(t *testing.T) {
 	}
 }
 
-// Only gVisor's file of memory is read later, and nothing is added when it is sealed.
-func TestBacklogOfOthers(t *testing.T) {
+// TestBacklogOtherFiles checks that only gVisor's memory file is read later, and that
+// nothing is added once the backlog is sealed.
+func TestBacklogOtherFiles(t *testing.T) {
 	g, b, path := newGuest(t, 30, 1<<30, 0, 30)
 	other, err := os.Create(filepath.Join(t.TempDir(), "other"))
 	if err != nil {
@@ -167,7 +171,7 @@ func TestBacklogOfOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := g.write(0, 10)
-	// The same file of memory again is not read later either: it was once.
+	// The same memory file is not read later either when it is registered a second time.
 	if g.from, err = g.w.RegisterSourceFD(int32(g.memory.Fd()), uint64(len(g.data)), nil); err != nil {
 		t.Fatal(err)
 	}
@@ -187,8 +191,8 @@ func TestBacklogOfOthers(t *testing.T) {
 	}
 }
 
-// A file of pages that gVisor has not closed is no checkpoint, also if nothing of it is to
-// be written later.
+// TestBacklogNotClosed checks that a file of pages that gVisor has not closed is not a
+// checkpoint, even if none of it is written later.
 func TestBacklogNotClosed(t *testing.T) {
 	g, b, path := newGuest(t, 30, 1<<30)
 	want := g.write(0, 30)
@@ -204,7 +208,8 @@ func TestBacklogNotClosed(t *testing.T) {
 	}
 }
 
-// A backlog that cannot be read or written ends with an error, and when nobody wants it.
+// TestBacklogFails checks that writing ends with an error when the backlog cannot be read
+// or written, and when its context ends.
 func TestBacklogFails(t *testing.T) {
 	g, b, _ := newGuest(t, 30, 1<<30, 0, 30)
 	g.write(0, 30)

@@ -38,11 +38,11 @@ func (s *Sandbox) Resume() error {
 	return nil
 }
 
-// Checkpoint writes the sandbox's state to [CheckpointFiles] in a directory that has
-// none of them. The sandbox's processes are suspended meanwhile and continue afterwards,
-// also after an error, unless they were paused before.
+// Checkpoint writes the sandbox's state to [CheckpointFiles] in a directory that has none
+// of them. The sandbox's processes are suspended meanwhile. They continue afterwards,
+// even after an error, unless they were paused before.
 //
-// The file of pages is uncompressed and lacks pages of zeros, so that pages can be loaded
+// The file of pages is uncompressed and omits pages of zeros, so that pages can be loaded
 // on demand.
 func (s *Sandbox) Checkpoint(dir string) error {
 	var err error
@@ -58,11 +58,11 @@ func (s *Sandbox) Checkpoint(dir string) error {
 }
 
 // Restore continues from a checkpoint, instead of [Sandbox.Start]. It returns when the
-// processes run. Other pages are then read from the directory's files in the background;
-// the files may be removed meanwhile.
+// processes run. The remaining pages are then read from the directory's files in the
+// background; the files may be removed meanwhile.
 //
-// Writer, if not nil, is a connection to the cell that still writes the checkpoint, which
-// answers it by [Deferred.Answer].
+// writer, if not nil, is a connection to the cell that is still writing the checkpoint,
+// and that serves it with [Deferred.Answer].
 func (s *Sandbox) Restore(dir string, writer net.Conn) error {
 	err := OnOwnThread(func() error { return s.restoreServed(dir, newAsker(writer)) })
 	if err != nil {
@@ -71,8 +71,8 @@ func (s *Sandbox) Restore(dir string, writer net.Conn) error {
 	return nil
 }
 
-// CPUFeatures returns the features of this machine's processor that programs in a sandbox
-// see. A checkpoint can be restored on machines that have all of them.
+// CPUFeatures returns the features of this machine's processor that are visible to
+// programs in a sandbox. A checkpoint can be restored on machines that have all of them.
 func CPUFeatures() []string {
 	cpuid.Initialize()
 	return strings.Fields(cpuid.HostFeatureSet().FlagString())

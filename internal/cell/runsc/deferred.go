@@ -12,19 +12,19 @@ import (
 	"gvisor.dev/gvisor/runsc/boot"
 )
 
-// A checkpoint of a sandbox that goes on can be without most of the memory when the sandbox
-// goes on. A patched gVisor freezes this memory: programs that write to it get copies, and
-// what was there is written to the checkpoint meanwhile.
+// A checkpoint of a sandbox that continues may lack most of the memory at that moment. A
+// patched gVisor freezes this memory: programs that write to it get copies, while the
+// original content is written to the checkpoint.
 
 const (
-	// leastDeferred is the least amount of memory for which this is worth while: less is
-	// copied in about 20 ms, and children need not ask for it.
+	// leastDeferred is the least amount of memory that is worth deferring: less is copied in
+	// about 20 ms, and children need not request it.
 	leastDeferred = 64 << 20
-	// maxFreezable limits the ranges of memory that are frozen. Longer ones go first.
+	// maxFreezable limits the ranges of memory that are frozen. The longest ranges go first.
 	maxFreezable = 1 << 14
 )
 
-// Deferred is memory that a checkpoint lacks yet, and that gVisor has frozen.
+// Deferred is memory that a checkpoint still lacks and that gVisor has frozen.
 type Deferred struct {
 	s *Sandbox
 	w *writing
@@ -33,19 +33,19 @@ type Deferred struct {
 // Bytes is the size of this memory.
 func (d *Deferred) Bytes() int64 { return d.w.b.bytes() }
 
-// Write writes the memory into the checkpoint, which is complete then. The sandbox may run,
-// or end, meanwhile.
+// Write writes the memory into the checkpoint, which is then complete. The sandbox may
+// run, or end, meanwhile.
 func (d *Deferred) Write(ctx context.Context) error { return d.w.run(ctx) }
 
 // Answer lets another cell continue from the checkpoint before it is complete; see
-// [Sandbox.Restore]. It returns when Write has, or when the connection ends.
+// [Sandbox.Restore]. It returns when Write has returned or the connection ends.
 func (d *Deferred) Answer(conn net.Conn) { d.w.serve(conn) }
 
-// Close lets gVisor have the memory back, whether or not it was written. It may be called
-// at any time.
+// Close returns the memory to gVisor, whether or not it was written. It may be called at
+// any time.
 func (d *Deferred) Close() error { return errors.Join(d.w.b.close(), d.s.thaw()) }
 
-// freezable and the following types are those of the patched gVisor's methods.
+// freezable and the following types belong to the patched gVisor's methods.
 type freezable struct {
 	Device uint64   `json:"device"`
 	Inode  uint64   `json:"inode"`
@@ -77,8 +77,8 @@ func (s *Sandbox) control(method string, args, res any) error {
 	return nil
 }
 
-// PrepareCheckpoint does, before the sandbox is paused for a checkpoint, what would take
-// time then. It also makes sure that nothing is frozen, which would be saved.
+// PrepareCheckpoint does what takes time before the sandbox is paused for a checkpoint.
+// It also makes sure that nothing is frozen, since frozen memory would be saved too.
 func (s *Sandbox) PrepareCheckpoint() error {
 	if !Freezes() {
 		return nil
@@ -86,11 +86,11 @@ func (s *Sandbox) PrepareCheckpoint() error {
 	return errors.Join(s.thaw(), s.control("State.AccountMemory", nil, nil))
 }
 
-// CheckpointEarly is [Sandbox.Checkpoint], but leaves out up to so many bytes of memory,
-// which it returns, or nil if it has left out nothing. It does so only where gVisor is
-// patched.
+// CheckpointEarly is [Sandbox.Checkpoint], but leaves out up to most bytes of memory,
+// which it returns. The result is nil if it has left out nothing, as always where gVisor
+// is not patched.
 //
-// Preconditions: the sandbox is paused, and nothing of it is frozen.
+// The sandbox must be paused, and none of its memory frozen.
 func (s *Sandbox) CheckpointEarly(dir string, most int64) (*Deferred, error) {
 	b, err := s.backlog(most)
 	if err != nil {
@@ -110,12 +110,12 @@ func (s *Sandbox) CheckpointEarly(dir string, most int64) (*Deferred, error) {
 		return d, nil
 	}
 	if err == nil {
-		err = d.Write(context.Background()) // while it is paused
+		err = d.Write(context.Background()) // while the sandbox is paused
 	}
 	return nil, errors.Join(err, d.Close())
 }
 
-// backlog returns an empty one, for up to so many bytes, or nil if it is of no use.
+// backlog returns an empty backlog for up to most bytes, or nil if it would be of no use.
 func (s *Sandbox) backlog(most int64) (*backlog, error) {
 	if most < leastDeferred || !Freezes() {
 		return nil, nil
@@ -144,20 +144,20 @@ func (s *Sandbox) backlog(most int64) (*backlog, error) {
 	return b, nil
 }
 
-// freeze freezes the backlog's memory. Frozen is false if some of it cannot be: the rest
-// may be, or not.
+// freeze freezes the backlog's memory. frozen is false if some of it cannot be frozen;
+// the rest may then be frozen or not.
 func (s *Sandbox) freeze(b *backlog) (frozen bool, err error) {
-	if b.size == 0 { // it has some memory of its own always
+	if b.size == 0 { // there is always some memory of gVisor's own
 		return false, errors.New("gVisor has not written the files of a checkpoint")
 	}
-	// What is written last may be the memory.
+	// The part written last may be this memory.
 	if err := b.pages.Truncate(b.size); err != nil {
 		return false, fmt.Errorf("write a checkpoint: %w", err)
 	}
 	if len(b.parts) == 0 {
 		return false, nil
 	}
-	// A full disk is found before the sandbox goes on, where the file system can tell.
+	// Detect a full disk before the sandbox continues, where the file system can tell.
 	first, last := b.parts[0], b.parts[len(b.parts)-1]
 	if err := unix.Fallocate(int(b.pages.Fd()), unix.FALLOC_FL_KEEP_SIZE, first.off, last.off+last.n-first.off); err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
 		return false, fmt.Errorf("reserve disk space for a checkpoint: %w", err)
@@ -170,8 +170,8 @@ func (s *Sandbox) freeze(b *backlog) (frozen bool, err error) {
 // thaw ends freeze.
 func (s *Sandbox) thaw() error { return s.control("State.Thaw", nil, nil) }
 
-// Halt stops the sandbox's processes until [Sandbox.Unhalt], whether or not it is paused:
-// they go on when both have ended. Both methods may be called at any time.
+// Halt stops the sandbox's processes until [Sandbox.Unhalt], independently of a pause:
+// they continue when both have ended. Both methods may be called at any time.
 func (s *Sandbox) Halt() error { return s.control(boot.ContMgrPause, nil, nil) }
 
 // Unhalt ends [Sandbox.Halt].

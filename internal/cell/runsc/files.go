@@ -24,8 +24,8 @@ import (
 	"gvisor.dev/gvisor/runsc/boot"
 )
 
-// The files that hold what a sandbox has changed above its root. With [CheckpointFiles],
-// the pages of the changed files are in [PagesFile]; otherwise they are in FilesPages.
+// The files with what a sandbox has changed above its root. With [CheckpointFiles], the
+// pages of the changed files are in [PagesFile]; otherwise they are in FilesPages.
 const (
 	// FilesTree is gVisor's tree of the changed files, compressed.
 	FilesTree = "files_tree.tar.zst"
@@ -38,10 +38,10 @@ const (
 // maxTableBytes limits a table of pages: 64 MiB describe over a million fragments.
 const maxTableBytes = 64 << 20
 
-// compression is the level for trees and pages. The sandbox is paused meanwhile. 400 MiB
-// of pages of installed Python packages are compressed to 23.3% at 370 MB/s by "fastest",
-// to 22.2% at 300 MB/s by "default" and to 21.4% at 145 MB/s by "better"; all are read at
-// over 1 GB/s.
+// compression is the level for trees and pages. The sandbox is paused while they are
+// compressed. 400 MiB of pages of installed Python packages are compressed to 23.3% at
+// 370 MB/s by "fastest", to 22.2% at 300 MB/s by "default" and to 21.4% at 145 MB/s by
+// "better"; all are read at over 1 GB/s.
 const compression = zstd.SpeedFastest
 
 // rootPath is gVisor's name for the file system above the root, and containerName its
@@ -51,9 +51,7 @@ var rootPath = checkpoint.ResourceID{Path: "/"}
 const containerName = "__no_name_0"
 
 // saveTree makes gVisor describe the changed files. It streams their tree to tree and
-// returns their table of pages.
-//
-// Preconditions: the sandbox is paused.
+// returns their table of pages. The sandbox must be paused.
 func (s *Sandbox) saveTree(tree io.Writer) (table []byte, err error) {
 	if err := s.room(ScanBytes); err != nil {
 		return nil, err
@@ -108,10 +106,8 @@ func (s *Sandbox) saveTree(tree io.Writer) (table []byte, err error) {
 }
 
 // WriteChanges writes what the sandbox has changed above its root, as a tar stream in
-// which a character device 0:0 stands for a removed file. A stream that is cut off lacks
-// the tar format's end.
-//
-// Preconditions: the sandbox is paused.
+// which a character device 0:0 stands for a removed file. A truncated stream lacks the
+// tar format's end. The sandbox must be paused.
 func (s *Sandbox) WriteChanges(w io.Writer) error {
 	r, tree := io.Pipe()
 	var g errgroup.Group
@@ -130,17 +126,14 @@ func (s *Sandbox) WriteChanges(w io.Writer) error {
 }
 
 // SaveTree writes [FilesTree] and [FilesTable] to the directory of a checkpoint of the
-// same instant.
-//
-// Preconditions: the sandbox is paused.
+// same instant. The sandbox must be paused.
 func (s *Sandbox) SaveTree(dir string) error {
 	_, err := s.saveFiles(dir)
 	return err
 }
 
-// SaveFiles writes [FilesTree], [FilesTable] and [FilesPages] to a directory.
-//
-// Preconditions: the sandbox is paused.
+// SaveFiles writes [FilesTree], [FilesTable] and [FilesPages] to a directory. The sandbox
+// must be paused.
 func (s *Sandbox) SaveFiles(dir string) error {
 	table, err := s.saveFiles(dir)
 	if err != nil {
@@ -236,7 +229,7 @@ func parseTable(table []byte, at int64) (ranges []pageRange, total int64, err er
 // filesTable is the table of a checkpoint's pages of files.
 type filesTable struct {
 	raw []byte
-	// start is the offset of these pages in the checkpoint's file of pages, which begins
+	// start is the offset of these pages in the checkpoint's file of pages, which starts
 	// with the sandbox's memory; 0 without memory.
 	start int64
 	total int64 // bytes of pages
@@ -259,15 +252,15 @@ func readTable(dir string) (filesTable, error) {
 	if t.start, err = memoryBytes(filepath.Join(dir, checkpointfiles.PagesMetadataFileName)); err != nil {
 		return t, err
 	}
-	// If the sizes match, tree and pages are of the same instant.
+	// If the sizes match, the tree and the pages are of the same instant.
 	if t.start+t.total != info.Size() {
 		return t, fmt.Errorf("%w: %d bytes of memory and %d of files in %d bytes of pages", errTree, t.start, t.total, info.Size())
 	}
 	return t, nil
 }
 
-// memoryBytes returns how much memory a checkpoint contains, by the file with its tables
-// of pages, of which the memory's is the first.
+// memoryBytes returns how much memory a checkpoint contains, from the file with its
+// tables of pages. The first table is that of the memory.
 func memoryBytes(path string) (int64, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -372,7 +365,7 @@ func unpack(path string, w io.Writer, n int64) error {
 	return errors.Join(err, z.Close())
 }
 
-// PrepareFiles fills the empty directory to for use as [Config.FilesDir], with the files
+// PrepareFiles fills the empty directory to, for use as [Config.FilesDir], with the files
 // of the checkpoint in from.
 func PrepareFiles(from, to string) error {
 	table, err := readTable(from)
@@ -426,7 +419,7 @@ func writeFile(path string, write func(io.Writer) error) error {
 }
 
 // openFilestore opens the file of the sandbox's writes. The file has no name, but the
-// sentry has it open; no code of the sandbox has run in the sentry yet.
+// sentry holds it open; no code of the sandbox has run in the sentry yet.
 func openFilestore(sentry int) (*os.File, error) {
 	dir := filepath.Join("/proc", strconv.Itoa(sentry), "fd")
 	entries, err := os.ReadDir(dir)

@@ -10,19 +10,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// memfd finds the file in which gVisor has all memory of the sandbox's programs. A page
-// that was loaded, but not touched, is in no process's map, so that the file alone tells
-// what the sandbox takes.
+// memfd finds the file in which gVisor keeps all memory of the sandbox's programs. A page
+// that was loaded but not touched is mapped by no process, so only the file shows what
+// the sandbox uses.
 type memfd struct {
 	mu   sync.Mutex
 	path string // of the descriptor below /proc; guarded by mu
 }
 
-// memfdName is gVisor's name for the file, as links below /proc have it.
+// memfdName is gVisor's name for the file, as it appears in links below /proc.
 const memfdName = "memfd:runsc-memory"
 
-// MemoryFileBytes returns the memory of the sandbox's programs and of its file systems in
-// memory, or 0 if it is unknown. It may be called at any time.
+// MemoryFileBytes returns the memory used by the sandbox's programs and by its file
+// systems in memory, or 0 if it is unknown. It may be called at any time.
 func (s *Sandbox) MemoryFileBytes() int64 {
 	s.memfd.mu.Lock()
 	defer s.memfd.mu.Unlock()
@@ -44,7 +44,7 @@ func (s *Sandbox) MemoryFileBytes() int64 {
 	return 0
 }
 
-// memfdBytes returns the size of the file of memory if a descriptor is of one.
+// memfdBytes returns the size of the memory file if a descriptor refers to it.
 func memfdBytes(path string) (int64, bool) {
 	target, err := os.Readlink(path)
 	if err != nil || !strings.Contains(target, memfdName) {

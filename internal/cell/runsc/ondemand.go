@@ -12,12 +12,12 @@ import (
 	"gvisor.dev/gvisor/pkg/urpc"
 )
 
-// Patched reports whether gVisor in this program has the patches of patches/gvisor, by
-// which memory is loaded on demand.
+// Patched reports whether gVisor in this program has the patches of patches/gvisor that
+// load memory on demand.
 func Patched() bool { return patchVersion() >= 1 }
 
-// Freezes reports whether gVisor in this program has those of patches/gvisor by which a
-// sandbox goes on before its memory is written to a checkpoint.
+// Freezes reports whether gVisor in this program has the patches of patches/gvisor that
+// let a sandbox continue before its memory is written to a checkpoint.
 func Freezes() bool { return patchVersion() >= 2 }
 
 func patchVersion() int {
@@ -27,39 +27,40 @@ func patchVersion() int {
 	return 0
 }
 
-// BackgroundReads tells a patched gVisor that pages are loaded as they are touched, until
-// [Sandbox.LoadInBackground] says otherwise.
+// BackgroundReads tells a patched gVisor to load pages only as they are touched, until
+// [Sandbox.LoadInBackground] changes that.
 func (r *pageReader) BackgroundReads() (int, bool) { return 0, true }
 
 const (
-	// waitedReads is how many reads at a time load what somebody waits for.
+	// waitedReads is the number of concurrent reads that load memory for a waiting caller.
 	waitedReads = 4
-	// loadPoll is how often it is asked how much is left.
+	// loadPoll is the interval at which the amount left is checked.
 	loadPoll = 5 * time.Millisecond
 )
 
-// ErrUnread says that a part of the checkpoint from which a sandbox continues could not be
-// read, or not be stored. The sandbox goes on, and may try again.
+// ErrUnread means that a part of the checkpoint from which a sandbox continues could not
+// be read or stored. The sandbox goes on, and may try again.
 var ErrUnread = errors.New("a part of the checkpoint that the sandbox continues from cannot be loaded")
 
-// Unloaded is what a restored sandbox has yet to load, in bytes.
+// Unloaded is what a restored sandbox has not loaded yet, in bytes.
 type Unloaded struct {
 	Memory, Files int64
 }
 
-// Total is all of it.
+// Total is the sum of all that is not loaded.
 func (u Unloaded) Total() int64 { return u.Memory + u.Files }
 
-// loading is how a sandbox's memory is loaded.
+// loading is the state of loading a sandbox's memory.
 type loading struct {
 	mu         sync.Mutex
-	background int // reads at a time for which nobody waits; guarded by mu
+	background int // concurrent reads that no caller waits for; guarded by mu
 	waited     int // calls of Load; guarded by mu
 }
 
-// LoadInBackground lets a restored sandbox load what nobody has asked for yet, with so many
-// reads at a time. They end when one fails. It does nothing where gVisor is not patched,
-// which loads everything as fast as it can. It may be called at any time.
+// LoadInBackground makes a restored sandbox load what has not been requested yet, with
+// the given number of concurrent reads. They end when one fails. It does nothing where
+// gVisor is not patched: there gVisor loads everything as fast as it can. It may be
+// called at any time.
 func (s *Sandbox) LoadInBackground(reads int) error {
 	s.loading.mu.Lock()
 	defer s.loading.mu.Unlock()
@@ -71,18 +72,18 @@ func (s *Sandbox) LoadInBackground(reads int) error {
 	return err
 }
 
-// Unloaded returns what is not loaded yet; nothing where gVisor is not patched. It may be
-// called at any time.
+// Unloaded returns what is not loaded yet, or zeros where gVisor is not patched. It may
+// be called at any time.
 func (s *Sandbox) Unloaded() (Unloaded, error) {
 	left, err := s.load(loadArgs{Reads: -1})
 	return left.unloaded(), err
 }
 
 // Load loads everything that is left, or only the files that the sandbox has written, and
-// returns when it is there. The sandbox goes on meanwhile, and also after an error: what
-// is not loaded then is loaded as it is touched, as before. Room is asked again and again
-// whether there is enough memory for what is left; its error ends Load. So does a part that
-// cannot be read, with [ErrUnread].
+// returns when it is loaded. The sandbox runs meanwhile. After an error it goes on, and
+// the rest is loaded as it is touched, as before. Load calls room repeatedly to ask
+// whether there is enough memory for what is left, and ends with its error. It ends with
+// [ErrUnread] if a part cannot be read.
 func (s *Sandbox) Load(ctx context.Context, filesOnly bool, room func(left Unloaded) error) error {
 	if !Patched() {
 		return nil
@@ -128,16 +129,16 @@ func (l *loading) begin() {
 	l.waited++
 }
 
-// loadAsBefore ends a call of Load.
+// loadAsBefore ends a call of Load and restores the background reads.
 func (s *Sandbox) loadAsBefore() {
 	s.loading.mu.Lock()
 	defer s.loading.mu.Unlock()
 	if s.loading.waited--; s.loading.waited == 0 {
-		_, _ = s.load(loadArgs{Reads: s.loading.background}) // its next caller has the error
+		_, _ = s.load(loadArgs{Reads: s.loading.background}) // the next caller gets the error
 	}
 }
 
-// loadArgs and loadResult are those of the patched gVisor's method.
+// loadArgs and loadResult belong to the patched gVisor's method.
 type loadArgs struct {
 	Reads     int  `json:"reads"`
 	FilesOnly bool `json:"files_only"`
@@ -153,7 +154,7 @@ func (r loadResult) unloaded() Unloaded {
 	return Unloaded{Memory: int64(r.MemoryBytes), Files: int64(r.LeftBytes - r.MemoryBytes)}
 }
 
-// left is how much is left of what is asked for.
+// left returns how much is left of what the call loads.
 func (a loadArgs) left(r loadResult) int64 {
 	if a.FilesOnly {
 		return r.unloaded().Files

@@ -17,17 +17,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The cell of an ordinary user has one user id: all files on the host belong to that
-// user, and gVisor's processes cannot change owners. The owners that files of mounts have
-// in sandboxes are therefore stored in an attribute of each file. The gofer reads and sets
-// owners by two system calls, for which the kernel notifies the process that started
-// gVisor (seccomp's user notification).
+// The cell of an ordinary user has a single user id: all files on the host belong to that
+// user, and gVisor's processes cannot change owners. The owners of mounted files as
+// sandboxes see them are therefore stored in an attribute of each file. The gofer reads
+// and sets owners with two system calls, of which the kernel notifies the process that
+// started gVisor (seccomp's user notification).
 
-// OwnerAttribute is the extended attribute with the user and group that a file has in
-// sandboxes, as "1000:1000", if they differ from those on the host.
+// OwnerAttribute is the extended attribute with a file's user and group in sandboxes, as
+// "1000:1000", if they differ from those on the host.
 const OwnerAttribute = "user.cove.owner"
 
-// ownersFilter notifies of statx and fchownat, and allows everything else.
+// ownersFilter returns a filter that notifies of statx and fchownat, and allows
+// everything else.
 func ownersFilter() ([]unix.SockFilter, error) {
 	const (
 		nr   = 0 // offsets in the kernel's struct seccomp_data
@@ -57,8 +58,8 @@ func ownersFilter() ([]unix.SockFilter, error) {
 // descriptors of their filters, if owners are kept.
 const ownersSocket = "owners.sock"
 
-// keepOwners answers the notifications of gVisor's processes with this bundle, for as
-// long as this process lives.
+// keepOwners answers the notifications of the gVisor processes of this bundle until this
+// process ends.
 func keepOwners(bundle string) error {
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(bundle, ownersSocket), Net: "unix"})
 	if err != nil {
@@ -88,7 +89,7 @@ func receiveFile(c *net.UnixConn) (int, error) {
 	}
 	messages, err := unix.ParseSocketControlMessage(oob[:n])
 	if err != nil || len(messages) != 1 {
-		return -1, errors.Join(err, errors.New("no file was handed over"))
+		return -1, errors.Join(err, errors.New("no file was received"))
 	}
 	fds, err := unix.ParseUnixRights(&messages[0])
 	if err != nil {
@@ -98,9 +99,9 @@ func receiveFile(c *net.UnixConn) (int, error) {
 	return fds[0], nil
 }
 
-// askForOwners makes the kernel ask the process that started this one, a process of
-// gVisor, about owners, if owners are kept for this bundle. This stays in force when the
-// process executes itself again, where it no longer sees the bundle.
+// askForOwners makes the kernel notify the process that started this one, a process of
+// gVisor, of calls about owners, if owners are kept for this bundle. This stays in force
+// when the process executes itself again, where it can no longer read the bundle.
 func askForOwners(bundle string) error {
 	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: filepath.Join(bundle, ownersSocket), Net: "unix"})
 	if errors.Is(err, fs.ErrNotExist) {
@@ -118,7 +119,7 @@ func askForOwners(bundle string) error {
 	const flags = unix.SECCOMP_FILTER_FLAG_NEW_LISTENER | unix.SECCOMP_FILTER_FLAG_TSYNC | unix.SECCOMP_FILTER_FLAG_TSYNC_ESRCH
 	fd, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, flags, uintptr(unsafe.Pointer(&prog)))
 	if errno == unix.EBUSY {
-		return nil // this process has a filter already
+		return nil // this process already has a filter
 	}
 	if errno != 0 {
 		return errno
@@ -149,7 +150,7 @@ type (
 	}
 )
 
-// answerOwners answers notifications until the filter has no processes any more.
+// answerOwners answers notifications until no process has the filter.
 func answerOwners(listener int) {
 	defer unix.Close(listener)
 	for {
@@ -192,8 +193,8 @@ func notifyIoctl(listener int, request, arg uintptr) error {
 	return nil
 }
 
-// do performs a system call for its caller. If it returns false, the kernel performs the
-// call: on a path, or on a file whose owner is the host's.
+// do performs a system call for its caller. If it returns false, the kernel must perform
+// the call: it concerns a path, or a file whose owner is the host's.
 func (c *ownerCall) do(listener int) (done bool, err error) {
 	if c.pid == 0 {
 		return false, nil
@@ -213,8 +214,7 @@ func (c *ownerCall) do(listener int) (done bool, err error) {
 	return true, setOwner(file, uint32(c.args[2]), uint32(c.args[3]))
 }
 
-// statx writes the status of a file, with the owner that it has in sandboxes, to the
-// caller's memory.
+// statx writes the status of a file, with its owner in sandboxes, to the caller's memory.
 func (c *ownerCall) statx(listener int, file string) (done bool) {
 	uid, gid, ok := fileOwner(file)
 	if !ok {
@@ -225,7 +225,7 @@ func (c *ownerCall) statx(listener int, file string) (done bool) {
 		return false // the kernel returns the error, or the other owner
 	}
 	st.Uid, st.Gid = uid, gid
-	// The process may have ended, and another may have its id.
+	// The process may have ended, and its id may belong to another process.
 	if err := notifyIoctl(listener, unix.SECCOMP_IOCTL_NOTIF_ID_VALID, uintptr(unsafe.Pointer(&c.id))); err != nil {
 		return false
 	}
@@ -236,8 +236,8 @@ func (c *ownerCall) statx(listener int, file string) (done bool) {
 	return err == nil && n == size
 }
 
-// fileOwner reads the owner that a file has in sandboxes. The sandbox can write anything
-// to the attribute.
+// fileOwner reads a file's owner in sandboxes. The sandbox can write anything to the
+// attribute.
 func fileOwner(file string) (uid, gid uint32, ok bool) {
 	var buf [32]byte
 	n, err := unix.Getxattr(file, OwnerAttribute, buf[:])
@@ -261,7 +261,7 @@ func parseOwner(owner string) (uid, gid uint32, ok bool) {
 const noID = ^uint32(0)
 
 // setOwner changes the owner that a file of this user has in sandboxes. Symbolic links
-// and sockets have no attributes: they always belong to root.
+// and sockets have no attributes; they always belong to root.
 func setOwner(file string, uid, gid uint32) error {
 	var st unix.Stat_t
 	if err := unix.Stat(file, &st); err != nil {

@@ -2,7 +2,7 @@ package runsc
 
 import "testing"
 
-// TestParseOwner reads what a sandbox may have written as a file's owner.
+// TestParseOwner parses what a sandbox may have written as a file's owner.
 func TestParseOwner(t *testing.T) {
 	for text, want := range map[string]struct {
 		uid, gid uint32

@@ -15,11 +15,11 @@ import (
 	"gvisor.dev/gvisor/pkg/sentry/state/stateio"
 )
 
-// cloneBytes is the smallest range that is cloned. Copying less is faster, and leaves
-// fewer extents.
+// cloneBytes is the smallest range that is cloned. Copying smaller ranges is faster, and
+// leaves fewer extents.
 const cloneBytes = 64 << 10
 
-// The sizes of gVisor's requests, and how many it sends before it waits.
+// The sizes of gVisor's requests, and the number it sends before it waits.
 const (
 	// Reads are small, since a page for which a program waits is read after all earlier
 	// requests. Cloning a range costs the same for any length.
@@ -40,17 +40,17 @@ const maxMemoryFiles = 64
 // be opened once.
 type checkpointDir struct {
 	path string
-	// shares says that what the sandbox has written is shared, not copied.
+	// shares means that what the sandbox has written is shared, not copied.
 	shares bool
-	// sums, if not nil, are the checksums with which pages are compared as they are read.
-	// damaged is called for a page that differs, before gVisor gets an error.
+	// sums, if not nil, are the checksums against which pages are checked as they are read.
+	// damaged is called for a page that does not match, before gVisor gets an error.
 	sums    pageSums
 	damaged func(error)
-	// reads, if not nil, is told the file of pages that is being read.
+	// reads, if not nil, is called with the file of pages that is being read.
 	reads func(*os.File)
-	// reserve, if not nil, is made when gVisor is about to load what was written.
+	// reserve, if not nil, is made when gVisor is about to load the written files.
 	reserve *reservation
-	// asks asks for pages before they are read.
+	// asks requests pages before they are read.
 	asks *asker
 	// later, if not nil, receives memory that is not written to the file of pages yet.
 	later *backlog
@@ -93,7 +93,7 @@ func (d *checkpointDir) OpenWrite(name string) (stateio.AsyncWriter, error) {
 		}
 		w.later = d.later
 	}
-	// The kernel lets one write at a time into a file.
+	// The kernel allows one write to a file at a time.
 	w.start(1, writesAhead, w.write)
 	return w, nil
 }
@@ -123,12 +123,12 @@ type pageFile struct {
 	peers []*memoryFile // guarded by mu
 }
 
-// memoryFile is a file of gVisor: memory, or what the sandbox has written.
+// memoryFile is a file of gVisor: its memory, or what the sandbox has written.
 type memoryFile struct {
 	fd int
-	// clones says that the file is on the checkpoint's file system.
+	// clones reports whether the file is on the checkpoint's file system.
 	clones bool
-	// later says that what is in the backlog's ranges is not written yet.
+	// later reports whether memory in the backlog's ranges is written later.
 	later bool
 }
 
@@ -142,7 +142,7 @@ type job struct {
 	maps   stateio.LocalClientRanges
 }
 
-// start starts workers, which end with Close. Up to ahead jobs are queued.
+// start starts workers, which Close ends. Up to ahead jobs are queued.
 func (p *pageFile) start(workers, ahead int, move func(j *job, r memmap.FileRange, m []byte, off int64) (int, error)) {
 	var st unix.Stat_t
 	if unix.Fstat(int(p.f.Fd()), &st) == nil {
@@ -179,7 +179,7 @@ func (p *pageFile) Close() error {
 
 func (p *pageFile) MaxParallel() int { return cap(p.jobs) }
 
-// register holds a file of gVisor open until Close. St is what Fstat says of it.
+// register holds a file of gVisor open until Close. st is the file's status.
 func (p *pageFile) register(fd int32, st *unix.Stat_t) (*memoryFile, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -251,8 +251,8 @@ func (r *pageReader) Close() error {
 var buffers = sync.Pool{New: func() any { return new([sharedReadBytes]byte) }}
 
 // read copies pages to gVisor's file. Writing to the file is cheaper than reading into a
-// mapping of it, and a missing page is an error rather than a signal. Pages are compared
-// with their checksums before gVisor can see them.
+// mapping of it, and a missing page is an error rather than a signal. Pages are checked
+// against their checksums before gVisor can see them.
 func (r *pageReader) read(j *job, fr memmap.FileRange, m []byte, off int64) (int, error) {
 	if len(m) > sharedReadBytes {
 		return 0, unix.EINVAL
@@ -266,7 +266,8 @@ func (r *pageReader) read(j *job, fr memmap.FileRange, m []byte, off int64) (int
 	}
 	buf := buffers.Get().(*[sharedReadBytes]byte)
 	defer buffers.Put(buf)
-	// The file of the kernel's state may be shorter than the request; that of pages may not.
+	// The file of the kernel's state may be shorter than the request; the file of pages may
+	// not.
 	n, end := r.f.ReadAt(buf[:len(m)], off)
 	if end != nil && (r.sums != nil || !errors.Is(end, io.EOF)) {
 		return 0, end
@@ -335,7 +336,7 @@ func (w *pageWriter) Reserve(uint64) {}
 
 func (w *pageWriter) Finalize() error { return nil }
 
-// write writes a range, but for what the backlog takes.
+// write writes a range, except for what the backlog takes.
 func (w *pageWriter) write(j *job, fr memmap.FileRange, m []byte, off int64) (int, error) {
 	if !j.peer.later {
 		return w.writeNow(j, fr, m, off)
@@ -374,7 +375,7 @@ func cloneRange(to int, toOff int64, from int, fromOff, n int64) bool {
 }
 
 // clones reports whether a new file in a directory can share a file's content. A relative
-// dir is below the open directory at.
+// dir is relative to the open directory at.
 func clones(at int, dir string, from *os.File) bool {
 	fd, err := unix.Openat(at, dir, unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// The patches of gVisor apply to exactly the version that go.mod pins, and what
-// they make is asked for by the names that the cell uses.
+// TestPatchesApply checks that the patches of gVisor apply to exactly the version that
+// go.mod pins, and that they provide the names that the cell uses.
 func TestPatchesApply(t *testing.T) {
 	const root = "../../.."
 	out := filepath.Join(t.TempDir(), "out")
@@ -53,7 +53,7 @@ func TestPatchesApply(t *testing.T) {
 	}
 }
 
-// Tests are compiled with the module as it is, which must say so.
+// Tests are compiled with the unpatched module, which must say so.
 func TestPatched(t *testing.T) {
 	if Patched() || Freezes() {
 		t.Error("gVisor as it is says that it has patches")

@@ -12,7 +12,7 @@ import (
 	"gvisor.dev/gvisor/runsc/cli/maincli"
 )
 
-// Limits is the machine that programs in the sandbox see.
+// Limits describes the machine as programs in the sandbox see it.
 type Limits struct {
 	// MemoryBytes is the total memory.
 	MemoryBytes int64 `json:"memory_bytes"`
@@ -21,13 +21,13 @@ type Limits struct {
 }
 
 // limitsFile is the file in the bundle directory with the [Limits]. gVisor itself takes
-// them from the host's cgroups only, with a minimum of two processors. Adding them to
-// its command line makes them right without cgroups too.
+// them only from the host's cgroups, with a minimum of two processors. Passing them on
+// its command line makes them correct without cgroups too.
 const limitsFile = "limits.json"
 
-// IsRole reports whether gVisor's code has started this process as one of its own, so
-// that [Main] must be called. gVisor executes the running binary again under names of its
-// own, and once as "/proc/self/exe umount".
+// IsRole reports whether gVisor's code has started this process as one of its own, in
+// which case [Main] must be called. gVisor executes the running binary again under names
+// of its own, and once as "/proc/self/exe umount".
 func IsRole(args []string) bool {
 	if len(args) == 0 {
 		return false
@@ -53,7 +53,7 @@ func Main() {
 
 // withLimits adds the bundle's limits to the arguments of "boot". The process reads the
 // bundle before it enters its empty root. When it executes itself again in that root, it
-// no longer sees the file, and its arguments have the limits already.
+// cannot read the file, but its arguments already contain the limits.
 func withLimits(args []string, readFile func(string) ([]byte, error)) []string {
 	boot := slices.Index(args, "boot")
 	if boot < 0 {

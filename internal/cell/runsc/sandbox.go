@@ -1,4 +1,4 @@
-// Package runsc starts gVisor in process. It is the only importer of
+// Package runsc starts gVisor in this process. It is the only importer of
 // gvisor.dev/gvisor/runsc. gVisor's own processes are this same binary, executed again
 // (see [IsRole]).
 package runsc
@@ -24,7 +24,7 @@ import (
 
 // Config describes one gVisor sandbox with one container.
 type Config struct {
-	// ID is made of letters, digits and "-".
+	// ID consists of letters, digits and "-".
 	ID string
 	// StateDir is for gVisor's own records and its control socket; its path
 	// must be short (a socket's path has at most 108 bytes).
@@ -53,9 +53,9 @@ type Config struct {
 	// NetNS is the path of the network namespace whose links gVisor takes over, with
 	// their addresses and routes.
 	NetNS string
-	// IDMap gives gVisor's processes other users of the host; with nil they have this
-	// process's user. RootDir and all sources must be mounted so that their files have
-	// the same owners in the user namespace.
+	// IDMap gives gVisor's processes other users of the host; if nil, they have this
+	// process's user. RootDir and all sources must be mounted so that their files have the
+	// same owners in the user namespace.
 	IDMap *IDMap
 	// PanicLog is where gVisor's processes write if they crash.
 	PanicLog string
@@ -64,8 +64,8 @@ type Config struct {
 	FilesDir string
 }
 
-// IDMap maps Count user and group ids, from 0, in gVisor's user namespaces to ids of the
-// host from First.
+// IDMap maps Count user and group ids, from 0, in gVisor's user namespaces to the host's
+// ids from First.
 type IDMap struct {
 	First, Count uint32
 }
@@ -77,7 +77,7 @@ type Bind struct {
 }
 
 // Mount shows the directory Source of the host, which others may change too, at Target.
-// Without a Source, it is a file system in memory of at most Bytes.
+// If Source is empty, it is a file system in memory of at most Bytes.
 type Mount struct {
 	Source   string
 	Target   string
@@ -85,12 +85,12 @@ type Mount struct {
 	ReadOnly bool
 }
 
-// Sandbox is a running gVisor with its container. Methods other than Wait, Kill and those
-// that say so must not be called concurrently.
+// Sandbox is a running gVisor with its container. Only Wait, Kill and the methods whose
+// documentation says so may be called concurrently.
 type Sandbox struct {
 	conf *config.Config
 	c    *container.Container
-	// filestore is the file of all writes above the root.
+	// filestore is the file with all writes above the root.
 	filestore   *os.File
 	writesBytes int64
 	// writesDir is the directory of filestore, which may have been renamed.
@@ -101,7 +101,7 @@ type Sandbox struct {
 	pages atomic.Pointer[os.File]
 	// damage is the first error in the pages of the restored checkpoint.
 	damage atomic.Pointer[error]
-	// hasFiles says that the sandbox starts with files of [Config.FilesDir].
+	// hasFiles reports whether the sandbox starts with files of [Config.FilesDir].
 	hasFiles bool
 }
 
@@ -162,8 +162,8 @@ func (s *Sandbox) Start() error {
 // Wait waits until the first process or gVisor has exited.
 func (s *Sandbox) Wait() (unix.WaitStatus, error) { return s.c.Wait() }
 
-// Damage returns the [ErrPages] or [ErrUnwritten] for which the sandbox was ended, or nil. It may be called
-// at any time.
+// Damage returns the [ErrPages] or [ErrUnwritten] for which the sandbox was ended, or
+// nil. It may be called at any time.
 func (s *Sandbox) Damage() error {
 	if err := s.damage.Load(); err != nil {
 		return *err
@@ -171,7 +171,7 @@ func (s *Sandbox) Damage() error {
 	return nil
 }
 
-// damaged ends a sandbox of which a part of the memory is damaged or missing.
+// damaged ends a sandbox some of whose memory is damaged or missing.
 func (s *Sandbox) damaged(err error) {
 	if s.damage.CompareAndSwap(nil, &err) {
 		_ = unix.Kill(s.c.SandboxPid(), unix.SIGKILL)
@@ -180,7 +180,7 @@ func (s *Sandbox) damaged(err error) {
 
 // Kill kills gVisor and all programs in it. It does not wait until the processes are
 // gone: they end with process 1 of their namespace. gVisor's records stay behind; their
-// directory ends with that namespace too.
+// directory also ends with that namespace.
 func (s *Sandbox) Kill() {
 	for _, pid := range []int{s.c.SandboxPid(), s.c.GoferPid.Load()} {
 		if pid > 0 {
@@ -189,9 +189,9 @@ func (s *Sandbox) Kill() {
 	}
 }
 
-// DiskBytes returns the disk space of the sandbox's writes, or 0 if it is unknown. A
-// checkpoint that was removed counts too while the sandbox still loads from it, since it
-// alone keeps it.
+// DiskBytes returns the disk space of the sandbox's writes, or 0 if it is unknown. It
+// includes a removed checkpoint from which the sandbox still loads, since only the
+// sandbox keeps it on the disk.
 func (s *Sandbox) DiskBytes() int64 {
 	n := s.writtenBytes()
 	if f := s.pages.Load(); f != nil {
@@ -218,8 +218,8 @@ func (s *Sandbox) PIDs() (sentry, gofer int) {
 	return s.c.SandboxPid(), s.c.GoferPid.Load()
 }
 
-// Probe returns nil when gVisor's kernel has answered, whatever its processes do. It may
-// be called at any time.
+// Probe returns nil if gVisor's kernel answers, whatever the sandbox's processes do. It
+// may be called at any time.
 func (s *Sandbox) Probe() error {
 	if _, err := s.c.Sandbox.ContainerRuntimeState(s.c.ID); err != nil {
 		return fmt.Errorf("ask gVisor's kernel: %w", err)
@@ -227,7 +227,7 @@ func (s *Sandbox) Probe() error {
 	return nil
 }
 
-// newConfig makes gVisor's configuration from its flags' defaults.
+// newConfig makes gVisor's configuration, starting from its flags' defaults.
 func newConfig(cfg Config) (*config.Config, error) {
 	fs := flag.NewFlagSet("runsc", flag.ContinueOnError)
 	config.RegisterFlags(fs)
@@ -249,17 +249,16 @@ func newConfig(cfg Config) (*config.Config, error) {
 		"file-access-mounts": mountAccess,
 		// The cell is in its sandbox's cgroup before gVisor starts.
 		"ignore-cgroups": "true",
-		// In version 1, gVisor charges a fork to one hierarchy at random, so that most
-		// forks evade the limit of processes.
+		// In version 1, gVisor charges a fork to one hierarchy at random, so most forks evade
+		// the limit of processes.
 		"in-sandbox-cgroup": "v2",
-		// sudo in the sandbox gives rights inside the sandbox only.
+		// sudo in the sandbox grants rights inside the sandbox only.
 		"allow-suid": "true",
-		// A namespace of its own costs less than pinning a shared one, which would stay
-		// mounted.
+		// A separate namespace costs less than pinning a shared one, which would stay mounted.
 		"gofer-network-namespace": "new",
 		"host-settings":           "ignore",
-		// The caller guarantees that the root is the same. Other differences, such as
-		// in the sizes of file systems in memory, are allowed.
+		// The caller guarantees that the root is the same. Other differences, such as the sizes
+		// of file systems in memory, are allowed.
 		"restore-spec-validation": "ignore",
 		"panic-log":               cfg.PanicLog,
 		"sidecar-usage-policy":    "LEGACY_DEPRECATED_SLOW_EMBEDDED_FALLBACK",
@@ -270,10 +269,10 @@ func newConfig(cfg Config) (*config.Config, error) {
 	}
 	conf, err := config.NewFromFlags(fs)
 	if err == nil && keepsOwners(cfg.Mounts) {
-		// The gofer must open all files: the system calls of gVisor's kernel cannot be
-		// intercepted too, since a process can have one listener for notifications, and
-		// the kernel has one for its own children. The gofer then runs as nobody, who
-		// is this user.
+		// The gofer must open all files. The system calls of gVisor's kernel cannot be
+		// intercepted too, since a process can have only one listener for notifications, and
+		// the kernel has one for its own children. The gofer then runs as nobody, which is this
+		// user.
 		conf.DirectFS, conf.Rootless = false, true
 	}
 	if err != nil {
@@ -350,7 +349,7 @@ func writeBundle(cfg Config, spec *specs.Spec) error {
 		mode    os.FileMode
 	}{
 		"config.json": {spec, 0o600},
-		limitsFile:    {cfg.Limits, 0o644}, // gVisor's processes may be another user
+		limitsFile:    {cfg.Limits, 0o644}, // gVisor's processes may run as another user
 	} {
 		data, err := json.Marshal(file.content)
 		if err != nil {

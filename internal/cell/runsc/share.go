@@ -44,8 +44,8 @@ func (s *Sandbox) sharesPages(dir string) bool {
 }
 
 // Settle syncs what the sandbox has written to the disk, if a checkpoint in dir can share
-// it. The file system would do this before it shares a range, while the sandbox is
-// paused.
+// it. Otherwise the file system would do this before it shares a range, while the sandbox
+// is paused.
 func (s *Sandbox) Settle(dir string) error {
 	if !s.sharesWrites(dir) {
 		return nil
@@ -64,7 +64,8 @@ func WrittenBytes(dir string) (int64, error) {
 }
 
 // OwnPages returns how many bytes of a checkpoint's file of pages, from its start, are
-// not shared with other files: all, unless what the sandbox had written is shared.
+// not shared with other files: all of them, unless what the sandbox had written is
+// shared.
 func OwnPages(dir string) (int64, error) {
 	path := filepath.Join(dir, checkpointfiles.PagesFileName)
 	f, err := os.Open(path)
@@ -86,8 +87,8 @@ func OwnPages(dir string) (int64, error) {
 	return table.start, nil
 }
 
-// checkpointServed is [Sandbox.Checkpoint] with files that this process serves, without
-// the memory that it adds to the backlog, if that is not nil.
+// checkpointServed is [Sandbox.Checkpoint] with files that this process serves. If later
+// is not nil, the memory that it adds to that backlog is left out.
 func (s *Sandbox) checkpointServed(dir string, later *backlog) error {
 	theirs, err := serveDir(&checkpointDir{path: dir, later: later})
 	if err != nil {
@@ -108,12 +109,13 @@ func (s *Sandbox) checkpointServed(dir string, later *backlog) error {
 	return nil
 }
 
-// restoreServed is [Sandbox.Restore] with pages that this process serves, also in the
-// background. gVisor itself would read so many at a time that pages for which a program
-// waits would be late.
+// restoreServed is [Sandbox.Restore] with pages that this process serves, including those
+// that are loaded in the background. gVisor itself would read so many at a time that
+// pages for which a program waits would be late.
 //
-// gVisor's client prepares the network and keeps the container's records, and must only
-// pass other files. It is therefore connected to a relay in this process.
+// gVisor's client prepares the network and keeps the container's records, and only the
+// files that it passes must be different. It is therefore connected to a relay in this
+// process.
 func (s *Sandbox) restoreServed(dir string, asks *asker) error {
 	control := s.c.Sandbox.GetControlSocketPath()
 	conn, err := client.ConnectTo(control)
@@ -184,7 +186,7 @@ func (m *containerManager) Restore(asked *boot.RestoreOpts, _ *struct{}) error {
 }
 
 // serveDir serves the files of a checkpoint on a connection. It returns the connection's
-// other end, and serves until all copies of that are closed.
+// other end, and serves until all copies of that end are closed.
 func serveDir(dir *checkpointDir) (*os.File, error) {
 	files, err := stateipc.NewAsyncFileServer(dir)
 	if err != nil {

@@ -43,7 +43,7 @@ func (t *treeWriter) sparse(h *tar.Header, pieces []piece, stored int64) error {
 	head.Write(rawHeader(tar.TypeXHeader, 0o644, int64(len(pax))))
 	head.WriteString(pax)
 	pad(&head)
-	// The size may exceed the header's field; the one in the PAX records applies.
+	// The size may not fit the header's field; the one in the PAX records applies.
 	head.Write(rawHeader(tar.TypeReg, h.Mode, min(int64(table.Len())+stored, 1<<33-1)))
 	head.Write(table.Bytes())
 	if _, err := t.w.Write(head.Bytes()); err != nil {
@@ -57,7 +57,7 @@ func (t *treeWriter) sparse(h *tar.Header, pieces []piece, stored int64) error {
 	return t.zeros(t.w, -stored&(blockSize-1))
 }
 
-// paxRecords encodes records of an extended header, sorted. Each begins with its own
+// paxRecords encodes the records of an extended header, sorted. Each starts with its own
 // length.
 func paxRecords(records map[string]string) string {
 	var out strings.Builder

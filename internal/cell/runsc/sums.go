@@ -18,14 +18,14 @@ import (
 // its end have no checksum.
 const SumsFile = "pages_sums.img"
 
-// ErrPages says that pages of a checkpoint differ from what was written.
+// ErrPages means that pages of a checkpoint differ from what was written.
 var ErrPages = errors.New("pages of the checkpoint are damaged")
 
-// asLoadedBytes is the least size of pages that are checked as they are loaded. Smaller
-// ones are checked before, in less time than the start of a sandbox takes.
+// asLoadedBytes is the least size of pages that are checked as they are loaded. Fewer
+// pages are checked before, which takes less time than the start of a sandbox.
 const asLoadedBytes = 32 << 20
 
-// sumBlock is how many bytes are read and checked at a time.
+// sumBlock is the number of bytes that are read and checked at a time.
 const sumBlock = 4 << 20
 
 const sumSize = 4
@@ -41,7 +41,7 @@ func SumPages(dir string, n int64) error {
 	}
 	defer f.Close()
 	if n%pageSize != 0 {
-		return fmt.Errorf("%d bytes of pages are no pages", n)
+		return fmt.Errorf("%d bytes are not whole pages", n)
 	}
 	sums := make([]byte, n/pageSize*sumSize)
 	var g errgroup.Group
@@ -81,7 +81,7 @@ func eachBlock(f io.ReaderAt, n int64, do func(block []byte, at int64) error) er
 }
 
 // CheckPages compares the pages of a checkpoint with [SumsFile], if it has one. The error
-// is [ErrPages] if a page differs.
+// is [ErrPages] if a page does not match.
 func CheckPages(dir string) error {
 	sums, err := readSums(dir)
 	if err != nil || sums == nil {
@@ -117,10 +117,10 @@ func readSums(dir string) (pageSums, error) {
 	return sums, err
 }
 
-// check compares whole pages, which begin at an offset of the file of pages.
+// check checks whole pages, which start at the offset at of the file of pages.
 func (s pageSums) check(pages []byte, at int64) error {
 	if at%pageSize != 0 || len(pages)%pageSize != 0 {
-		return fmt.Errorf("%w: %d bytes at %d are no pages", ErrPages, len(pages), at)
+		return fmt.Errorf("%w: %d bytes at %d are not whole pages", ErrPages, len(pages), at)
 	}
 	for i := 0; i < len(pages); i += pageSize {
 		n := (at + int64(i)) / pageSize * sumSize

@@ -52,7 +52,7 @@ func TestSums(t *testing.T) {
 			write(PagesFile, c)
 			write(SumsFile, s)
 			err = CheckPages(dir)
-			if tt.want == errors.ErrUnsupported { // any
+			if tt.want == errors.ErrUnsupported { // any error
 				if err == nil {
 					t.Error("no error")
 				}
@@ -69,8 +69,8 @@ func TestSums(t *testing.T) {
 	}
 }
 
-// Whatever the checksums are, those of pages that are there are looked at, and
-// nothing beyond.
+// FuzzSums checks that existing pages are checked whatever the checksums are, and nothing
+// beyond them is read.
 func FuzzSums(f *testing.F) {
 	f.Add([]byte{}, 0, int64(0))
 	f.Add([]byte{1, 2, 3, 4}, 1, int64(0))

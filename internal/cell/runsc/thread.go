@@ -10,14 +10,14 @@ import (
 // the thread, such as another network namespace, affect nothing else.
 //
 // gVisor's code enters the sandbox's network namespace and returns. The cell of an
-// ordinary user cannot return to the host's, which belongs to another user namespace: the
-// thread would stay in the sandbox's.
+// ordinary user cannot return to the host's namespace, which belongs to another user
+// namespace: the thread would stay in the sandbox's.
 func OnOwnThread(do func() error) error {
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
-		// The main thread does not end before the process, and /proc shows it as the
-		// process. While it is locked here, the nested call gets another thread.
+		// The main thread does not end before the process, and /proc shows it as the process.
+		// While it is locked here, the nested call gets another thread.
 		if unix.Gettid() == unix.Getpid() {
 			done <- OnOwnThread(do)
 			runtime.UnlockOSThread()

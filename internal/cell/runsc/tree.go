@@ -11,10 +11,10 @@ import (
 )
 
 // gVisor describes the files that a sandbox has changed as a tree: a tar stream in which
-// the content of a regular file is its size and the offsets of its data in the file of
-// all written pages. gVisor is not used to write the contents too: it would load each
-// file into memory as a whole, and die of a sparse file of a terabyte or of a file larger
-// than the memory limit.
+// a regular file's content is replaced by its size and the offsets of its data in the
+// file of all written pages. gVisor does not write the contents too, because it would
+// load each file into memory as a whole, and die of a sparse file of a terabyte or of a
+// file larger than the memory limit.
 
 // pageSize is the unit of the file of pages.
 const pageSize = 4096
@@ -22,7 +22,7 @@ const pageSize = 4096
 // maxSegments limits the segments of one file, at 24 bytes each.
 const maxSegments = 4 << 20
 
-// errTree says that a tree is not in gVisor's format.
+// errTree means that a tree is not in gVisor's format.
 var errTree = errors.New("invalid tree of files")
 
 // segment is a part of a file: the bytes from Start to End are at the offset At of the
@@ -30,8 +30,8 @@ var errTree = errors.New("invalid tree of files")
 type segment struct{ Start, End, At int64 }
 
 // writeTar writes a tree as a tar stream with contents, which it reads from pages. Files
-// with holes are in the format PAX sparse 1.0. A tree with more than limit bytes of data
-// is refused: it must contain pages twice.
+// with holes are in the format PAX sparse 1.0. It refuses a tree with more than limit
+// bytes of data, which must contain pages twice.
 func writeTar(w io.Writer, tree io.Reader, pages io.ReaderAt, limit int64) error {
 	in, out := tar.NewReader(tree), tar.NewWriter(w)
 	t := treeWriter{w: w, out: out, pages: pages, left: limit, buf: make([]byte, 256<<10), removals: map[string]bool{}}

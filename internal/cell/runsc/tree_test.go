@@ -122,7 +122,7 @@ func holds(want string) func(io.Reader) error {
 	}
 }
 
-// A file of more pieces than a reader takes.
+// TestWriteTarFragments writes a file of more pieces than a reader accepts.
 func TestWriteTarFragments(t *testing.T) {
 	const n, step = 100_000, 1 << 20
 	var list []segment
@@ -214,7 +214,8 @@ func TestKeptPages(t *testing.T) {
 	}
 }
 
-// tableOf returns a table of ranges from, to, and whether they are kept.
+// tableOf returns a table of ranges, each given as its start, its end, and whether it is
+// kept.
 func tableOf(t testing.TB, ranges ...[3]uint64) []byte {
 	m := &pgalloc_metadata_go_proto.MemoryFileMetadataProto{Version: 1}
 	for _, r := range ranges {
@@ -244,7 +245,7 @@ func TestParseTableRefuses(t *testing.T) {
 	}
 }
 
-// FuzzWriteTar looks for trees that panic, or are read without end.
+// FuzzWriteTar looks for trees that panic or are read endlessly.
 func FuzzWriteTar(f *testing.F) {
 	f.Add(treeOf(f, regular("./f", 5, segment{0, pageSize, pageSize}), treeFile{tar.Header{Typeflag: tar.TypeChar, Name: "./a"}, ""}).Bytes(), tableOf(f, [3]uint64{0, pageSize, 1}))
 	f.Add(treeOf(f, regular("./f", 1<<30, segment{1 << 29, 1<<29 + pageSize, 0})).Bytes(), tableOf(f))
@@ -253,8 +254,8 @@ func FuzzWriteTar(f *testing.F) {
 		if err != nil {
 			return
 		}
-		// A tree of entries with names only is as long as what comes out; a
-		// file adds what fits the limit, and holes smaller than minHole.
+		// A tree of entries with names only is as long as the output; a file adds what fits the
+		// limit, and holes smaller than minHole.
 		limit := int64(1 << 20)
 		out := &counter{}
 		err = writeTar(out, bytes.NewReader(tree), &keptPages{ranges: ranges, data: bytes.NewReader(pages(2))}, limit)

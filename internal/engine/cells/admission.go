@@ -16,45 +16,45 @@ import (
 )
 
 const (
-	// A sandbox is expected to take one part in growthShare of its memory limit soon after
-	// its start, but at most maxGrowth bytes.
+	// A sandbox is expected to use 1/growthShare of its memory limit soon after its start,
+	// but at most maxGrowth bytes.
 	growthShare = 4
 	maxGrowth   = 128 << 20
-	// A sandbox that loads on demand is expected to touch one part in touchedShare of the
-	// memory with which it continues.
+	// A sandbox that loads on demand is expected to touch 1/touchedShare of the memory with
+	// which it continues.
 	touchedShare = 8
 	// growthTime is how long this memory stays reserved for the sandbox.
 	growthTime = 10 * time.Second
 	// diskFloor is how many bytes of the disk must stay free for a sandbox to start; on a
-	// small disk it is one part in diskShare.
+	// small disk it is 1/diskShare of the disk.
 	diskFloor = 64 << 20
 	diskShare = 16
-	// noRoomRetry is after which time a start without room may be tried again.
+	// noRoomRetry is the delay after which a start without room may be tried again.
 	noRoomRetry = 10 * time.Second
 )
 
-// admissions decides whether there is enough memory for new sandboxes. Memory stays reserved
-// for starts in progress and recent ones, whether or not they have taken it yet.
+// admissions decides whether there is enough memory for new sandboxes. Memory stays
+// reserved for starts in progress and recent ones, whether or not they already use it.
 //
-// A sandbox that loads its memory on demand takes the rest when its state is saved. Memory for
-// the one with the most to load stays reserved for as long as it runs: one after another can
-// always be saved.
+// A sandbox that loads its memory on demand needs the rest when its state is saved.
+// Memory for the sandbox with the most left to load stays reserved for as long as it
+// runs, so that sandboxes can always be saved one after another.
 type admissions struct {
 	mu       sync.Mutex
 	starts   map[string]*start // by instance; guarded by mu
-	unloaded map[string]int64  // bytes not loaded yet, by instance, once it is known; guarded by mu
-	loads    map[string]int64  // bytes that are being loaded to be saved; guarded by mu
-	loaded   chan struct{}     // closed when one of loads ends; guarded by mu
-	// bounds returns the machine's limits; tests have others.
+	unloaded map[string]int64  // bytes not loaded yet, by instance, once known; guarded by mu
+	loads    map[string]int64  // bytes being loaded for a save; guarded by mu
+	loaded   chan struct{}     // closed when an entry of loads ends; guarded by mu
+	// bounds returns the machine's limits; tests replace it.
 	bounds func() []machine.Memory
 	now    func() time.Time
 }
 
-// start is memory that is reserved for an instance.
+// start is memory reserved for an instance.
 type start struct {
 	need int64
-	// until is when the reservation ends; zero while the instance is being started. Used
-	// returns how much memory the instance has taken.
+	// until is when the reservation ends; zero while the instance is being started. used
+	// returns how much memory the instance uses.
 	until time.Time
 	used  func() int64
 }
@@ -68,13 +68,13 @@ func newAdmissions() *admissions {
 
 // memoryNeed is the memory that a sandbox needs, in bytes.
 type memoryNeed struct {
-	// now is what it takes at its start and soon after, and later what it may load when its
+	// now is what it needs at its start and soon after, and later what it may load when its
 	// state is saved.
 	now, later int64
 }
 
-// admit reserves memory for an instance, or refuses. If there is too little, it calls spare,
-// at most once, which releases memory and reports whether there was any.
+// admit reserves memory for an instance, or refuses. If there is too little, it calls
+// spare at most once, which releases memory and reports whether it released any.
 func (a *admissions) admit(id string, d memoryNeed, spare func() bool) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -95,9 +95,7 @@ func (a *admissions) ask(n int, each memoryNeed, spare func() bool) error {
 	return a.check(n, each, spare)
 }
 
-// check reports whether n sandboxes fit.
-//
-// Preconditions: a.mu is held.
+// check returns an error unless n sandboxes fit. The caller must hold a.mu.
 func (a *admissions) check(n int, each memoryNeed, spare func() bool) error {
 	what := fmt.Sprintf("this sandbox needs %d", mebibytes(each.now))
 	if n > 1 {
@@ -106,10 +104,8 @@ func (a *admissions) check(n int, each memoryNeed, spare func() bool) error {
 	return a.fits(int64(n)*each.now, max(each.later, a.later()), what, spare)
 }
 
-// later returns the most that an instance has yet to load. What is being loaded is
-// reserved by itself.
-//
-// Preconditions: a.mu is held.
+// later returns the most that an instance still has to load. Memory being loaded is
+// reserved separately. The caller must hold a.mu.
 func (a *admissions) later() (most int64) {
 	for id, left := range a.unloaded {
 		if _, loads := a.loads[id]; !loads {
@@ -119,10 +115,9 @@ func (a *admissions) later() (most int64) {
 	return most
 }
 
-// fits first ignores how much reserved memory has been taken already, which takes time to
-// read. Later is reserved too.
-//
-// Preconditions: a.mu is held.
+// fits returns an error unless need fits in addition to what is reserved and to later. It
+// first ignores how much reserved memory is in use already, which takes time to read. The
+// caller must hold a.mu.
 func (a *admissions) fits(need, later int64, what string, spare func() bool) error {
 	bounds := a.bounds()
 	if fit(bounds, a.reserved(false)+later, need, what) == nil || fit(bounds, a.reserved(true)+later, need, what) == nil {
@@ -134,7 +129,7 @@ func (a *admissions) fits(need, later int64, what string, spare func() bool) err
 	return fit(bounds, a.reserved(true)+later, need, what)
 }
 
-// left returns how much of its memory an instance has not loaded yet, as far as is known.
+// left returns how much of its memory an instance has not loaded yet, if known.
 func (a *admissions) left(id string) (bytes int64, known bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -149,15 +144,15 @@ func (a *admissions) setLeft(id string, bytes int64) {
 	a.unloaded[id] = bytes
 }
 
-// load reserves memory for what an instance loads so that its state can be saved. The caller
-// calls done after that. If there is too little, and others load, it returns a channel that is
-// closed when one of them is done.
+// load reserves memory for what an instance loads so that its state can be saved. The
+// caller must then call done. If there is too little memory and other instances are
+// loading, it returns a channel that is closed when one of them is done.
 func (a *admissions) load(id string, need int64, spare func() bool) (done func(), others <-chan struct{}, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	what := fmt.Sprintf("saving this sandbox's state takes %d, since it has yet to load them", mebibytes(need))
 	if s := a.starts[id]; s != nil {
-		need = max(0, need-s.left(a.now(), true)) // which is reserved since its start
+		need = max(0, need-s.left(a.now(), true)) // which has been reserved since its start
 	}
 	if err := a.fits(need, 0, what, spare); err != nil {
 		if len(a.loads) > 0 {
@@ -177,9 +172,8 @@ func (a *admissions) load(id string, need int64, spare func() bool) (done func()
 	}, nil, nil
 }
 
-// reserved returns how much memory is reserved; exact leaves out what has been taken.
-//
-// Preconditions: a.mu is held.
+// reserved returns how much memory is reserved. With exact, it excludes what is in use
+// already. The caller must hold a.mu.
 func (a *admissions) reserved(exact bool) int64 {
 	now, sum := a.now(), int64(0)
 	for _, bytes := range a.loads {
@@ -197,8 +191,8 @@ func (a *admissions) reserved(exact bool) int64 {
 
 func (s *start) over(now time.Time) bool { return !s.until.IsZero() && !s.until.After(now) }
 
-// left returns how much memory is reserved for the start; exact leaves out what has been
-// taken.
+// left returns how much memory is reserved for the start. With exact, it excludes what is
+// in use already.
 func (s *start) left(now time.Time, exact bool) int64 {
 	switch {
 	case s.over(now):
@@ -209,8 +203,8 @@ func (s *start) left(now time.Time, exact bool) int64 {
 	return s.need
 }
 
-// started records that an instance runs. It will soon take its memory; used returns how
-// much it has taken.
+// started records that an instance runs. It will soon use its memory; used returns how
+// much it uses.
 func (a *admissions) started(id string, used func() int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -227,7 +221,7 @@ func (a *admissions) ended(id string) {
 	delete(a.unloaded, id)
 }
 
-// room returns how many bytes new sandboxes may take now.
+// room returns how many bytes new sandboxes may use now.
 func (a *admissions) room() int64 {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -238,8 +232,8 @@ func (a *admissions) room() int64 {
 	return room - a.reserved(false) - a.later()
 }
 
-// fit refuses what needs so many bytes if any limit has too little memory left, besides its
-// floor and what is reserved.
+// fit returns an error if a limit has less than need bytes left, after its floor and what
+// is reserved.
 func fit(bounds []machine.Memory, reserved, need int64, what string) error {
 	for _, m := range bounds {
 		if m.Room()-reserved >= need {
@@ -260,11 +254,11 @@ func noRoom(code sandbox.Code, format string, args ...any) error {
 	return err
 }
 
-// mebibytes rounds up.
+// mebibytes converts bytes to MiB, rounded up.
 func mebibytes(n int64) int64 { return (n + 1<<20 - 1) >> 20 }
 
-// needOf returns about how much memory a sandbox takes. Kept is the memory with which it
-// continues, of which it takes only what it touches if it loads on demand.
+// needOf estimates how much memory a sandbox needs. kept is the memory with which it
+// continues, of which it uses only what it touches if it loads on demand.
 func needOf(r sandbox.Resources, kept int64, onDemand bool) memoryNeed {
 	grows := min(r.MemoryMiB<<20/growthShare, maxGrowth)
 	if onDemand {
@@ -273,13 +267,13 @@ func needOf(r sandbox.Resources, kept int64, onDemand bool) memoryNeed {
 	return memoryNeed{now: standbyBytes + max(kept, grows)}
 }
 
-// onDemand reports whether so many children of a fork that run a program take only what they
-// touch; see [cell.Spec].
+// onDemand reports whether this number of children of a fork, which run program, load
+// only what they touch; see [cell.Spec].
 func (e *Engine) onDemand(program string, children int) bool {
 	return children > 1 && runsc.Patched() && program == filepath.Base(e.program)
 }
 
-// keptBytes returns about how much memory a checkpoint contains, and the program that
+// keptBytes estimates how much memory a checkpoint contains, and returns the program that
 // continues from it.
 func (e *Engine) keptBytes(id string) (kept int64, program string, err error) {
 	m, err := e.checkpoints.Manifest(id)
@@ -297,8 +291,8 @@ func (e *Engine) keptBytes(id string) (kept int64, program string, err error) {
 	return kept, m.Program, nil
 }
 
-// admit reserves memory for an instance. It ignores errors in reading the checkpoint, which
-// the start will report.
+// admit reserves memory for an instance. It ignores errors in reading the checkpoint,
+// which the start will report.
 func (e *Engine) admit(spec *engine.Spec) error {
 	if err := e.admitDisk(); err != nil {
 		return err
@@ -308,9 +302,9 @@ func (e *Engine) admit(spec *engine.Spec) error {
 		kept, program, _ = e.keptBytes(spec.Checkpoint)
 	}
 	onDemand := spec.Fork != nil && e.onDemand(program, spec.Fork.Count)
-	err := e.admissions.admit(spec.ID, needOf(spec.Resources, kept, onDemand), e.giveBack)
+	err := e.admissions.admit(spec.ID, needOf(spec.Resources, kept, onDemand), e.endWaiting)
 	if err == nil && kept == 0 {
-		e.admissions.setLeft(spec.ID, 0) // it need not be asked before its state is saved
+		e.admissions.setLeft(spec.ID, 0) // Stats need not be called before its state is saved
 	}
 	return err
 }
@@ -332,7 +326,7 @@ func (e *Engine) Admit(ctx context.Context, n int, of engine.Source, r sandbox.R
 			program = from.Program
 		}
 	}
-	return e.admissions.ask(n, needOf(r, kept, e.onDemand(program, n)), e.giveBack)
+	return e.admissions.ask(n, needOf(r, kept, e.onDemand(program, n)), e.endWaiting)
 }
 
 // setLeft records how much of its memory an instance has not loaded yet, unless it has ended.
@@ -346,13 +340,13 @@ func (e *Engine) setLeft(inst *instance, bytes int64) {
 	}
 }
 
-// loadWait is how long the state of a sandbox waits to be saved while there is too little
-// memory because those of others are being loaded.
+// loadWait is how long saving the state of a sandbox waits while there is too little
+// memory because others are being loaded.
 const loadWait = 2 * time.Minute
 
-// admitLoad reserves memory for what an instance has to load before its state can be saved,
-// or refuses. The caller calls done when it is saved. It ignores errors, which the checkpoint
-// will report.
+// admitLoad reserves memory for what an instance has to load before its state can be
+// saved, or refuses. The caller must call done when it is saved. It ignores other errors,
+// which the checkpoint will report.
 func (e *Engine) admitLoad(ctx context.Context, inst *instance) (done func(), err error) {
 	if left, known := e.admissions.left(inst.id); known && left == 0 {
 		return func() {}, nil
@@ -364,7 +358,7 @@ func (e *Engine) admitLoad(ctx context.Context, inst *instance) (done func(), er
 	timeout := time.NewTimer(loadWait)
 	defer timeout.Stop()
 	for {
-		done, others, err := e.admissions.load(inst.id, st.UnloadedBytes, e.giveBack)
+		done, others, err := e.admissions.load(inst.id, st.UnloadedBytes, e.endWaiting)
 		if err == nil || others == nil {
 			return done, err
 		}
@@ -392,8 +386,8 @@ func (i *instance) memoryInUse() int64 {
 	return st.MemoryBytes
 }
 
-// giveBack ends all waiting standbys and reports whether there were any.
-func (e *Engine) giveBack() bool {
+// endWaiting ends all waiting standbys and reports whether there were any.
+func (e *Engine) endWaiting() bool {
 	e.mu.Lock()
 	var all []*standby
 	for _, p := range e.pools {

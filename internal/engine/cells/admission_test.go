@@ -17,7 +17,7 @@ import (
 
 const mib = 1 << 20
 
-// small is a group of 3,000 MiB, of which 300 stay free.
+// small is a group of 3,000 MiB, of which 300 must stay free.
 func small(available int64) machine.Memory {
 	return machine.Memory{Group: "/sys/fs/cgroup/memory/small", Total: 3000 * mib, Available: available * mib}
 }
@@ -28,7 +28,7 @@ func TestFit(t *testing.T) {
 		bounds         []machine.Memory
 		reserved, need int64 // in MiB
 		n              int
-		want           []string // of the error; none is no error
+		want           []string // of the error; none means no error
 	}{
 		"unknown":              {nil, 1 << 30, 1 << 30, 1, nil},
 		"enough":               {[]machine.Memory{large, small(500)}, 0, 200, 1, nil},
@@ -73,8 +73,8 @@ func TestNeedOf(t *testing.T) {
 	}
 }
 
-// Starts that come at once count each other, and so do those of a moment ago as
-// far as they have not taken their memory.
+// TestAdmissions checks that concurrent starts count each other, and recent ones as far
+// as they do not use their memory yet.
 func TestAdmissions(t *testing.T) {
 	a := newAdmissions()
 	now := time.Now()
@@ -110,7 +110,7 @@ func TestAdmissions(t *testing.T) {
 	if !try("next") || try("one too many") {
 		t.Error("one that failed does not make room for one")
 	}
-	// All run, and have taken a half.
+	// All run, and use half of their memory.
 	for _, id := range append(in, "next") {
 		a.started(id, func() int64 { return 100 * mib })
 	}
@@ -125,14 +125,15 @@ func TestAdmissions(t *testing.T) {
 	if a.ask(7, memoryNeed{now: 200 * mib}, spare) != nil || a.ask(8, memoryNeed{now: 200 * mib}, spare) == nil {
 		t.Error("what sandboxes have not taken in time is not given back, or too much of it")
 	}
-	// Shells that wait are given up before anybody is refused.
+	// Waiting standbys are ended before a sandbox is refused.
 	if err := a.ask(8, memoryNeed{now: 200 * mib}, func() bool { available += 200; return true }); err != nil {
 		t.Error(err)
 	}
 }
 
-// Memory for the one with the most to load stays free for as long as it has to load it; each
-// can be loaded in turn, and one that was loaded or has ended is not waited for.
+// TestRoomToLoad checks that memory for the sandbox with the most left to load stays free
+// until it is loaded, that each can be loaded in turn, and that those that are loaded or
+// have ended need not be waited for.
 func TestRoomToLoad(t *testing.T) {
 	a := newAdmissions()
 	available := int64(1500) // of which 300 stay free
@@ -199,9 +200,9 @@ func TestRoomToLoad(t *testing.T) {
 	}
 }
 
-// What is set aside for an instance is given back when it has ended, before its
-// directory is removed.
-func TestEndGivesBack(t *testing.T) {
+// TestEndReleasesMemory checks that memory reserved for an instance is released when it has
+// ended, before its directory is removed.
+func TestEndReleasesMemory(t *testing.T) {
 	a := newAdmissions()
 	a.bounds = func() []machine.Memory { return []machine.Memory{small(1000)} }
 	e := &Engine{cfg: Config{Dir: t.TempDir()}, admissions: a}
@@ -221,7 +222,8 @@ func TestEndGivesBack(t *testing.T) {
 	}
 }
 
-// A cell keeps no more memory of the machine free than its sandbox may use.
+// TestBelieved checks that a cell cannot keep more memory of the machine free than its
+// sandbox may use.
 func TestBelieved(t *testing.T) {
 	i := &instance{dir: t.TempDir()}
 	if err := os.WriteFile(filepath.Join(i.dir, originFile), []byte(`{"resources":{"memory_mib":512}}`), 0o600); err != nil {

@@ -19,8 +19,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// bareRoot is a root without a shell, without libraries and accounts: places
-// for mounts, and one static program.
+// bareRoot returns a root without a shell, libraries and accounts: mount points and one
+// static program.
 func bareRoot(t *testing.T) engine.Root {
 	t.Helper()
 	dir := t.TempDir()
@@ -40,8 +40,9 @@ func bareRoot(t *testing.T) engine.Root {
 	return engine.Root{Digest: "bare", Dir: dir}
 }
 
-// An image with nothing in it but one program: commands, signals, files and
-// the end of orphans work, and only a shell line does not, and says why.
+// TestImageWithoutShellAndLibraries runs an image that contains only one program:
+// commands, signals, files and the reaping of orphans work; only a shell line fails, and
+// says why.
 func TestImageWithoutShellAndLibraries(t *testing.T) {
 	needs.GVisor(t)
 	e := open(t, t.TempDir())

@@ -1,9 +1,9 @@
-// Package cells runs sandboxes on this machine, each under a cell: a process of its own
+// Package cells runs sandboxes on this machine, each under a cell: a separate process
 // (see package cell) that outlives the daemon.
 //
-// A sandbox's directory has everything that is known of its processes: a lock that its
-// cell holds while it lives, sockets, logs. A new engine over the same directory therefore
-// finds the sandboxes of an earlier one, however that one ended.
+// A sandbox's directory contains everything that is known about its processes: a lock
+// that its cell holds while it lives, sockets and logs. A new engine over the same
+// directory therefore finds the sandboxes of an earlier one, however that one ended.
 package cells
 
 import (
@@ -32,17 +32,17 @@ import (
 
 // Config configures an [Engine].
 type Config struct {
-	// Dir is the engine's directory; it is made if missing.
+	// Dir is the engine's directory; it is created if needed.
 	Dir string
 	// Agent is the agent's binary.
 	Agent []byte
 	// AgentDigest identifies Agent.
 	AgentDigest string
-	// Executable is the cove binary; empty is the running one.
+	// Executable is the cove binary; if empty, the running one.
 	Executable string
-	// UserIDs is how many user and group ids from FirstUserID are for sandboxes, each of
-	// which takes [cell.IDsPerSandbox]. With 0, gVisor's processes have this process's user.
-	// Only root can use it.
+	// UserIDs is how many user and group ids, starting at FirstUserID, are for sandboxes,
+	// each of which uses [cell.IDsPerSandbox]. If it is 0, gVisor's processes run as this
+	// process's user. Only root can use it.
 	FirstUserID, UserIDs int64
 	// Network configures how gateways connect to the outside.
 	Network Network
@@ -55,7 +55,8 @@ type Engine struct {
 	cgroups cgroup.Support
 	// program is the path of the program that cells run.
 	program string
-	// starts limits how many sandboxes start at once: with more, each only gets slower.
+	// starts limits how many sandboxes start at once: more would only make each start
+	// slower.
 	starts *semaphore.Weighted
 
 	admissions *admissions
@@ -68,15 +69,15 @@ type Engine struct {
 	failed func(engine.Status)                             // guarded by mu
 	asked  func(instanceID string, open []engine.Question) // guarded by mu
 	live   map[string]*instance                            // guarded by mu
-	spare  *process                                        // a cell started ahead of need, or nil; guarded by mu
+	spare  *process                                        // a cell started before it is needed, or nil; guarded by mu
 	pools  pools                                           // guarded by mu
 	// spareFaults delays the next spare after spares that have ended. Guarded by mu.
 	spareFaults faults
-	// resting is set while nobody needs standbys. Guarded by mu.
+	// resting is set while no standbys are needed. Guarded by mu.
 	resting bool
-	// copying are the programs that are being copied. Guarded by mu.
+	// copying are the programs being copied. Guarded by mu.
 	copying map[string]bool
-	// busy counts creations and checkpoints in progress, lastBusy is when the last one
+	// busy counts creations and checkpoints in progress; lastBusy is when the last one
 	// ended. Both are guarded by mu.
 	busy     int
 	lastBusy time.Time
@@ -205,7 +206,7 @@ func (e *Engine) createAdmitted(ctx context.Context, spec engine.Spec) (*instanc
 	return inst, nil
 }
 
-// start makes the instance from a standby, warm or blank.
+// start makes the instance from a warm or blank standby.
 func (e *Engine) start(ctx context.Context, spec engine.Spec) (*instance, error) {
 	if spec.Checkpoint != "" {
 		return e.restore(ctx, spec)
@@ -222,7 +223,7 @@ func (e *Engine) start(ctx context.Context, spec engine.Spec) (*instance, error)
 	return e.finish(ctx, sb, spec, "")
 }
 
-// detailed adds the cause to an error whose text for callers lacks it.
+// detailed adds the cause to an error whose text for callers does not contain it.
 func detailed(err error) error {
 	if e, ok := errors.AsType[*sandbox.Error](err); ok && e.Unwrap() != nil {
 		return fmt.Errorf("%s: %w", e.Message, e.Unwrap())
@@ -256,10 +257,10 @@ func (e *Engine) Open(ctx context.Context, id string) (engine.Instance, error) {
 	inst, err = e.attach(ctx, id, control, nil, control.Watch)
 	switch {
 	case err == nil:
-		// Only the engine that made it knows yet what it has to load.
+		// Only the engine that made the instance knows what is left to load.
 		e.wg.Go(func() { _, _ = inst.Stats(e.ctx) })
 		return inst, nil
-	case ctx.Err() != nil || e.ctx.Err() != nil: // the cell may still live
+	case ctx.Err() != nil || e.ctx.Err() != nil: // the cell may still be alive
 		return nil, fmt.Errorf("watch cell: %w", err)
 	}
 	return nil, fmt.Errorf("watch cell: %w", errors.Join(err, engine.ErrNotFound))
@@ -281,7 +282,7 @@ func (e *Engine) List(context.Context) ([]engine.Status, error) {
 		if st.Running {
 			st.Label = e.labelOf(id)
 		} else {
-			st.Reason = e.deathOf(id)
+			st.Reason = e.reasonOfEnd(id)
 		}
 		list = append(list, st)
 	}

@@ -39,17 +39,17 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// host returns the provider of the template of this machine, which looks through all of
-// its programs to make that: the tests share the one it has made.
+// host returns the provider of the template of this machine. Making the template examines
+// all of the machine's programs, so the tests share one.
 var host = sync.OnceValues(func() (*image.Provider, error) { return image.New(image.Config{Dir: hostDir}) })
 
-// TestEngine runs the contract that every engine keeps, with real sandboxes.
+// TestEngine runs the contract of all engines with real sandboxes.
 func TestEngine(t *testing.T) {
 	needs.GVisor(t)
 	enginetest.Run(t, subject)
 }
 
-// TestCheckpoints runs the contract of engines that keep checkpoints.
+// TestCheckpoints runs the contract of engines with checkpoints.
 func TestCheckpoints(t *testing.T) {
 	needs.GVisor(t)
 	enginetest.RunCheckpoints(t, subject)
@@ -68,8 +68,8 @@ func subject(t *testing.T) enginetest.Subject {
 	}
 }
 
-// open returns an engine whose cells are the built program: the race detector
-// needs cgo, and a program with cgo cannot be gVisor.
+// open returns an engine whose cells run the built program: the race detector needs cgo,
+// and a program with cgo cannot run gVisor.
 func open(t *testing.T, dir string) *cells.Engine {
 	t.Helper()
 	binary, err := covetest.Binary()
@@ -119,8 +119,8 @@ func hostSpec(t *testing.T) engine.Spec {
 	}
 }
 
-// killCell kills the cell of a sandbox, found by its own record, and waits
-// until it has let go of its lock.
+// killCell kills the cell of a sandbox, which it finds by the cell's own record, and
+// waits until its lock is released.
 func killCell(t *testing.T, dir, id string) {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(dir, "cells", id, "process"))

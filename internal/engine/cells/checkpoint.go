@@ -53,7 +53,7 @@ func (e *Engine) Checkpoint(ctx context.Context, name, id string, opts engine.Ch
 	}
 	defer func() {
 		if err := draft.Discard(); err != nil {
-			e.cfg.Log.Error("remove half a checkpoint", "checkpoint", id, "error", err)
+			e.cfg.Log.Error("remove an incomplete checkpoint", "checkpoint", id, "error", err)
 		}
 	}()
 	// The sandbox continues when this context ends.
@@ -93,13 +93,13 @@ func (e *Engine) Checkpoint(ctx context.Context, name, id string, opts engine.Ch
 		return none, errors.Join(err, e.checkpoints.Remove(id))
 	}
 	if err := e.Destroy(context.WithoutCancel(ctx), name); err != nil {
-		e.cfg.Log.Error("end an instance whose state was kept", "sandbox", name, "error", err)
+		e.cfg.Log.Error("end an instance whose state was saved", "sandbox", name, "error", err)
 	}
 	return m.Checkpoint, nil
 }
 
-// write has a cell write a checkpoint, and returns how long the sandbox was stopped. With
-// req.Early, memory may be missing then, which the cell goes on to write.
+// write makes a cell write a checkpoint, and returns how long the sandbox was stopped.
+// With req.Early, memory may still be missing then, which the cell continues to write.
 func (e *Engine) write(ctx context.Context, inst *instance, req *cell.CheckpointRequest) (stopped time.Duration, err error) {
 	if !req.Early {
 		stopped, rest, err := inst.control.Checkpoint(ctx, *req)
@@ -121,13 +121,13 @@ func (e *Engine) write(ctx context.Context, inst *instance, req *cell.Checkpoint
 	e.wg.Go(func() {
 		defer cancel()
 		if err := rest(); err != nil && e.ctx.Err() == nil {
-			e.cfg.Log.Error("write the rest of a checkpoint: who continues from it and needs that ends", "sandbox", inst.id, "checkpoint", req.Dir, "error", err)
+			e.cfg.Log.Error("write the rest of a checkpoint; sandboxes that need the missing memory end", "sandbox", inst.id, "checkpoint", req.Dir, "error", err)
 		}
 	})
 	return stopped, nil
 }
 
-// notSaved explains why the state of an instance could not be kept.
+// notSaved explains why the state of an instance could not be saved.
 func (e *Engine) notSaved(ctx context.Context, name string, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -155,7 +155,7 @@ func (e *Engine) notSaved(ctx context.Context, name string, err error) error {
 	return sandbox.Wrap(sandbox.CodeUnavailable, err, "the state of the sandbox could not be saved; "+goesOn+": try again, the server's log has the details")
 }
 
-// state is what inspect has found.
+// state is the result of inspect.
 type state int
 
 const (
@@ -167,8 +167,8 @@ const (
 // inspectTimeout limits the time of inspect. A cell ends much sooner if its gVisor has died.
 const inspectTimeout = 5 * time.Second
 
-// inspect waits for an answer of an instance's agent, or for the end of its cell. It also
-// does so if ctx has ended.
+// inspect waits for an answer of an instance's agent, or for the end of its cell, even if
+// ctx has ended.
 func (e *Engine) inspect(ctx context.Context, name string) state {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), inspectTimeout)
 	defer cancel()
@@ -214,7 +214,8 @@ func (e *Engine) RemoveCheckpoint(_ context.Context, id string) error {
 	return e.checkpoints.Remove(id)
 }
 
-// programFile is the program of a checkpoint that was set aside, in its directory.
+// programFile is the file name of a checkpoint's program in the directory of a checkpoint
+// that was set aside.
 const programFile = "program"
 
 // SetAside implements [engine.Checkpointer].
@@ -263,8 +264,8 @@ func (e *Engine) BringBack(_ context.Context, id, from string) (engine.Checkpoin
 	return m.Checkpoint, nil
 }
 
-// returnProgram moves a program that was set aside with a checkpoint back, unless it is
-// there already.
+// returnProgram moves back a program that was set aside with a checkpoint, unless the
+// program is still there.
 func (e *Engine) returnProgram(kept, name string) error {
 	if name != "" {
 		err := os.Link(kept, filepath.Join(e.programsDir(), name))
@@ -278,18 +279,18 @@ func (e *Engine) returnProgram(kept, name string) error {
 	return nil
 }
 
-// standbyFor is the spec of a standby to continue from a checkpoint: it runs the program
-// that made the checkpoint.
+// standbyFor returns the spec of a standby to continue from a checkpoint: it runs the
+// program that made the checkpoint.
 func (e *Engine) standbyFor(m *checkpoint.Manifest, root engine.Root, r sandbox.Resources) standbySpec {
 	agent := m.AgentDir
-	if filepath.Base(filepath.Dir(agent)) == "agent" { // where it is in this state directory
+	if filepath.Base(filepath.Dir(agent)) == "agent" { // its place in this state directory
 		agent = filepath.Join(e.cfg.Dir, "agent", filepath.Base(agent))
 	}
 	return standbySpec{Root: root, Resources: r, Program: m.Program, Cell: m.Cell, AgentDir: agent}
 }
 
-// manifest reads the manifest of a checkpoint that is to be used ("restored" or "read").
-// The error is for callers.
+// manifest reads the manifest of a checkpoint for a use ("restored" or "read"). The error
+// is for callers.
 func (e *Engine) manifest(id, use string) (checkpoint.Manifest, error) {
 	m, err := e.checkpoints.Manifest(id)
 	switch {
@@ -344,7 +345,7 @@ func (e *Engine) restore(ctx context.Context, spec engine.Spec) (*instance, erro
 	}
 	verified := make(chan error, 1)
 	// Other builds may not check pages as they load them. The pages of a fresh sandbox are
-	// checked first, since it can be booted instead if they are damaged.
+	// checked first, since it can boot instead if they are damaged.
 	lazily := m.Program == filepath.Base(e.program) && runsc.ChecksAsLoaded(dir) && !spec.Fresh
 	go func() { verified <- e.verify(&m, !lazily) }()
 	sb := e.take(want)
@@ -374,14 +375,15 @@ func (e *Engine) verify(m *checkpoint.Manifest, pages bool) error {
 	return nil
 }
 
-// finish is finishStandby. If the standby was made ahead of need and has ended, finish
-// repeats it with a new one: a process that was killed a moment ago still seems to live.
+// finish is finishStandby. If the standby was made before it was needed and has ended,
+// finish repeats it with a new one: a process that was killed a moment ago may still seem
+// to be alive.
 func (e *Engine) finish(ctx context.Context, sb *standby, spec engine.Spec, from string) (*instance, error) {
 	inst, err := e.finishStandby(ctx, sb, spec, from)
 	if !sb.ahead || ctx.Err() != nil || !errors.Is(err, errCellEnded) {
 		return inst, err
 	}
-	e.cfg.Log.Warn("a standby ended as it was taken; another one takes its place", "sandbox", spec.ID, "log", e.logTail(spec.ID))
+	e.cfg.Log.Warn("a standby ended as it was taken; a new one replaces it", "sandbox", spec.ID, "log", e.logTail(spec.ID))
 	e.abandon(sb)
 	if sb, err = e.startStandby(sb.spec); err != nil {
 		return nil, err
@@ -390,7 +392,8 @@ func (e *Engine) finish(ctx context.Context, sb *standby, spec engine.Spec, from
 }
 
 // finishStandby turns a standby into a sandbox. After an error it abandons the standby,
-// unless the standby's directory is the sandbox's already, which the caller destroys.
+// unless the standby's directory has already become the sandbox's, which the caller
+// destroys.
 func (e *Engine) finishStandby(ctx context.Context, sb *standby, spec engine.Spec, from string) (*instance, error) {
 	before := sb.dir
 	inst, err := e.become(ctx, sb, spec, from)
@@ -444,7 +447,7 @@ func (e *Engine) Changes(ctx context.Context, of engine.Source) (io.ReadCloser, 
 	return &changes{ReadCloser: conn, release: func() { stop() }}, nil
 }
 
-// keptChanges returns the changes that a checkpoint keeps.
+// keptChanges returns the changes stored in a checkpoint.
 func (e *Engine) keptChanges(id string) (io.ReadCloser, error) {
 	m, err := e.manifest(id, "read")
 	if err != nil {
@@ -460,15 +463,15 @@ func (e *Engine) keptChanges(id string) (io.ReadCloser, error) {
 	return r, nil
 }
 
-// changes is a tar stream that must have the format's end: a connection that breaks between
-// two files must not be taken for a complete stream.
+// changes is a tar stream that must have the format's end: a connection that breaks
+// between two files must not be mistaken for a complete stream.
 type changes struct {
 	io.ReadCloser
 	release func()
-	zeros   int // zero bytes at the end of what was read so far, if fewer than endBytes
+	zeros   int // zero bytes at the end of the data read so far, if fewer than endBytes
 }
 
-// endBytes is how many zero bytes end a tar stream.
+// endBytes is the number of zero bytes that end a tar stream.
 const endBytes = 1024
 
 func (c *changes) Read(p []byte) (int, error) {
@@ -491,7 +494,7 @@ func (c *changes) Close() error {
 }
 
 // keepProgram copies the program that made a checkpoint if it is a hard link to the file
-// that the user started: an upgrade that writes into that file would change it.
+// that the user started: an upgrade that writes to that file would change it.
 func (e *Engine) keepProgram(name string) {
 	path := filepath.Join(e.programsDir(), name)
 	var st unix.Stat_t

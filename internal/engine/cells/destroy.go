@@ -47,12 +47,12 @@ func (e *Engine) End(ctx context.Context, id string) error {
 	return nil
 }
 
-// writingTimeout limits the time for which a cell writes a checkpoint for others after its
+// writingTimeout limits how long a cell may write a checkpoint for others after its
 // sandbox has ended. Callers give Destroy a minute.
 const writingTimeout = 45 * time.Second
 
-// awaitWritten waits until a cell has ended that still writes a checkpoint from which others
-// continue.
+// awaitWritten waits until a cell that is still writing a checkpoint, from which others
+// continue, has ended.
 func (e *Engine) awaitWritten(ctx context.Context, id string) {
 	ctx, cancel := context.WithTimeout(ctx, writingTimeout)
 	defer cancel()
@@ -62,8 +62,8 @@ func (e *Engine) awaitWritten(ctx context.Context, id string) {
 	e.cfg.Log.Info("a cell has written a checkpoint for others", "sandbox", id, "took", time.Since(began), "error", ctx.Err())
 }
 
-// stop asks a cell to end, and forgets the cell. When it returns nil, gVisor has been killed
-// and the gateway is closed; writing is that of [cell.Client.Stop].
+// stop asks a cell to end, and forgets the cell. When it returns nil, gVisor has been
+// killed and the gateway is closed; writing is the result of [cell.Client.Stop].
 func (e *Engine) stop(ctx context.Context, id string) (writing bool, err error) {
 	e.mu.Lock()
 	inst := e.live[id]
@@ -74,7 +74,8 @@ func (e *Engine) stop(ctx context.Context, id string) (writing bool, err error) 
 		inst.release()
 		control = inst.control
 	} else {
-		// It may only be writing for others: its sandbox has ended, or an earlier engine has stopped it.
+		// The cell may only be writing for others: its sandbox has ended, or an earlier engine
+		// has stopped it.
 		from, err := readOrigin(e.cellDir(id))
 		if err != nil {
 			return false, err
@@ -101,9 +102,9 @@ func removeCell(ctx context.Context, dir string) error {
 	return nil
 }
 
-// killCell kills the cell's process, if it lives, and waits until it is gone. As the process
-// is the first of its process-id namespace, the kernel reports its end only when all others
-// in the namespace have ended too.
+// killCell kills the cell's process, if it is alive, and waits until it is gone. Since
+// the process is the first of its process-id namespace, the kernel reports its end only
+// when all others in the namespace have ended too.
 func killCell(ctx context.Context, dir string) error {
 	pid, ok := cellProcess(dir)
 	if !ok {
@@ -115,7 +116,7 @@ func killCell(ctx context.Context, dir string) error {
 	return waitForExit(ctx, dir, nil)
 }
 
-// sendKill kills a cell's process, and never another one that has its number now.
+// sendKill kills a cell's process, and never another process that has reused its id.
 func sendKill(dir string, pid int) error {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) { // an old kernel, or a container that forbids it
@@ -181,7 +182,7 @@ func recordProcess(dir string, pid int) error {
 	return os.WriteFile(filepath.Join(dir, processFile), []byte(strconv.Itoa(pid)+" "+start+" "+bootID()), 0o600)
 }
 
-// cellProcess returns the process id of the cell, if that process still lives.
+// cellProcess returns the process id of the cell, if that process is alive.
 func cellProcess(dir string) (pid int, ok bool) {
 	data, err := os.ReadFile(filepath.Join(dir, processFile))
 	if err != nil {
@@ -216,8 +217,8 @@ func startTime(pid int) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	// The command's name ends with the last parenthesis, and field 3, the state, follows.
-	// Field 20 is the number of threads, field 22 the start time.
+	// The command's name ends at the last parenthesis, followed by field 3, the state. Field
+	// 20 is the number of threads, field 22 the start time.
 	fields := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
 	if len(fields) < 20 {
 		return "", os.ErrProcessDone
@@ -235,8 +236,8 @@ func bootID() string {
 	return strings.TrimSpace(string(data))
 }
 
-// logTail returns the end of the cell's log, and the beginning of gVisor's output when it
-// crashed, which has the reason.
+// logTail returns the end of the cell's log, and the start of gVisor's output if it
+// crashed, which contains the reason.
 func (e *Engine) logTail(id string) string {
 	const limit = 2 << 10
 	out := readPart(filepath.Join(e.cellDir(id), cell.LogFile), limit, true)

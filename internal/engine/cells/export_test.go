@@ -13,7 +13,8 @@ func (e *Engine) Waiting() []string {
 	return dirs
 }
 
-// KnowsLeft reports whether it is known how much of its memory an instance has yet to load.
+// KnowsLeft reports whether the engine knows how much of its memory an instance has not
+// loaded yet.
 func (e *Engine) KnowsLeft(id string) bool {
 	_, known := e.admissions.left(id)
 	return known

@@ -52,7 +52,7 @@ func newRig(t *testing.T) *rig {
 	return r
 }
 
-// create makes an instance, of a checkpoint if it is not empty.
+// create makes an instance, from a checkpoint if it is not empty.
 func (r *rig) create(t *testing.T, id, checkpoint string, filesOnly bool) *agentclient.Client {
 	t.Helper()
 	spec := r.spec
@@ -114,8 +114,8 @@ mv /etc/pam.d /etc/moved
 perl -e 'sub set { my ($p, $k, $v) = @_; syscall(%[1]d, $p, $k, $v, length $v, 0) == 0 or die "$k: $!" } set("plain", "user.note", "a value"); set("empty", "user.note", "of a directory");'
 `
 
-// fingerprint tells all that can be seen of these files. Times are rounded to the
-// second, as gVisor does.
+// fingerprint prints everything visible of these files. Times are rounded to the second,
+// as gVisor does.
 const fingerprint = `cd /; export LC_ALL=C
 find /srv/k /etc/alternatives /etc/ld.so.conf.d /etc/debian_version /etc/pam.d /etc/moved /etc/profile /etc/os-release /etc/hosts.allow-new -printf '%%y %%m %%n %%U:%%G %%s %%l %%p\n' 2>&1 | sort | cat -v
 find /srv/k -printf '%%p %%T@\n' | perl -pe 's/ (-?\d+)\.(\d)\d*$/" ".($1+($2 > 4))/e' | sort | cat -v
@@ -125,8 +125,8 @@ dd if=/srv/k/sparse bs=1 skip=500000000000 count=7 status=none; tail -c 4 /srv/k
 perl -e 'sub get { my ($p, $k, $v) = ($_[0], "user.note", " " x 64); my $n = syscall(%[1]d, $p, $k, $v, 64); print "$p: ", $n < 0 ? "$!" : substr($v, 0, $n), "\n" } get("/srv/k/plain"); get("/srv/k/empty")'
 `
 
-// Files of every kind survive a checkpoint of files, a start from the files of
-// a checkpoint with memory, and checkpoints of what was started so.
+// TestFilesOfEveryKind checks that files of every kind survive a checkpoint of files, a
+// start from the files of a checkpoint with memory, and checkpoints of the result.
 func TestFilesOfEveryKind(t *testing.T) {
 	setxattr, getxattr := 188, 191
 	if runtime.GOARCH == "arm64" {
@@ -157,8 +157,8 @@ func TestFilesOfEveryKind(t *testing.T) {
 	}
 }
 
-// changes lists a stream of changes, but for times of directories, which change
-// as a system runs.
+// changes lists a stream of changes, except for times of directories, which change as a
+// system runs.
 func (r *rig) changes(t *testing.T, of engine.Source) string {
 	t.Helper()
 	in, err := r.Changes(t.Context(), of)
@@ -202,7 +202,7 @@ func (r *rig) changes(t *testing.T, of engine.Source) string {
 	return strings.Join(out, "\n")
 }
 
-// Files of which gVisor could not hold another copy in memory.
+// TestLargeFiles writes files of which gVisor could not hold another copy in memory.
 func TestLargeFiles(t *testing.T) {
 	r := newRig(t)
 	r.spec.Resources.MemoryMiB, r.spec.Resources.DiskMiB = 128, 1024

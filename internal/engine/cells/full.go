@@ -10,17 +10,18 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// spareBytes is how much gVisor writes when a sandbox starts. With less, the disk counts as
-// full.
+// spareBytes is how much gVisor writes when a sandbox starts. If less is free, the disk
+// counts as full.
 const spareBytes = 1 << 20
 
-// isFull reports whether an error, perhaps of another process, says that the disk is full.
+// isFull reports whether an error, possibly of another process, means that the disk is
+// full.
 func isFull(err error) bool {
 	return err != nil && (errors.Is(err, unix.ENOSPC) || strings.Contains(detailed(err).Error(), unix.ENOSPC.Error()))
 }
 
-// lostFile is in gVisor's error if it cannot find again, in a directory of the host, a file
-// that a program had open, and inRoot if that directory is the root.
+// lostFile is contained in gVisor's error if, in a directory of the host, it no longer
+// finds a file that a program had open, and inRoot if that directory is the root.
 const (
 	lostFile = "vfs.CompleteRestore() failed"
 	inRoot   = `:/"`
@@ -28,7 +29,7 @@ const (
 
 // explainStart returns a better error for a sandbox that could not be started, if a lost
 // file or a full disk is the cause: gVisor dies without an error if there is no room for
-// the files of its sandbox. Checkpoint is the directory of the sandbox's checkpoint, or
+// the files of its sandbox. checkpoint is the directory of the sandbox's checkpoint, or
 // empty.
 func (e *Engine) explainStart(err error, checkpoint string) error {
 	if text := detailed(err).Error(); strings.Contains(text, lostFile) && !strings.Contains(text, inRoot) {
@@ -41,7 +42,7 @@ func (e *Engine) explainStart(err error, checkpoint string) error {
 }
 
 // hasRoom reports whether a sandbox that continues from a checkpoint fits on the disk. It
-// returns true if that is unknown.
+// returns true if it cannot tell.
 func (e *Engine) hasRoom(checkpoint string) bool {
 	need := int64(spareBytes)
 	if checkpoint != "" {
@@ -52,8 +53,8 @@ func (e *Engine) hasRoom(checkpoint string) bool {
 	return e.hasBytes(need)
 }
 
-// hasBytes reports whether so many bytes are free on the disk. It returns true if that is
-// unknown.
+// hasBytes reports whether need bytes are free on the disk. It returns true if it cannot
+// tell.
 func (e *Engine) hasBytes(need int64) bool {
 	var st unix.Statfs_t
 	if unix.Statfs(e.cfg.Dir, &st) != nil {

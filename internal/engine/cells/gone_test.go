@@ -11,9 +11,9 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// A cell that ends while its limits are changed resets the connection, which is
-// for the caller that the sandbox does not answer.
-func TestLimitsOfACellThatEnds(t *testing.T) {
+// TestLimitsOfEndingCell checks that, if a cell ends while its limits are changed and
+// resets the connection, the caller is told that the sandbox does not answer.
+func TestLimitsOfEndingCell(t *testing.T) {
 	dir := t.TempDir()
 	l, err := cell.Listen(dir, cell.ControlSocket)
 	if err != nil {
@@ -26,7 +26,7 @@ func TestLimitsOfACellThatEnds(t *testing.T) {
 			if err != nil {
 				return
 			}
-			// What was not read of it makes the end a reset.
+			// Unread data makes the end a reset.
 			one := make([]byte, 1)
 			_, _ = conn.Read(one)
 			_ = conn.Close()
@@ -39,8 +39,8 @@ func TestLimitsOfACellThatEnds(t *testing.T) {
 	}
 }
 
-// A cell whose sandbox has ended, or that an earlier engine has stopped, may still write a
-// checkpoint for others: whoever removes it learns of that.
+// TestStopWithoutConnection checks that stop reports that a cell may still write a
+// checkpoint for others, if its sandbox has ended or an earlier engine has stopped it.
 func TestStopWithoutConnection(t *testing.T) {
 	e := &Engine{cfg: Config{Dir: t.TempDir()}}
 	if _, err := e.stop(t.Context(), "sbx-one"); err == nil {

@@ -14,9 +14,8 @@ import (
 	"github.com/cove-sh/cove/internal/durable"
 )
 
-// install makes copies of what sandboxes run: the agent, and this program, which gVisor
-// executes again by its path. An upgrade may replace the original files while the daemon
-// runs.
+// install copies what sandboxes run: the agent, and this program, which gVisor executes
+// again by its path. An upgrade may replace the original files while the daemon runs.
 func (e *Engine) install() error {
 	if err := os.MkdirAll(e.cellsDir(), 0o700); err != nil {
 		return fmt.Errorf("make the cells' directory: %w", err)
@@ -43,7 +42,7 @@ func (e *Engine) removeOldPrograms() error {
 		return err
 	}
 	if len(broken) > 0 {
-		return nil // it is unknown which programs they need
+		return nil // the programs that they need are unknown
 	}
 	keep := map[string]bool{filepath.Base(e.program): true}
 	for _, m := range whole {
@@ -73,8 +72,8 @@ func (e *Engine) removeOldPrograms() error {
 			return err
 		}
 	}
-	// The last engine may have been killed before it did this. The files of copies that
-	// begin here must not be there above.
+	// The last engine may have been killed before it did this. Copies start only after the
+	// removal above, which would remove their files.
 	for _, m := range whole {
 		e.keepProgram(m.Program)
 	}
@@ -83,7 +82,7 @@ func (e *Engine) removeOldPrograms() error {
 
 func (e *Engine) installAgent() error {
 	path := filepath.Join(e.agentDir(), "agent")
-	// Older versions did not sync the file, so that it may be empty after a loss of power.
+	// Older versions did not sync the file, so it may be empty after a power failure.
 	if info, err := os.Stat(path); err == nil && info.Size() == int64(len(e.cfg.Agent)) {
 		return nil
 	}
@@ -97,8 +96,7 @@ func (e *Engine) installAgent() error {
 	})
 }
 
-// installProgram makes a file in dir with the program's content and returns
-// its path.
+// installProgram makes a file in dir with the program's content and returns its path.
 func installProgram(dir, executable string) (string, error) {
 	src, err := os.Open(executable)
 	if err != nil {
@@ -117,7 +115,7 @@ func installProgram(dir, executable string) (string, error) {
 		return path, nil
 	}
 	// A hard link costs nothing. It fails across file systems, for a file of another user,
-	// and for a file that was removed.
+	// and for a removed file.
 	if real, err := filepath.EvalSymlinks(executable); err == nil && sameFile(real, &st) && os.Link(real, path) == nil {
 		return path, nil
 	}
@@ -142,14 +140,14 @@ func programName(st *unix.Stat_t) string {
 	return fmt.Sprintf("cove-%x-%x-%x", st.Ino, st.Size, st.Mtim.Nano())
 }
 
-// isUsers reports whether a kept program is the file itself that the user started, and
-// not a copy.
+// isUsers reports whether a kept program is the file that the user started, and not a
+// copy.
 func isUsers(name string, st *unix.Stat_t) bool {
 	return strings.HasPrefix(name, fmt.Sprintf("cove-%x-", st.Ino))
 }
 
-// intact checks that a kept program is still the one that its name identifies: if it is a
-// hard link to the user's file, it changes when that file is written to.
+// intact checks that a kept program is still the one that its name identifies: a hard
+// link to the user's file changes when that file is written to.
 func intact(path string) error {
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/cove-sh/cove/internal/testing/needs"
 )
 
-// The agent is whole after a loss of power right after it was installed, and one
-// that a loss of power has damaged is installed again.
+// TestInstallAgentSurvivesPowerLoss checks that the agent is intact after a power failure
+// right after its installation, and that a damaged one is installed again.
 func TestInstallAgentSurvivesPowerLoss(t *testing.T) {
 	disk := needs.NewDisk(t, 64)
 	agent := bytes.Repeat([]byte("agent"), 1<<20)
@@ -42,8 +42,8 @@ func TestInstallAgentSurvivesPowerLoss(t *testing.T) {
 	check(install(disk.Dir))
 }
 
-// An upgrade replaces the program's file while a daemon runs: what cells are
-// started from stays what it was, and the next daemon takes the new one.
+// TestInstallProgramSurvivesUpgrade replaces the program's file while a daemon runs: the
+// program that cells run stays the same, and the next daemon uses the new one.
 func TestInstallProgramSurvivesUpgrade(t *testing.T) {
 	dir := t.TempDir()
 	exe := filepath.Join(dir, "cove")
@@ -87,8 +87,8 @@ func TestInstallProgramSurvivesUpgrade(t *testing.T) {
 	}
 }
 
-// A kept program that is a second name of the user's file is no longer kept
-// once that is written to; a copy is.
+// TestIntact checks that a kept program that is a hard link to the user's file is invalid
+// once that file is written to, and that a copy is not.
 func TestIntact(t *testing.T) {
 	dir := t.TempDir()
 	user := filepath.Join(dir, "cove")

@@ -37,8 +37,9 @@ type instance struct {
 	unenforced []string
 }
 
-// attach watches a running cell. Open opens the stream of its status, which lasts as long as
-// open's context. Exited, if not nil, is closed when the cell's process has been waited for.
+// attach watches a running cell. open opens the stream of its status, which lasts as long
+// as open's context. exited, if not nil, is closed when the cell's process has been
+// waited for.
 func (e *Engine) attach(ctx context.Context, id string, control *cell.Client, exited <-chan struct{},
 	open func(context.Context) (cell.Statuses, cell.Status, error),
 ) (*instance, error) {
@@ -102,8 +103,8 @@ func (e *Engine) follow(ctx context.Context, inst *instance, statuses cell.Statu
 	failed(engine.Status{ID: inst.id, Reason: reason, Log: tail})
 }
 
-// deathOf returns why a cell ended that was not stopped.
-func (e *Engine) deathOf(id string) string {
+// reasonOfEnd returns why a cell that was not stopped has ended.
+func (e *Engine) reasonOfEnd(id string) string {
 	group, err := cgroup.Open(groupName(e.cellDir(id)))
 	if err != nil {
 		return reasonGone
@@ -111,7 +112,8 @@ func (e *Engine) deathOf(id string) string {
 	return explain(group, reasonGone)
 }
 
-// explain returns a better reason if the counters of the cgroup, if there is one, have it.
+// explain returns a better reason if the counters of the cgroup, if there is one, show
+// it.
 func explain(group *cgroup.Group, reason string) string {
 	if group == nil {
 		return reason
@@ -149,8 +151,8 @@ func (i *instance) Stats(ctx context.Context) (engine.Stats, error) {
 	return *st, nil
 }
 
-// believed bounds what the cell says that it has yet to load, for which memory of the
-// machine is kept free: the cell may say anything.
+// believed bounds the amount that the cell reports as not loaded yet, for which memory of
+// the machine is kept free: the cell may report anything.
 func (i *instance) believed(unloaded int64) int64 {
 	if unloaded <= 0 {
 		return 0
@@ -162,7 +164,7 @@ func (i *instance) believed(unloaded int64) int64 {
 	return min(unloaded, from.Resources.MemoryMiB<<20)
 }
 
-// DeletedBytes reports nothing for a cell of an older build, which cannot tell.
+// DeletedBytes reports nothing for a cell of an older build, which does not support it.
 func (i *instance) DeletedBytes(ctx context.Context) (map[string]int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, controlTimeout)
 	defer cancel()
@@ -190,8 +192,9 @@ func (i *instance) SetLimits(ctx context.Context, r sandbox.Resources) ([]string
 	default:
 		return nil, fmt.Errorf("change limits: %w", err)
 	}
-	// The agent's limits come first: if the memory limit is lowered below what is in use, the
-	// agent frees memory. Otherwise the kernel would refuse the limit, or end the sandbox.
+	// The agent's limits change first: if the memory limit is lowered below what is in use,
+	// the agent frees memory. Otherwise the kernel would refuse the limit, or end the
+	// sandbox.
 	if err := i.limitGroup(ctx, groupLimits(r)); err != nil {
 		return nil, err
 	}

@@ -30,7 +30,7 @@ var (
 )
 
 // Network configures how the gateways of sandboxes connect to the outside. The zero value
-// is the host's own configuration, without a proxy.
+// uses the host's own configuration, without a proxy.
 type Network struct {
 	// Resolvers are the DNS servers to ask instead of the host's.
 	Resolvers []netip.AddrPort
@@ -42,7 +42,7 @@ type Network struct {
 
 func (e *Engine) netlogDir() string { return filepath.Join(e.cfg.Dir, "netlog") }
 
-// gatewayConfig is the configuration of gateways on this machine.
+// gatewayConfig returns the configuration of gateways on this machine.
 func (e *Engine) gatewayConfig() cell.GatewayConfig {
 	n := e.cfg.Network
 	return cell.GatewayConfig{
@@ -108,8 +108,8 @@ func (e *Engine) SetAsked(asked func(instanceID string, open []engine.Question))
 	e.asked = asked
 }
 
-// questionsOf returns a function that tells of the open questions of an instance if they
-// are not those that were told last.
+// questionsOf returns a function that reports the open questions of an instance if they
+// differ from those reported last.
 func (e *Engine) questionsOf(id string) func([]engine.Question) {
 	var told []engine.Question
 	return func(open []engine.Question) {
@@ -194,8 +194,8 @@ func (e *Engine) SetPeers(dial func(ctx context.Context, fromSandboxID, name str
 	e.peers = dial
 }
 
-// connectPeers joins each connection of a cell with one to another sandbox, until the
-// engine is closed.
+// connectPeers connects each connection of a cell to another sandbox, until the engine is
+// closed.
 func (e *Engine) connectPeers(l net.Listener) {
 	for {
 		conn, err := l.Accept()
@@ -204,7 +204,7 @@ func (e *Engine) connectPeers(l net.Listener) {
 		}
 		e.wg.Go(func() {
 			if err := cell.ServeStream(e.ctx, conn, e.dialPeer); err != nil && sandbox.CodeOf(err) == sandbox.CodeInternal && e.ctx.Err() == nil {
-				e.cfg.Log.Warn("connect a sandbox with another", "error", err)
+				e.cfg.Log.Warn("connect a sandbox to another", "error", err)
 			}
 		})
 	}

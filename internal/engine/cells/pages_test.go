@@ -12,9 +12,9 @@ import (
 	"github.com/cove-sh/cove/internal/engine"
 )
 
-// The pages of a large checkpoint are checked as they are loaded: a sandbox
-// that continues from damaged ones never gets them. It is refused, or ended
-// with the reason.
+// TestDamagedPages checks that the pages of a large checkpoint are checked as they are
+// loaded: a sandbox that continues from damaged ones never gets them. It is refused, or
+// ended with the reason.
 func TestDamagedPages(t *testing.T) {
 	r := newRig(t)
 	c := r.create(t, "sbx-one", "", false)

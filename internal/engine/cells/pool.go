@@ -10,7 +10,7 @@ import (
 	"github.com/cove-sh/cove/internal/engine"
 )
 
-// standbyTimeout limits the time to make a standby ahead of need.
+// standbyTimeout limits the time to make a standby before it is needed.
 const standbyTimeout = time.Minute
 
 // take returns a waiting standby of this spec, or nil, and records the demand.
@@ -58,8 +58,8 @@ func (e *Engine) stock() {
 	}
 }
 
-// stockLoop makes standbys ahead of need, one at a time, and ends surplus ones, until the
-// engine is closed.
+// stockLoop makes standbys before they are needed, one at a time, and ends surplus ones,
+// until the engine is closed.
 func (e *Engine) stockLoop() {
 	var later <-chan time.Time
 	for {
@@ -70,15 +70,15 @@ func (e *Engine) stockLoop() {
 		case <-later:
 		}
 		later = nil
-		if at := e.tend(); !at.IsZero() {
+		if at := e.maintainPools(); !at.IsZero() {
 			later = time.After(time.Until(at))
 		}
 	}
 }
 
-// tend makes and ends standbys as needed now. It returns when it must run again even if
-// nothing happens; zero is never.
-func (e *Engine) tend() time.Time {
+// maintainPools makes and ends standbys as needed now. It returns when it must run again even if
+// nothing happens; zero means never.
+func (e *Engine) maintainPools() time.Time {
 	for e.ctx.Err() == nil {
 		e.awaitQuiet()
 		headroom := e.admissions.room()
@@ -87,14 +87,14 @@ func (e *Engine) tend() time.Time {
 		e.mu.Unlock()
 		e.abandonLater(todo.surplus...)
 		if todo.missing != nil {
-			e.makeAhead(*todo.missing)
+			e.makeOneStandby(*todo.missing)
 			continue
 		}
 		if !todo.active {
 			e.rest()
 			return todo.again
 		}
-		return sooner(todo.again, e.refill())
+		return earlier(todo.again, e.refill())
 	}
 	return time.Time{}
 }
@@ -121,19 +121,19 @@ func (e *Engine) lost(p *process) {
 		e.spareFaults.failed(time.Now())
 		e.stock()
 	}
-	sb := e.pools.lose(p, time.Now())
+	sb := e.pools.removeEnded(p, time.Now())
 	e.mu.Unlock()
 	if sb == nil {
 		return
 	}
-	e.cfg.Log.Warn("a standby that waited has ended", "standby", filepath.Base(sb.dir))
+	e.cfg.Log.Warn("a waiting standby has ended", "standby", filepath.Base(sb.dir))
 	e.abandon(sb)
 	e.stock()
 }
 
-// awaitQuiet waits until no call has been in progress for a moment: standbys must not take
-// the processor from sandboxes that are needed now. Under a steady load it waits no longer
-// than patience.
+// awaitQuiet waits until no call has been in progress for a moment: standbys must not
+// compete for the processor with sandboxes that are needed now. Under a steady load it
+// waits at most patience.
 func (e *Engine) awaitQuiet() {
 	const pause, patience = 100 * time.Millisecond, 300 * time.Millisecond
 	tick := time.NewTicker(5 * time.Millisecond)
@@ -153,7 +153,8 @@ func (e *Engine) awaitQuiet() {
 	}
 }
 
-// occupied records that a caller waits for the engine, until the result is called.
+// occupied records that a caller waits for the engine, until the returned function is
+// called.
 func (e *Engine) occupied() func() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -166,11 +167,11 @@ func (e *Engine) occupied() func() {
 	}
 }
 
-// makeAhead makes one standby and adds it to its pool.
-func (e *Engine) makeAhead(spec standbySpec) {
+// makeOneStandby makes one standby and adds it to its pool.
+func (e *Engine) makeOneStandby(spec standbySpec) {
 	ctx, cancel := context.WithTimeout(e.ctx, standbyTimeout)
 	defer cancel()
-	// Sandboxes for which a caller waits come first.
+	// Sandboxes for which a caller waits take precedence.
 	if err := e.starts.Acquire(ctx, 1); err != nil {
 		return
 	}
@@ -200,7 +201,7 @@ func (e *Engine) makeAhead(spec standbySpec) {
 	}
 }
 
-// makeStandby makes a standby and waits until it is prepared. Unfit says that the
+// makeStandby makes a standby and waits until it is prepared. unfit reports whether the
 // checkpoint from which the standby continues is the cause of the error.
 func (e *Engine) makeStandby(ctx context.Context, spec standbySpec) (_ *standby, unfit bool, _ error) {
 	if spec.Restore != "" {
@@ -229,9 +230,7 @@ func (s *standbySpec) blames(err error) bool {
 	return s.Restore != "" && !errors.Is(err, errCellEnded)
 }
 
-// dropPool ends the standbys of a pool.
-//
-// Preconditions: e.mu is held.
+// dropPool ends the standbys of a pool. The caller must hold e.mu.
 func (e *Engine) dropPool(key string) {
 	e.abandonLater(e.pools[key].ready...)
 	delete(e.pools, key)

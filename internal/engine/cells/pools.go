@@ -9,17 +9,17 @@ import (
 const (
 	// maxBlank limits the waiting blank standbys of all specs.
 	maxBlank = 8
-	// standbyBytes is about how much memory a waiting standby takes.
+	// standbyBytes is approximately how much memory a waiting standby uses.
 	standbyBytes = 48 << 20
-	// Standbys may take one part in memoryShare of the free memory: if there is little,
-	// all of it is for sandboxes.
+	// Standbys may use 1/memoryShare of the free memory: if there is little, all of it is
+	// for sandboxes.
 	memoryShare = 8
 	// demandWindow is the time over which demand is counted: as many standbys wait as were
 	// taken within it.
 	demandWindow = 20 * time.Second
 	// surplusLife is how long surplus standbys wait after a burst.
 	surplusLife = 2 * time.Minute
-	// poolLife is how long standbys of one spec wait that nobody takes. When it has passed
+	// poolLife is how long standbys of one spec wait without being taken. When it has passed
 	// for all specs, the engine is idle.
 	poolLife = 10 * time.Minute
 	// shortPause is the wait between checks while memory is short.
@@ -29,12 +29,12 @@ const (
 // pool is the waiting standbys of one spec.
 type pool struct {
 	spec  standbySpec
-	ready []*standby // the oldest first
-	// max is set for warm pools; the others are blank. Unfit, if not nil, is called with
-	// the reason why no standby can be made.
+	ready []*standby // oldest first
+	// max is set for warm pools; the others are blank. unfit, if not nil, is called with the
+	// reason why no standby can be made.
 	max    int
 	unfit  func(error)
-	taken  []demand // within surplusLife, the oldest first
+	taken  []demand // within surplusLife, oldest first
 	used   time.Time
 	faults faults
 }
@@ -67,7 +67,7 @@ func (p *pool) recent(now time.Time) int {
 func (p *pool) peak(now time.Time) (n int, until time.Time) {
 	for _, d := range p.taken {
 		if at := d.at.Add(surplusLife); at.After(now) {
-			n, until = max(n, d.n), sooner(until, at)
+			n, until = max(n, d.n), earlier(until, at)
 		}
 	}
 	return n, until
@@ -81,15 +81,15 @@ func (p *pool) bounded(demand int) int {
 // worked records that a standby worked.
 func (p *pool) worked() { p.faults = faults{} }
 
-// faults counts successive standbys that could not be made, or ended while they waited. The
-// next one may be made at the time again.
+// faults counts successive standbys that could not be made, or that ended while they
+// waited. The next one may be made at the time again.
 type faults struct {
 	n     int
 	again time.Time
 }
 
 // failed records a fault. Each doubles the pause, from a second up to a minute. Faults
-// during a pause do not count: then several standbys ended at once.
+// during a pause do not count: several standbys ended at once then.
 func (f *faults) failed(now time.Time) {
 	const first, longest = time.Second, time.Minute
 	if f.again.After(now) {
@@ -102,20 +102,20 @@ func (f *faults) failed(now time.Time) {
 // pools are the pools of an engine, by the keys of their specs.
 type pools map[string]*pool
 
-// plan is what has to be done about pools.
+// plan is what has to be done about the pools.
 type plan struct {
-	// surplus are standbys that were removed from their pools and are to be ended.
+	// surplus are standbys that were removed from their pools and must be ended.
 	surplus []*standby
 	// missing is the spec of the standby to make next, or nil.
 	missing *standbySpec
-	// active is set while any standby was wanted within poolLife.
+	// active reports whether any standby was wanted within poolLife.
 	active bool
-	// again is when the plan will change even if nothing happens; zero is never.
+	// again is when the plan will change even if nothing happens; zero means never.
 	again time.Time
 }
 
-// plan removes surplus standbys from the pools and returns what is missing. Headroom is the
-// memory in bytes that is free for sandboxes.
+// plan removes surplus standbys from the pools and returns what is missing. headroom is
+// the memory that is free for sandboxes, in bytes.
 func (all pools) plan(now time.Time, headroom int64) plan {
 	var todo plan
 	blank, waiting := 0, 0
@@ -130,14 +130,14 @@ func (all pools) plan(now time.Time, headroom int64) plan {
 			}
 			continue
 		}
-		todo.active, todo.again = true, sooner(todo.again, end)
+		todo.active, todo.again = true, earlier(todo.again, end)
 		n, until := p.peak(now)
 		if keep := p.bounded(n); len(p.ready) > keep {
 			todo.surplus = append(todo.surplus, p.ready[keep:]...)
 			p.ready = slices.Clip(p.ready[:keep])
 		}
 		if len(p.ready) > 1 {
-			todo.again = sooner(todo.again, until)
+			todo.again = earlier(todo.again, until)
 		}
 		if p.max == 0 {
 			blank += len(p.ready)
@@ -153,9 +153,9 @@ func (all pools) plan(now time.Time, headroom int64) plan {
 		case len(p.ready) >= p.bounded(p.recent(now)):
 		case p.max == 0 && i > 0 && blank >= maxBlank:
 		case p.faults.again.After(now):
-			todo.again = sooner(todo.again, p.faults.again)
+			todo.again = earlier(todo.again, p.faults.again)
 		case room <= 0:
-			todo.again = sooner(todo.again, now.Add(shortPause))
+			todo.again = earlier(todo.again, now.Add(shortPause))
 		case todo.missing == nil:
 			todo.missing = &p.spec
 		}
@@ -163,9 +163,9 @@ func (all pools) plan(now time.Time, headroom int64) plan {
 	return todo
 }
 
-// lose removes the standby of an ended process from its pool and returns it, or nil if it
+// removeEnded removes the standby of an ended process from its pool and returns it, or nil if it
 // was in no pool.
-func (all pools) lose(ended *process, now time.Time) *standby {
+func (all pools) removeEnded(ended *process, now time.Time) *standby {
 	for _, p := range all {
 		for i, sb := range p.ready {
 			if sb.process != ended {
@@ -173,7 +173,7 @@ func (all pools) lose(ended *process, now time.Time) *standby {
 			}
 			p.ready = slices.Delete(p.ready, i, i+1)
 			if now.Sub(sb.since) >= surplusLife {
-				p.worked() // it ended for another reason than a bad spec
+				p.worked() // a bad spec was not the reason
 			}
 			p.faults.failed(now)
 			return sb
@@ -182,8 +182,8 @@ func (all pools) lose(ended *process, now time.Time) *standby {
 	return nil
 }
 
-// sooner returns the earlier of two times, of which zero is never.
-func sooner(a, b time.Time) time.Time {
+// earlier returns the earlier of two times, where zero means never.
+func earlier(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b
 	}

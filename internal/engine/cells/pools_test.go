@@ -13,15 +13,15 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// plenty is memory for as many standbys as anybody wants.
+// plenty is memory for any number of standbys.
 const plenty = 64 << 30
 
-// kind is the spec of a pool for tests.
+// kind returns the spec of a pool for tests.
 func kind(memoryMiB int64, restore string) standbySpec {
 	return standbySpec{Resources: sandbox.Resources{MemoryMiB: memoryMiB}, Restore: restore}
 }
 
-// waiting returns standbys that wait, without processes.
+// waiting returns waiting standbys without processes.
 func waiting(n int) []*standby {
 	all := make([]*standby, n)
 	for i := range all {
@@ -30,8 +30,8 @@ func waiting(n int) []*standby {
 	return all
 }
 
-// A burst leaves standbys behind, of which there is one soon after, and none when
-// nobody wants any.
+// TestPoolsShrink checks that, of the standbys that a burst leaves behind, one remains
+// soon after, and none when none is needed.
 func TestPoolsShrink(t *testing.T) {
 	began := time.Now()
 	for name, warm := range map[string]int{"blank": 0, "warm": 4} {
@@ -76,7 +76,7 @@ func TestPoolsShrink(t *testing.T) {
 			if (len(all) == 1) != (warm > 0) {
 				t.Errorf("there are %d pools", len(all))
 			}
-			// Whoever wants one again finds them made again.
+			// When one is wanted again, standbys are made again.
 			if warm > 0 {
 				p.want(began.Add(3 * poolLife))
 				if todo := all.plan(began.Add(3*poolLife), plenty); todo.missing == nil || !todo.active {
@@ -87,8 +87,9 @@ func TestPoolsShrink(t *testing.T) {
 	}
 }
 
-// One taken now and then keeps one in stock, not all that a burst has left.
-func TestPoolsAfterABurst(t *testing.T) {
+// TestPoolsAfterBurst takes a standby now and then: one stays in stock, not all that a
+// burst left behind.
+func TestPoolsAfterBurst(t *testing.T) {
 	now := time.Now()
 	p := &pool{}
 	all := pools{"kind": p}
@@ -106,7 +107,7 @@ func TestPoolsAfterABurst(t *testing.T) {
 	}
 }
 
-// What is made next depends on demand, on memory and on what has failed.
+// TestPoolsPlan checks that what is made next depends on demand, on memory and on faults.
 func TestPoolsPlan(t *testing.T) {
 	now := time.Now()
 	wanted := func(ago time.Duration, max, takes, ready int, spec standbySpec) *pool {
@@ -153,29 +154,29 @@ func TestPoolsPlan(t *testing.T) {
 	}
 }
 
-// Shells that end while they wait leave their pool, and the next is made later
-// each time until one is good for a sandbox.
-func TestPoolsLose(t *testing.T) {
+// TestPoolsRemoveEnded checks that standbys that end while they wait leave their pool, and that
+// the next one is made after ever longer pauses, until one becomes a sandbox.
+func TestPoolsRemoveEnded(t *testing.T) {
 	now := time.Now()
 	p := &pool{}
 	all := pools{"kind": p}
 	p.want(now)
-	if all.lose(&process{}, now) != nil {
+	if all.removeEnded(&process{}, now) != nil {
 		t.Error("a process that never waited was found")
 	}
 	for _, pause := range []time.Duration{time.Second, 2 * time.Second, 4 * time.Second} {
 		p.ready = waiting(3)
 		dead := p.ready[1]
 		dead.since = now
-		if all.lose(dead.process, now) != dead || len(p.ready) != 2 {
+		if all.removeEnded(dead.process, now) != dead || len(p.ready) != 2 {
 			t.Fatalf("the dead one is not gone: %d wait", len(p.ready))
 		}
 		if got := p.faults.again.Sub(now); got != pause {
 			t.Errorf("the next after %s, want %s", got, pause)
 		}
-		// What ends one may end several, of which none is a successor.
+		// Several standbys may end for the same reason; they count as one fault.
 		p.ready[0].since = now
-		all.lose(p.ready[0].process, now)
+		all.removeEnded(p.ready[0].process, now)
 		if got := p.faults.again.Sub(now); got != pause {
 			t.Errorf("the next after %s, when two end at once, want %s", got, pause)
 		}
@@ -191,13 +192,14 @@ func TestPoolsLose(t *testing.T) {
 	now = now.Add(time.Minute)
 	p.ready = waiting(1)
 	p.ready[0].since = now.Add(-surplusLife)
-	all.lose(p.ready[0].process, now)
+	all.removeEnded(p.ready[0].process, now)
 	if got := p.faults.again.Sub(now); got != time.Second {
 		t.Errorf("after one that was sound for long the next comes after %s", got)
 	}
 }
 
-// A standby that is killed while it is made says nothing about its checkpoint.
+// TestStandbyBlames checks that a standby that is killed while it is made is not blamed
+// on its checkpoint.
 func TestStandbyBlames(t *testing.T) {
 	warm, blank := kind(1, "golden"), kind(1, "")
 	for _, tt := range []struct {
@@ -215,7 +217,7 @@ func TestStandbyBlames(t *testing.T) {
 	}
 }
 
-// The loop lets standbys go by itself: nobody has to ask for one.
+// TestStockLoopShrinks checks that the loop ends standbys by itself, without a call.
 func TestStockLoopShrinks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &Engine{cfg: Config{Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler)}, admissions: newAdmissions(), pools: pools{}, restock: make(chan struct{}, 1), ctx: t.Context()}

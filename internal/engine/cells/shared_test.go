@@ -41,7 +41,7 @@ func sharingDir(t *testing.T) string {
 	}
 	needs.NoError(t, err)
 	t.Cleanup(func() {
-		// Lazily: the last namespace of a cell may take a moment to go.
+		// Detach it: the last namespace of a cell may take a moment to end.
 		if err := syscall.Unmount(dir, syscall.MNT_DETACH); err != nil {
 			t.Error(err)
 		}
@@ -53,7 +53,7 @@ func sharingDir(t *testing.T) string {
 	return state
 }
 
-// written returns how many bytes a file system has in use.
+// written returns how many bytes of a file system are in use.
 func written(t *testing.T, dir string) int64 {
 	t.Helper()
 	var st syscall.Statfs_t
@@ -78,8 +78,9 @@ func shellLine(t *testing.T, i engine.Instance, line string) string {
 	return strings.TrimSpace(out.String())
 }
 
-// On a file system that can share extents, checkpoints share what the sandbox
-// has written, and nobody sees what another writes afterwards.
+// TestCheckpointsShare checks that, on a file system that can share extents, checkpoints
+// share what the sandbox has written, and that no sandbox sees what another writes
+// afterwards.
 func TestCheckpointsShare(t *testing.T) {
 	needs.GVisor(t)
 	dir := sharingDir(t)
@@ -124,7 +125,7 @@ func TestCheckpointsShare(t *testing.T) {
 	if err := g.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	// The children load their pages still.
+	// The children are still loading their pages.
 	if err := e.RemoveCheckpoint(t.Context(), "first"); err != nil {
 		t.Fatal(err)
 	}
@@ -159,8 +160,7 @@ func TestCheckpointsShare(t *testing.T) {
 	}
 }
 
-// rounds pauses and resumes an instance again and again, and changes a little
-// in between.
+// rounds repeatedly pauses and resumes an instance, with small changes in between.
 func rounds(t *testing.T, e *cells.Engine, create func(id, checkpoint string) (engine.Instance, error), id, digest string) {
 	t.Helper()
 	i, err := e.Open(t.Context(), id)

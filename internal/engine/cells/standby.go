@@ -18,8 +18,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// origin is what a cell was made from. It is stored in the cell's directory, for its
-// checkpoints and its removal.
+// origin describes what a cell was made from. It is stored in the cell's directory, for
+// its checkpoints and its removal.
 type origin struct {
 	// Group is the name of the cell's cgroup.
 	Group string `json:"group"`
@@ -81,8 +81,8 @@ type standbySpec struct {
 	Mounts []engine.Mount `json:",omitempty"`
 	// FilesFrom is a checkpoint's directory, for one sandbox only.
 	FilesFrom string
-	// Restore is the directory of a checkpoint from which a sandbox in the standby
-	// continues before it is taken.
+	// Restore is the directory of a checkpoint from which a sandbox in the standby continues
+	// before the standby is taken.
 	Restore string
 }
 
@@ -90,13 +90,13 @@ type standbySpec struct {
 func (s *standbySpec) key() string {
 	data, err := json.Marshal(s)
 	if err != nil {
-		panic(err) // it has no field that cannot be encoded
+		panic(err) // all its fields can be encoded
 	}
 	return string(data)
 }
 
-// standby is a cell in its cgroup that waits to become a sandbox: blank, with a gVisor that
-// has started nothing, or warm, with a restored sandbox.
+// standby is a cell in its cgroup that waits to become a sandbox: blank, with a gVisor
+// that has started nothing, or warm, with a restored sandbox.
 type standby struct {
 	*process
 	spec       standbySpec
@@ -105,7 +105,7 @@ type standby struct {
 	unenforced []string
 	prepared   chan struct{} // closed when the cell is prepared, or has failed
 	failure    error         // why it has failed; set before prepared is closed
-	since      time.Time     // when it began to wait
+	since      time.Time     // when it started to wait
 }
 
 // await waits until the standby is prepared.
@@ -120,13 +120,13 @@ func (s *standby) await(ctx context.Context) error {
 
 func (e *Engine) standbyDir() string { return filepath.Join(e.cfg.Dir, "standby") }
 
-// blankSpec is the spec of a standby for a fresh boot.
+// blankSpec returns the spec of a standby for a boot.
 func (e *Engine) blankSpec(root engine.Root, r sandbox.Resources) standbySpec {
 	return standbySpec{Root: root, Resources: r, Program: filepath.Base(e.program), Cell: cell.Protocol, AgentDir: e.agentDir()}
 }
 
-// errSpareLost says that a process which was started ahead of need has ended.
-var errSpareLost = errors.New("the process that waited has ended")
+// errSpareLost means that the spare process has ended.
+var errSpareLost = errors.New("the spare process has ended")
 
 // startStandby starts a standby. It returns before the standby is prepared.
 func (e *Engine) startStandby(spec standbySpec) (*standby, error) {
@@ -137,7 +137,7 @@ func (e *Engine) startStandby(spec standbySpec) (*standby, error) {
 	return sb, err
 }
 
-// tryStandby is startStandby with a process that may have ended while it waited.
+// tryStandby is startStandby, but fails if the spare process has ended while it waited.
 func (e *Engine) tryStandby(spec standbySpec) (sb *standby, err error) {
 	name := "standby-" + strings.ToLower(rand.Text())
 	dir := filepath.Join(e.standbyDir(), name)
@@ -214,8 +214,8 @@ func (e *Engine) processOf(program string, protocol int) (*process, error) {
 	return e.startProcess(filepath.Join(e.programsDir(), program), protocol)
 }
 
-// become makes a standby the cell of a sandbox, and waits until the sandbox is ready. After
-// an error, what is left is in the standby's or the sandbox's directory.
+// become makes a standby the cell of a sandbox, and waits until the sandbox is ready.
+// After an error, what is left is in the standby's or the sandbox's directory.
 func (e *Engine) become(ctx context.Context, sb *standby, spec engine.Spec, restoreFrom string) (*instance, error) {
 	dir := e.cellDir(spec.ID)
 	cellSpec := cell.Spec{
@@ -288,8 +288,8 @@ func (e *Engine) abandon(sb *standby) {
 	}
 }
 
-// removeStandbys removes the standbys that a killed engine has left, also one of an earlier
-// version, whose standbys are in another directory.
+// removeStandbys removes the standbys that a killed engine left behind, including those
+// of an earlier version, which used another directory.
 func (e *Engine) removeStandbys() error {
 	if err := os.MkdirAll(e.standbyDir(), 0o700); err != nil {
 		return err

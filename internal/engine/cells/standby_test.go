@@ -15,8 +15,8 @@ import (
 	"github.com/cove-sh/cove/internal/testing/covetest"
 )
 
-// Shells that are killed while they wait leave nothing behind, and others take
-// their place.
+// TestStandbysThatEnd checks that standbys that are killed while they wait leave nothing
+// behind, and are replaced.
 func TestStandbysThatEnd(t *testing.T) {
 	r := newRig(t)
 	r.create(t, "sbx-one", "", false)

@@ -19,17 +19,17 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// The cgroup's limits exceed the sandbox's, with headroom for the cell, for gVisor's two
-// processes and their threads, and for memory over the sandbox's limit: the agent ends the
-// largest program then, but may have to wait for a processor. On two processors with 20
-// runnable threads, programs took over 150 MiB meanwhile. Beyond the headroom, the kernel
-// ends the whole sandbox.
+// The cgroup's limits exceed the sandbox's. The headroom is for the cell, for gVisor's
+// two processes and their threads, and for memory over the sandbox's limit: the agent
+// then ends the largest program, but may have to wait for a processor. On two processors
+// with 20 runnable threads, programs used over 150 MiB meanwhile. Beyond the headroom,
+// the kernel ends the whole sandbox.
 const (
 	memoryHeadroom = 512 << 20
 	pidsHeadroom   = 1024
-	// pidsPerPID is how many threads of the host a process of the sandbox may take. Two or
-	// three are usual, and those of ended processes last for a while. gVisor ends if it
-	// gets no thread.
+	// pidsPerPID is how many threads of the host a process of the sandbox may use. Two or
+	// three are usual, and those of ended processes remain for a while. gVisor ends if it
+	// cannot create a thread.
 	pidsPerPID = 4
 )
 
@@ -45,9 +45,9 @@ func groupLimits(r sandbox.Resources) cgroup.Limits {
 	return l
 }
 
-// unenforced describes the limits that nothing outside of the sandbox enforces, given what
-// the host's cgroups are missing. Without cgroups, processors are limited by affinity, and
-// processes by gVisor's kernel, like the disk.
+// unenforced describes the limits that nothing outside the sandbox enforces, given what
+// the host's cgroups lack. Without cgroups, processors are limited by affinity, and
+// processes by gVisor's kernel, as the disk is.
 func unenforced(missing []string) []string {
 	if slices.ContainsFunc(missing, func(m string) bool { return strings.HasPrefix(m, "memory:") }) {
 		return []string{"memory: the agent inside keeps the sandbox to it, but the host's kernel does not (run as root, or have a memory cgroup delegated)"}
@@ -61,7 +61,7 @@ type process struct {
 	protocol int
 	conn     net.Conn      // the cell has the other end
 	exited   chan struct{} // closed when the process has been waited for
-	ahead    bool          // it was started ahead of need
+	ahead    bool          // it was started before it was needed
 }
 
 // takeProcess returns a cell that waits to become a standby: the spare, or a new one.
@@ -80,8 +80,8 @@ func (e *Engine) takeProcess() (*process, error) {
 	return e.startProcess(e.program, cell.Protocol)
 }
 
-// refill starts a spare if there is none: starting the process is a sixth of a sandbox's
-// creation. It returns when to try again, or zero.
+// refill starts a spare if there is none: starting the process takes a sixth of the time
+// of a sandbox's creation. It returns when to try again, or zero.
 func (e *Engine) refill() (again time.Time) {
 	e.mu.Lock()
 	e.resting = false
@@ -129,8 +129,8 @@ func (e *Engine) startProcess(program string, protocol int) (*process, error) {
 	const tries = 20
 	for i := 1; ; i++ {
 		p, err := e.tryProcess(program, protocol)
-		// If the program was just written, a child that another goroutine is starting may
-		// have the file open until it executes its own program (see go.dev/issue/22315).
+		// If the program was just written, a child that another goroutine is starting may hold
+		// the file open until it executes its own program (see go.dev/issue/22315).
 		if !errors.Is(err, unix.ETXTBSY) || i == tries {
 			return p, err
 		}
@@ -180,8 +180,9 @@ func socketPair() (net.Conn, *os.File, error) {
 	return conn, theirs, err
 }
 
-// reap waits for the process, and removes what it leaves if it was not taken. It returns
-// when the engine is closed: the cell then lives on, and its next parent waits for it.
+// reap waits for the process, and removes what it leaves behind if it was not taken. It
+// returns when the engine is closed: the cell then lives on, and its next parent waits
+// for it.
 func (e *Engine) reap(p *process) {
 	done := make(chan struct{})
 	go func() {
@@ -198,8 +199,8 @@ func (e *Engine) reap(p *process) {
 
 // namespaces returns the cell's own namespaces. The network is the host's, through which
 // the sandbox's connections go. In the process-id namespace the cell is process 1, so
-// everything that it starts ends with it. An ordinary user is root in a user namespace that
-// maps only this user.
+// everything that it starts ends with it. An ordinary user is root in a user namespace
+// that maps only this user.
 func namespaces(uid, gid int) *syscall.SysProcAttr {
 	attr := &syscall.SysProcAttr{
 		Setsid:     true,
@@ -243,7 +244,7 @@ func startFailure(err error) error {
 	return notStarted(cause)
 }
 
-// errCellEnded says that a cell has ended without an error of its own.
+// errCellEnded means that a cell has ended without an error of its own.
 var errCellEnded = errors.New("the cell ended before the sandbox ran")
 
 func notStarted(cause error) error {

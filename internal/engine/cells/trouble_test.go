@@ -30,7 +30,7 @@ func (r *rig) wantNone(t *testing.T) {
 	}
 }
 
-// wantAlive checks that a sandbox runs, and writes and reads.
+// wantAlive checks that a sandbox runs, and can write and read.
 func wantAlive(t *testing.T, c *agentclient.Client) {
 	t.Helper()
 	if got := shell(t, c, "echo alive > /srv/alive; cat /srv/alive"); got != "alive\n" {
@@ -38,7 +38,8 @@ func wantAlive(t *testing.T, c *agentclient.Client) {
 	}
 }
 
-// A damaged checkpoint is refused, with words for its owner, in each use.
+// TestDamagedCheckpoint checks that every use of a damaged checkpoint is refused, with a
+// message for its owner.
 func TestDamagedCheckpoint(t *testing.T) {
 	r := newRig(t)
 	c := r.create(t, "sbx-one", "", false)
@@ -100,7 +101,8 @@ func wantDamaged(t *testing.T, err error) {
 	}
 }
 
-// A disk that becomes full while a checkpoint is written harms nobody.
+// TestDiskFull checks that a disk that becomes full while a checkpoint is written does no
+// harm.
 func TestDiskFull(t *testing.T) {
 	needs.Root(t)
 	r := newRig(t)
@@ -129,7 +131,7 @@ func TestDiskFull(t *testing.T) {
 		r.wantNone(t)
 		wantAlive(t, c)
 	}
-	// With room again, all is as before.
+	// With room again, everything works again.
 	if err := unix.Mount("", dir, "", unix.MS_REMOUNT, "size=100m"); err != nil {
 		t.Fatal(err)
 	}
@@ -140,8 +142,8 @@ func TestDiskFull(t *testing.T) {
 	}
 }
 
-// Two checkpoints of one instance at once: one after the other. Of two with
-// one id, one is refused.
+// TestCheckpointsAtOnce makes two checkpoints of one instance at once, which are made one
+// after the other; of two with the same id, one is refused.
 func TestCheckpointsAtOnce(t *testing.T) {
 	r := newRig(t)
 	c := r.create(t, "sbx-one", "", false)
@@ -164,7 +166,8 @@ func TestCheckpointsAtOnce(t *testing.T) {
 	}
 }
 
-// Destroy during a checkpoint ends both, whatever the checkpoint has reached.
+// TestDestroyDuringCheckpoint checks that Destroy during a checkpoint ends both, whatever
+// stage the checkpoint has reached.
 func TestDestroyDuringCheckpoint(t *testing.T) {
 	r := newRig(t)
 	for i, delay := range []time.Duration{0, 20 * time.Millisecond, 60 * time.Millisecond} {
@@ -174,7 +177,7 @@ func TestDestroyDuringCheckpoint(t *testing.T) {
 			_, err := r.Checkpoint(t.Context(), "sbx-one", "ckp-one", engine.CheckpointOptions{})
 			done <- err
 		}()
-		// Each delay meets another step; the outcome may be either.
+		// Each delay hits a different step; the outcome may be either.
 		awaitFile(t, filepath.Join(r.dir, "checkpoints", "*ckp-one"))
 		time.Sleep(delay)
 		if err := r.Destroy(t.Context(), "sbx-one"); err != nil {
@@ -202,7 +205,8 @@ func TestDestroyDuringCheckpoint(t *testing.T) {
 	}
 }
 
-// Destroy of an instance that is held gives the committed checkpoint its way.
+// TestDestroyWhileHeld checks that Destroy of an instance that is held does not block the
+// committed checkpoint.
 func TestDestroyWhileHeld(t *testing.T) {
 	r := newRig(t)
 	r.create(t, "sbx-one", "", false)
@@ -227,7 +231,8 @@ func awaitFile(t *testing.T, pattern string) {
 	}
 }
 
-// A cell that is killed while it writes a checkpoint leaves none.
+// TestCellKilledDuringCheckpoint checks that a cell that is killed while it writes a
+// checkpoint leaves none behind.
 func TestCellKilledDuringCheckpoint(t *testing.T) {
 	r := newRig(t)
 	failed := make(chan engine.Status, 8)
@@ -235,7 +240,7 @@ func TestCellKilledDuringCheckpoint(t *testing.T) {
 	id := "sbx-one"
 	err := r.killWriting(t, id)
 	for try := 2; err == nil && try <= 5; try++ {
-		// The checkpoint was done before the test could look.
+		// The checkpoint was finished before the test could check.
 		if err := errors.Join(r.Destroy(t.Context(), id), r.RemoveCheckpoint(t.Context(), "ckp-one")); err != nil {
 			t.Fatal(err)
 		}
@@ -259,7 +264,8 @@ func TestCellKilledDuringCheckpoint(t *testing.T) {
 	}
 }
 
-// A sandbox whose gVisor dies while it is saved is not said to go on.
+// TestSentryKilledDuringCheckpoint checks that a sandbox whose gVisor dies while it is
+// saved is not reported as running.
 func TestSentryKilledDuringCheckpoint(t *testing.T) {
 	r := newRig(t)
 	shell(t, r.create(t, "sbx-one", "", false), "head -c 100000000 /dev/urandom > /dev/shm/memory")
@@ -276,7 +282,7 @@ func TestSentryKilledDuringCheckpoint(t *testing.T) {
 	r.wantNone(t)
 }
 
-// killSentry kills the sentry of a cell and not the cell.
+// killSentry kills the sentry of a cell, but not the cell.
 func killSentry(t *testing.T, dir, id string) {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(dir, "cells", id, "process"))
@@ -296,8 +302,8 @@ func killSentry(t *testing.T, dir, id string) {
 	}
 }
 
-// killWriting makes a sandbox and kills its cell while it writes a checkpoint,
-// unless that is done sooner. It returns what the checkpoint ended with.
+// killWriting makes a sandbox and kills its cell while it writes a checkpoint, unless the
+// checkpoint finishes earlier. It returns the error of the checkpoint.
 func (r *rig) killWriting(t *testing.T, id string) error {
 	t.Helper()
 	shell(t, r.create(t, id, "", false), "head -c 100000000 /dev/urandom > /dev/shm/memory")
@@ -319,7 +325,8 @@ func (r *rig) killWriting(t *testing.T, id string) error {
 	}
 }
 
-// Limits of an instance whose cell is gone are no defect of the engine.
+// TestLimitsOfDeadCell checks that limits of an instance whose cell is gone do not fail
+// as an internal error.
 func TestLimitsOfDeadCell(t *testing.T) {
 	r := newRig(t)
 	spec := r.spec
@@ -334,8 +341,8 @@ func TestLimitsOfDeadCell(t *testing.T) {
 	}
 }
 
-// An engine that ends while it holds an instance lets it go on, and the next
-// one finds it.
+// TestEngineClosedWhileHeld checks that an instance continues when the engine that holds
+// it ends, and that the next engine finds it.
 func TestEngineClosedWhileHeld(t *testing.T) {
 	r := newRig(t)
 	c := r.create(t, "sbx-one", "", false)

@@ -42,7 +42,7 @@ func openWith(t *testing.T, dir, executable string) *cells.Engine {
 	return e
 }
 
-// programs lists what the engine keeps of programs.
+// programs lists the programs that the engine keeps.
 func (r *rig) programs(t *testing.T) []string {
 	t.Helper()
 	entries, err := os.ReadDir(filepath.Join(r.dir, "bin"))
@@ -56,9 +56,9 @@ func (r *rig) programs(t *testing.T) []string {
 	return names
 }
 
-// A sandbox whose memory was kept by one version continues under the next, also
-// if that was written into the file of the first, and runs on the program that
-// kept it.
+// TestCheckpointSurvivesUpgrade checks that a sandbox whose memory was saved by one
+// version continues under the next, even if the new version was written to the file of
+// the first, and that it runs the program that saved it.
 func TestCheckpointSurvivesUpgrade(t *testing.T) {
 	r := newRig(t)
 	if err := r.Close(); err != nil {
@@ -68,7 +68,7 @@ func TestCheckpointSurvivesUpgrade(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// In the same file system, where the engine would only link it.
+	// On the same file system, where the engine would only link it.
 	installed := filepath.Join(r.dir, "cove")
 	first, err := os.ReadFile(binary)
 	if err != nil {
@@ -77,7 +77,7 @@ func TestCheckpointSurvivesUpgrade(t *testing.T) {
 	if err := os.WriteFile(installed, first, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	// Any other file is another version; a program may have more at its end.
+	// Any other file is another version; a program may have additional bytes at its end.
 	second := filepath.Join(r.dir, "second")
 	if err := os.WriteFile(second, append(slices.Clip(first), 0), 0o755); err != nil {
 		t.Fatal(err)
@@ -107,7 +107,7 @@ func TestCheckpointSurvivesUpgrade(t *testing.T) {
 	if got := executableOf(t, r.dir, "sbx-two"); got != kept {
 		t.Errorf("the restored one runs %s, want %s", got, kept)
 	}
-	// What is new, or starts from files only, runs the second version.
+	// New sandboxes, and those that start from files only, run the second version.
 	r.create(t, "sbx-new", "", false)
 	r.create(t, "sbx-files", "ckp-one", true)
 	for _, id := range []string{"sbx-new", "sbx-files"} {
@@ -115,7 +115,7 @@ func TestCheckpointSurvivesUpgrade(t *testing.T) {
 			t.Errorf("%s runs the first version", id)
 		}
 	}
-	// A checkpoint of the restored one needs the first version in turn.
+	// A checkpoint of the restored sandbox needs the first version, too.
 	r.keep(t, "sbx-two", "ckp-two", false)
 	if got := programOf(t, filepath.Join(r.dir, "checkpoints", "ckp-two", "manifest.json")); got != kept {
 		t.Errorf("the second checkpoint needs %s, want %s", got, kept)
@@ -127,7 +127,7 @@ func TestCheckpointSurvivesUpgrade(t *testing.T) {
 		}
 		r.Engine = openWith(t, r.dir, second)
 	}
-	// The first goes when neither a checkpoint nor a cell needs it.
+	// The first version is removed when neither a checkpoint nor a cell needs it.
 	for _, step := range []func() error{
 		func() error { return r.RemoveCheckpoint(t.Context(), "ckp-one") },
 		func() error { return r.RemoveCheckpoint(t.Context(), "ckp-two") },
@@ -147,7 +147,8 @@ func TestCheckpointSurvivesUpgrade(t *testing.T) {
 	}
 }
 
-// A kept program that was lost is told, and the files still start.
+// TestKeptProgramGone checks that a lost program is reported, and that the files still
+// start.
 func TestKeptProgramGone(t *testing.T) {
 	r := newRig(t)
 	r.create(t, "sbx-one", "", false)
@@ -196,8 +197,7 @@ func executableOf(t *testing.T, dir, id string) string {
 	return strings.TrimSuffix(filepath.Base(exe), " (deleted)")
 }
 
-// overwrite writes a program into the file of another, once nothing runs from
-// that any more.
+// overwrite writes a program to the file of another, once nothing runs from that file.
 func overwrite(t *testing.T, path, with string) {
 	t.Helper()
 	data, err := os.ReadFile(with)

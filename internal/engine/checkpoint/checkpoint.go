@@ -1,9 +1,9 @@
 // Package checkpoint stores checkpoints of sandboxes as directories.
 //
 // A checkpoint is written under a temporary name and then renamed, so that it is visible
-// completely or not at all. Its manifest is written last, with what a restore needs to
-// know: the program that made the checkpoint, the processor's features, and the size and
-// checksum of each file.
+// either completely or not at all. Its manifest is written last and contains what a
+// restore needs to know: the program that made the checkpoint, the processor's features,
+// and the size and checksum of each file.
 package checkpoint
 
 import (
@@ -38,7 +38,7 @@ const (
 	maxManifestBytes = 4 << 20
 )
 
-// ErrDamaged says that a checkpoint differs from what was written.
+// ErrDamaged means that a checkpoint differs from what was written.
 var ErrDamaged = errors.New("the checkpoint is damaged")
 
 // validID matches ids, which are names of directories.
@@ -53,9 +53,9 @@ type Manifest struct {
 	Program string `json:"program"`
 	// AgentDir is the directory of the sandbox's agent.
 	AgentDir string `json:"agent_dir"`
-	// Cell is the version of the program's protocol; see package cell.
+	// Cell is the version of the program's cell protocol; see package cell.
 	Cell int `json:"cell,omitempty"`
-	// CPU are the features of the processor that the sandbox's programs have seen.
+	// CPU are the features of the processor that were visible to the sandbox's programs.
 	CPU   []string `json:"cpu"`
 	Files []File   `json:"files"`
 }
@@ -64,10 +64,10 @@ type Manifest struct {
 type File struct {
 	Name string `json:"name"`
 	Size int64  `json:"size"`
-	// CRC32C is set in durable checkpoints, except for files with checksums of their own.
-	// It detects damage, not manipulation.
+	// CRC32C is set in durable checkpoints, except for files with checksums of their own. It
+	// detects damage, not manipulation.
 	CRC32C *uint32 `json:"crc32c,omitempty"`
-	// Summed is how many bytes from the start the checksum covers; 0 is all. Only older
+	// Summed is how many bytes from the start the checksum covers; 0 means all. Only older
 	// versions wrote other values.
 	Summed int64 `json:"summed,omitempty"`
 }
@@ -75,8 +75,8 @@ type File struct {
 // Dir is a directory of checkpoints. Its methods are safe for concurrent use.
 type Dir struct{ path string }
 
-// Open opens a directory of checkpoints, which it makes if missing, and removes drafts.
-// Only one process at a time may use it.
+// Open opens a directory of checkpoints, creates it if needed, and removes drafts. Only
+// one process at a time may use it.
 func Open(path string) (Dir, error) {
 	d := Dir{path: path}
 	if err := os.MkdirAll(path, 0o700); err != nil {
@@ -89,14 +89,14 @@ func Open(path string) (Dir, error) {
 	for _, e := range entries {
 		if strings.HasPrefix(e.Name(), draftPrefix) {
 			if err := os.RemoveAll(filepath.Join(path, e.Name())); err != nil {
-				return d, fmt.Errorf("remove half a checkpoint: %w", err)
+				return d, fmt.Errorf("remove an incomplete checkpoint: %w", err)
 			}
 		}
 	}
 	return d, nil
 }
 
-// Path is the directory of a checkpoint.
+// Path returns the directory of a checkpoint.
 func (d Dir) Path(id string) string { return filepath.Join(d.path, id) }
 
 // Draft is a checkpoint that is being written.
@@ -123,25 +123,25 @@ func (d Dir) Begin(id string) (*Draft, error) {
 	return &Draft{d: d, id: id, dir: dir}, nil
 }
 
-// Dir is the directory for the checkpoint's files.
+// Dir returns the directory for the checkpoint's files.
 func (w *Draft) Dir() string { return w.dir }
 
 // Discard removes the draft. After Commit it does nothing.
 func (w *Draft) Discard() error { return os.RemoveAll(w.dir) }
 
-// NoSum leaves out the checksum of a file that has checksums of its own.
+// NoSum omits the checksum of a file that has checksums of its own.
 func (w *Draft) NoSum(name string) { w.unsummed = append(w.unsummed, name) }
 
 // Commit makes the checkpoint visible, with all files in the draft, and returns its
-// manifest with their sizes. If synced, it has checksums and survives a loss of power from
-// now on.
+// manifest with their sizes. If synced, the checkpoint has checksums and survives a power
+// failure from now on.
 func (w *Draft) Commit(m Manifest, synced bool) (Manifest, error) {
 	m.Format, m.ID = format, w.id
 	entries, err := os.ReadDir(w.dir)
 	if err != nil {
 		return m, fmt.Errorf("write checkpoint: %w", err)
 	}
-	// Others may continue from it already, for which it has a socket.
+	// Others may already continue from it, for which it has a socket.
 	entries = slices.DeleteFunc(entries, func(e fs.DirEntry) bool { return e.Type() == fs.ModeSocket })
 	m.Files, m.SizeBytes = make([]File, len(entries)), 0
 	var g errgroup.Group
@@ -170,8 +170,8 @@ func (w *Draft) Commit(m Manifest, synced bool) (Manifest, error) {
 	return m, nil
 }
 
-// finishFile returns a file's entry in the manifest. For a synced checkpoint, it syncs the
-// file and computes its checksum meanwhile.
+// finishFile returns a file's entry in the manifest. For a synced checkpoint, it syncs
+// the file and computes its checksum at the same time.
 func finishFile(dir, name string, summed, synced bool) (File, error) {
 	f, err := os.Open(filepath.Join(dir, name))
 	if err != nil {
@@ -227,7 +227,7 @@ func writeManifest(dir string, m *Manifest, synced bool) error {
 	if synced {
 		return durable.CreateFile(path, data)
 	}
-	// The cell, which may write here too, must not have made one.
+	// The file must be new: the cell can write here too.
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
@@ -236,7 +236,7 @@ func writeManifest(dir string, m *Manifest, synced bool) error {
 	return errors.Join(err, f.Close())
 }
 
-// Sync makes a checkpoint durable that was not synced.
+// Sync makes a checkpoint durable that was committed without syncing.
 func (d Dir) Sync(id string) error {
 	f, err := os.Open(d.Path(id))
 	if err != nil {
@@ -246,8 +246,8 @@ func (d Dir) Sync(id string) error {
 	return unix.Syncfs(int(f.Fd()))
 }
 
-// Manifest reads a checkpoint's manifest. The error is [fs.ErrNotExist] if there is none,
-// and [ErrDamaged] if files are missing or of another size.
+// Manifest reads a checkpoint's manifest. The error is [fs.ErrNotExist] if there is no
+// checkpoint, and [ErrDamaged] if files are missing or have another size.
 func (d Dir) Manifest(id string) (Manifest, error) {
 	var m Manifest
 	if !validID.MatchString(id) {
@@ -282,7 +282,7 @@ func (d Dir) Manifest(id string) (Manifest, error) {
 			return m, damaged(err)
 		}
 		if !info.Mode().IsRegular() {
-			return m, damaged(fmt.Errorf("%s is no regular file", want.Name))
+			return m, damaged(fmt.Errorf("%s is not a regular file", want.Name))
 		}
 		if info.Size() != want.Size {
 			return m, damaged(fmt.Errorf("%s has %d bytes instead of %d", want.Name, info.Size(), want.Size))
@@ -291,7 +291,7 @@ func (d Dir) Manifest(id string) (Manifest, error) {
 	return m, nil
 }
 
-// isName reports whether a name is that of a directory's entry, without a path.
+// isName reports whether a name is the name of a directory entry, without a path.
 func isName(name string) bool {
 	return filepath.Base(name) == name && filepath.IsLocal(name) && name != "."
 }
@@ -299,7 +299,7 @@ func isName(name string) bool {
 func damaged(err error) error { return fmt.Errorf("%w: %w", ErrDamaged, err) }
 
 // Verify compares the files of a durable checkpoint with their checksums. The error is
-// [ErrDamaged] if one differs.
+// [ErrDamaged] if one does not match.
 func (d Dir) Verify(m *Manifest) error {
 	var g errgroup.Group
 	for _, f := range m.Files {
@@ -312,7 +312,7 @@ func (d Dir) Verify(m *Manifest) error {
 				return err
 			}
 			if sum != *f.CRC32C {
-				return damaged(fmt.Errorf("%s has another content", f.Name))
+				return damaged(fmt.Errorf("%s has different content", f.Name))
 			}
 			return nil
 		})
@@ -345,7 +345,7 @@ func (d Dir) Remove(id string) error {
 	if !validID.MatchString(id) {
 		return nil
 	}
-	// Renamed first, so that it is never visible in part.
+	// Rename it first, so that it is never partly visible.
 	gone := filepath.Join(d.path, draftPrefix+"removed-"+id)
 	if err := os.Rename(d.Path(id), gone); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove checkpoint: %w", err)

@@ -44,9 +44,9 @@ func write(t *testing.T, d Dir, id string, durable bool) Manifest {
 	return m
 }
 
-// Others may continue from a checkpoint that is still being written: its socket is no file
-// of it.
-func TestSocketIsNoFile(t *testing.T) {
+// TestSocketIsNotListed checks that the socket through which others continue from an
+// incomplete checkpoint is not one of its files.
+func TestSocketIsNotListed(t *testing.T) {
 	d := open(t)
 	w, err := d.Begin("ckp-early")
 	must(t, err)
@@ -94,8 +94,8 @@ func TestWriteAndRead(t *testing.T) {
 	}
 }
 
-// What was half written or half removed when the daemon was killed is gone
-// when the next one starts, and was never seen.
+// TestHalfWritten checks that checkpoints that were half written or half removed when the
+// daemon was killed are never visible, and are gone when the next daemon starts.
 func TestHalfWritten(t *testing.T) {
 	d := open(t)
 	w, err := d.Begin("ckp-half")
@@ -189,8 +189,8 @@ func TestInvalidIDs(t *testing.T) {
 	}
 }
 
-// Of many at once under one id, one wins.
-func TestOneOfMany(t *testing.T) {
+// TestConcurrentWrites writes many checkpoints at once under one id: exactly one succeeds.
+func TestConcurrentWrites(t *testing.T) {
 	d := open(t)
 	var won atomic.Int32
 	var wg sync.WaitGroup
@@ -219,7 +219,7 @@ func TestMissingCPU(t *testing.T) {
 	}
 }
 
-// A file with checksums of its own is left to these.
+// TestNoSum leaves a file with checksums of its own without another.
 func TestNoSum(t *testing.T) {
 	d := open(t)
 	w, err := d.Begin("one")
@@ -241,7 +241,8 @@ func TestNoSum(t *testing.T) {
 	}
 }
 
-// Older checkpoints may have a checksum over a file's beginning only.
+// TestSummedBeginning reads an older checkpoint whose checksum covers only the start of a
+// file.
 func TestSummedBeginning(t *testing.T) {
 	d := open(t)
 	m := write(t, d, "one", true)

@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// Attack: a manifest names files elsewhere, or what is no file, so that it is read, or a
-// program elsewhere, so that it is started.
-func TestManifestLeadsNowhereElse(t *testing.T) {
+// Attack: a manifest names files elsewhere, or something that is not a file, to have it
+// read, or a program elsewhere, to have it started.
+func TestHostileManifest(t *testing.T) {
 	for what, change := range map[string]func(dir string, m *Manifest){
 		"a file above":      func(_ string, m *Manifest) { m.Files[0].Name = "../secret" },
 		"the directory":     func(_ string, m *Manifest) { m.Files[0].Name = "." },

@@ -153,7 +153,7 @@ func testRestart(t *testing.T, s *suite) {
 	c.Close()
 	s.start(t)
 	s.wantStatus(t, "sbx-one", running)
-	// Who goes away meanwhile says nothing of the instance.
+	// An Open by a caller that has gone does not change the instance.
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := s.e.Open(gone, "sbx-one"); errors.Is(err, engine.ErrNotFound) {
@@ -213,7 +213,7 @@ func testCancelledCreate(t *testing.T, s *suite) {
 	s.wantGone(t, "sbx-one")
 }
 
-// testCancelDuringCreate cancels at many moments of a create.
+// testCancelDuringCreate cancels a create at many different moments.
 func testCancelDuringCreate(t *testing.T, s *suite) {
 	s.start(t)
 	begin := time.Now()
@@ -279,8 +279,8 @@ func testFailureAfterRestart(t *testing.T, s *suite) {
 	s.wantStatus(t, "sbx-one", &engine.Status{})
 }
 
-// testFailureWhileClosed lets an instance die while no daemon runs: the next
-// one learns of it from the list, or does not find it at all.
+// testFailureWhileClosed kills an instance while no daemon runs: the next engine reports
+// it as failed, or does not find it at all.
 func testFailureWhileClosed(t *testing.T, s *suite) {
 	s.start(t)
 	s.create(t, "sbx-one")

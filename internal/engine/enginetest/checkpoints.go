@@ -17,8 +17,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// RunCheckpoints runs the contract of [engine.Checkpointer] against engines
-// that open makes, which must implement it too.
+// RunCheckpoints runs the contract of [engine.Checkpointer] against engines that the
+// subject opens, which must implement it.
 func RunCheckpoints(t *testing.T, subject func(t *testing.T) Subject) {
 	for _, c := range []struct {
 		name string
@@ -49,8 +49,8 @@ func RunCheckpoints(t *testing.T, subject func(t *testing.T) Subject) {
 	}
 }
 
-// counting starts a job that counts in memory and tells its count on a request
-// through a file, and a file that is open but has no name any more.
+// counting starts a job that counts in memory and writes its count to a file on request,
+// and that holds open a file that has no name any more.
 const counting = `cd /run/count; echo precious > /root/gone; exec 9<>/root/gone; rm /root/gone
 n=0; while :; do n=$((n+1)); [ -e ask ] && { read -r w < ask; rm ask; { echo $n; [ $w = after ] && cat <&9; } > tell.$w; }; sleep 0.01; done`
 
@@ -62,7 +62,7 @@ func startCounting(t *testing.T, c *agentclient.Client) {
 	ask(t, c, "first")
 }
 
-// ask returns what the counting process has counted.
+// ask returns the count of the counting process.
 func ask(t *testing.T, c *agentclient.Client, word string) int {
 	t.Helper()
 	out := output(t, c, fmt.Sprintf("cd /run/count 2>/dev/null || exit 7; echo %[1]s > ask.new; mv ask.new ask; for i in $(seq 1000); do [ -s tell.%[1]s ] && break; sleep 0.01; done; cat tell.%[1]s", word))
@@ -138,7 +138,8 @@ func testCheckpointCommit(t *testing.T, s *suite, e engine.Checkpointer) {
 	ask(t, client(t, i), "later")
 }
 
-// A checkpoint that was set aside is not there, and restores when it is back.
+// testSetAside checks that a checkpoint that was set aside is gone, and can be restored
+// once it is back.
 func testSetAside(t *testing.T, s *suite, e engine.Checkpointer) {
 	c := client(t, s.create(t, "sbx-one"))
 	startCounting(t, c)

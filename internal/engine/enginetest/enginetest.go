@@ -1,5 +1,5 @@
 // Package enginetest is the test suite of [engine.Engine], which every implementation
-// passes.
+// must pass.
 package enginetest
 
 import (
@@ -18,23 +18,23 @@ import (
 // patience is how long the suite waits for an expected event.
 const patience = time.Minute
 
-// Subject is an implementation under test, with a state of its own.
+// Subject is an implementation under test, with its own state.
 type Subject struct {
-	// Open returns a new engine over the state, as after a restart of the daemon. The last
-	// one was closed before.
+	// Open returns a new engine over the state, as after a restart of the daemon. The
+	// previous engine has been closed.
 	Open func(t *testing.T) engine.Engine
 	// Spec returns the spec of a small instance. The suite sets ID and Env.
 	Spec func(t *testing.T) engine.Spec
-	// Fail makes an instance fail without a call of the engine.
+	// Fail makes an instance fail without a call to the engine.
 	Fail func(t *testing.T, id string)
 	// Traces, if not nil, lists everything that is left of an instance: processes, mounts,
 	// directories.
 	Traces func(t *testing.T, id string) []string
-	// CreateTimeout limits one Create; 0 is 30 s.
+	// CreateTimeout limits one Create; 0 means 30 s.
 	CreateTimeout time.Duration
 }
 
-// Run runs the suite. Fresh returns a subject without instances.
+// Run runs the suite. fresh returns a subject without instances.
 func Run(t *testing.T, fresh func(t *testing.T) Subject) {
 	for _, c := range []struct {
 		name string
@@ -151,7 +151,7 @@ func output(t *testing.T, c *agentclient.Client, line string) string {
 	return strings.TrimSpace(out.String())
 }
 
-// wantStatus checks an instance's entry in the list; nil is no entry.
+// wantStatus checks an instance's entry in the list; nil means that there is none.
 func (s *suite) wantStatus(t *testing.T, id string, want *engine.Status) {
 	t.Helper()
 	all, err := s.e.List(t.Context())

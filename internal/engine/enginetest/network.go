@@ -15,7 +15,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// gatewayOf makes an instance, which must have a gateway.
+// gatewayOf makes an instance, which must have a gateway, and returns the gateway.
 func (s *suite) gatewayOf(t *testing.T, id string) engine.Gateway {
 	t.Helper()
 	gateway, ok := s.create(t, id).(engine.Gateway)
@@ -56,7 +56,7 @@ while True:
         c.sendall(b)
     c.sendall(b"bye"); c.close()`
 	output(t, client(t, i), "cd $(mktemp -d) && { python3 -c '"+serve+"' >/dev/null 2>&1 & } && while ! test -e listens; do sleep 0.02; done; disown")
-	for range 3 { // one after another, and each half-closed
+	for range 3 { // one after another, each half-closed
 		conn, err := i.DialPort(ctx, port, true)
 		must(t, err)
 		_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
@@ -94,7 +94,7 @@ func testSetNetwork(t *testing.T, s *suite) {
 	}
 	const first, second = "cove-placeholder-0123456789abcdef-1", "cove-placeholder-0123456789abcdef-2"
 	must(t, i.SetNetwork(t.Context(), network()))
-	// Each value is told, and wiped at once.
+	// Each value is yielded, and wiped at once.
 	var told []string
 	buffer := []byte("value of the secret")
 	with := network(first, second)
@@ -113,7 +113,7 @@ func testSetNetwork(t *testing.T, s *suite) {
 	if got := fmt.Sprint(told); got != fmt.Sprint([]string{first, second}) {
 		t.Errorf("values of %s were told", got)
 	}
-	// A value that cannot be told is an error.
+	// An error of Values is returned.
 	broken := errors.New("the vault is locked")
 	failing := network(first)
 	failing.Values = func(func(string, []byte) error) error { return broken }
@@ -122,7 +122,7 @@ func testSetNetwork(t *testing.T, s *suite) {
 	}
 	must(t, i.SetNetwork(t.Context(), network(second))) // the value is known
 	must(t, i.SetNetwork(t.Context(), network()))
-	// A later engine may change it, too.
+	// A later engine can change it too.
 	e := s.start(t)
 	again, err := e.Open(t.Context(), "sbx-one")
 	must(t, err)
@@ -130,7 +130,7 @@ func testSetNetwork(t *testing.T, s *suite) {
 	other := network()
 	other.SandboxID = "sbx-other"
 	must(t, again.(engine.Gateway).SetNetwork(t.Context(), other))
-	// Create takes values as SetNetwork does.
+	// Create handles values as SetNetwork does.
 	spec := s.Spec(t)
 	spec.ID, spec.Network = "sbx-two", &failing
 	if _, err := e.Create(t.Context(), spec); !errors.Is(err, broken) {
@@ -158,7 +158,7 @@ func testNetworkLog(t *testing.T, s *suite) {
 	if ids, err := logger.NetworkLogs(ctx); len(ids) > 0 || err != nil {
 		t.Errorf("logs: %v, %v; want none", ids, err)
 	}
-	// Following what is not there yet ends with its context, in order.
+	// Following a log that does not exist yet ends without an error when its context does.
 	following, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 	defer cancel()
 	must(t, logger.FollowNetworkLog(following, "sbx-none", sandbox.NetworkLogRequest{}, func(sandbox.NetworkEvent) error { return nil }))

@@ -75,8 +75,8 @@ func (s *State) forget(id string) error {
 	return removeAll(k.dir)
 }
 
-// furnish writes the files with which a new instance starts.
-func (s *State) furnish(dir string, spec *engine.Spec) error {
+// writeInitialFiles writes the files with which a new instance starts.
+func (s *State) writeInitialFiles(dir string, spec *engine.Spec) error {
 	if spec.Checkpoint == "" {
 		return os.Mkdir(filepath.Join(dir, workDir), 0o700)
 	}
@@ -116,16 +116,16 @@ func (e *Keeper) Checkpoint(ctx context.Context, name, id string, opts engine.Ch
 		return engine.Checkpoint{}, err
 	}
 	// If the instance cannot be ended now, the next start ends it, as with cells.
-	if e.state.spring(ctx, StepDestroy, Before) != nil {
+	if e.state.runTraps(ctx, StepDestroy, Before) != nil {
 		return c, nil
 	}
 	return c, e.state.destroy(name)
 }
 
-// commit lets the caller record a checkpoint. If the trap after it fails, the caller has
-// recorded the checkpoint, but nothing else follows.
+// commit calls the caller's Commit. If the trap after it fails, the caller has recorded
+// the checkpoint, but nothing else happens.
 func (e *Keeper) commit(ctx context.Context, c engine.Checkpoint, f func(engine.Checkpoint) error) error {
-	err := e.state.spring(ctx, StepCommit, Before)
+	err := e.state.runTraps(ctx, StepCommit, Before)
 	if err == nil {
 		err = ctx.Err()
 	}
@@ -135,7 +135,7 @@ func (e *Keeper) commit(ctx context.Context, c engine.Checkpoint, f func(engine.
 	if err != nil {
 		return errors.Join(err, e.state.forget(c.ID))
 	}
-	return e.state.spring(ctx, StepCommit, After)
+	return e.state.runTraps(ctx, StepCommit, After)
 }
 
 // keep copies the files of an instance.

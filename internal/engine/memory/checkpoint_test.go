@@ -185,7 +185,7 @@ func TestCommit(t *testing.T) {
 	}
 }
 
-// TestNotAKeeper checks that an engine can be had that keeps nothing.
+// TestNotAKeeper checks that there is an engine that keeps no checkpoints.
 func TestNotAKeeper(t *testing.T) {
 	var e engine.Engine = New(newState(t))
 	if _, ok := e.(engine.Checkpointer); ok {

@@ -3,10 +3,10 @@
 // working directory.
 //
 // Instances are in a [State], which outlives an [Engine] as cells outlive the daemon. A
-// [Keeper] is an engine that also saves states, but of files only, since processes of the
-// host cannot be copied: a restored instance has lost its memory and processes. Any step
-// can be made to fail: before it is done, or after, so that the caller does not learn that
-// it was done.
+// [Keeper] is an engine that can also save states, but only of files, since processes of
+// the host cannot be copied: a restored instance has lost its memory and processes. Any
+// step can be made to fail, before it is done, or after it, so that the caller does not
+// learn that it was done.
 package memory
 
 import (
@@ -69,8 +69,8 @@ func Steps() []Step {
 // When is the moment at which a trap runs.
 type When string
 
-// A trap that fails before a step prevents it. One that fails after it hides that the step
-// was done, as if the reply were lost.
+// A trap that fails before a step prevents it. A trap that fails after it hides that the
+// step was done, as if the reply were lost.
 const (
 	Before When = "before"
 	After  When = "after"
@@ -83,7 +83,7 @@ type State struct {
 	mu        sync.Mutex
 	instances map[string]*instance                            // guarded by mu
 	kept      map[string]*kept                                // guarded by mu; checkpoints by id
-	warm      []engine.WarmSpec                               // guarded by mu; what was last asked for
+	warm      []engine.WarmSpec                               // argument of the last call; guarded by mu
 	count     map[Step]int                                    // guarded by mu; calls so far
 	traps     map[Step]map[When][]func(context.Context) error // guarded by mu
 	engines   []*Engine                                       // guarded by mu
@@ -121,7 +121,7 @@ func (s *State) Calls(step Step) int {
 	return s.count[step]
 }
 
-func (s *State) spring(ctx context.Context, step Step, when When) error {
+func (s *State) runTraps(ctx context.Context, step Step, when When) error {
 	s.mu.Lock()
 	set := s.traps[step][when]
 	if len(set) == 0 {
@@ -199,7 +199,7 @@ func (s *State) destroy(id string) error {
 	return errors.Join(i.end(), removeAll(i.dir))
 }
 
-// removeAll removes a tree, also directories without permissions.
+// removeAll removes a tree, including directories without permissions.
 func removeAll(dir string) error {
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err == nil && d.IsDir() {
@@ -241,7 +241,7 @@ func (s *State) start(ctx context.Context, spec engine.Spec) (*instance, error) 
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make instance %s: %w", spec.ID, err)
 	}
-	if err := s.furnish(dir, &spec); err != nil {
+	if err := s.writeInitialFiles(dir, &spec); err != nil {
 		return nil, errors.Join(err, removeAll(dir))
 	}
 	a, err := agent.New(agent.Config{Version: "memory"})
@@ -309,13 +309,13 @@ func (e *Engine) step(ctx context.Context, step Step, f func() error) error {
 	e.state.mu.Lock()
 	e.state.count[step]++
 	e.state.mu.Unlock()
-	if err := e.state.spring(ctx, step, Before); err != nil {
+	if err := e.state.runTraps(ctx, step, Before); err != nil {
 		return err
 	}
 	if err := f(); err != nil {
 		return err
 	}
-	return e.state.spring(ctx, step, After)
+	return e.state.runTraps(ctx, step, After)
 }
 
 // Create implements [engine.Engine].

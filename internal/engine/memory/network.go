@@ -27,7 +27,7 @@ var (
 type gate struct {
 	network engine.Network
 	values  map[string]string // by placeholder
-	// questions are the open ones, and answers what was answered, by id.
+	// questions are the open questions, and answers the answers given, by id.
 	questions []engine.Question
 	answers   map[string]bool
 }
@@ -100,7 +100,7 @@ func (e *Engine) Ask(id string, open ...engine.Question) {
 	}
 }
 
-// Answers returns what was answered to an instance's questions once, by id.
+// Answers returns the answers that were given once to an instance's questions, by id.
 func (s *State) Answers(id string) map[string]bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -128,7 +128,7 @@ func (h *handle) AnswerQuestion(ctx context.Context, id string, allow bool) erro
 	})
 }
 
-// DialPort connects to a port of the host, on which the programs of instances run.
+// DialPort connects to a port of the host, where the programs of instances run.
 func (h *handle) DialPort(ctx context.Context, port int, _ bool) (conn net.Conn, err error) {
 	err = h.e.step(ctx, StepDialPort, func() error {
 		conn, err = new(net.Dialer).DialContext(ctx, "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))

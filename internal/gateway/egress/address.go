@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// internalRanges are the addresses that a machine on the Internet could not reach, and
-// those that have a meaning on a cloud's host only. The TEST-NETs, which nobody has,
-// count as public.
+// internalRanges are the addresses that are not reachable over the Internet, and those
+// that have a meaning only on a cloud's host. The TEST-NETs, which are assigned to no
+// one, count as public.
 var internalRanges = prefixes(
 	"0.0.0.0/8",        // this host
 	"10.0.0.0/8",       // private
@@ -24,7 +24,7 @@ var internalRanges = prefixes(
 	"198.18.0.0/15",    // benchmarks; the gateway's synthetic addresses
 	"224.0.0.0/4",      // multicast
 	"240.0.0.0/4",      // reserved, broadcast
-	"::/96",            // unspecified, loopback, IPv4 in a form that nobody routes
+	"::/96",            // unspecified, loopback, deprecated IPv4-compatible form
 	"::ffff:0:0:0/96",  // translated IPv4
 	"64:ff9b:1::/48",   // local translation to IPv4
 	"100::/64",         // discard
@@ -50,12 +50,12 @@ func prefixes(all ...string) []netip.Prefix {
 	return ps
 }
 
-// plain returns an address in the one form that is compared: without a zone, and IPv4
-// not mapped into IPv6.
+// plain returns an address in the form in which addresses are compared: without a zone,
+// and IPv4 not mapped into IPv6.
 func plain(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
 
-// embedded returns the IPv4 address to which an IPv6 address of a transition mechanism
-// is translated, or an invalid address.
+// embedded returns the IPv4 address to which an IPv6 address of a transition mechanism is
+// translated, or an invalid address.
 func embedded(a netip.Addr) netip.Addr {
 	if !a.Is6() {
 		return netip.Addr{}
@@ -70,9 +70,9 @@ func embedded(a netip.Addr) netip.Addr {
 	return netip.Addr{}
 }
 
-// InternalAddrs knows the internal addresses of the host's network and the host's own:
-// neither a sandbox, nor the server on a caller's behalf, may reach them unless told
-// so. It is safe for concurrent use.
+// InternalAddrs holds the internal addresses of the host's network and the host's own.
+// Neither a sandbox, nor the server on a caller's behalf, may connect to them unless
+// explicitly allowed. It is safe for concurrent use.
 type InternalAddrs struct {
 	list func() []netip.Addr
 	own  atomic.Pointer[ownAddrs]
@@ -83,11 +83,11 @@ type ownAddrs struct {
 	at    time.Time
 }
 
-// ownRefresh is how old the list of the host's own addresses may be.
+// ownRefresh is the maximum age of the list of the host's own addresses.
 const ownRefresh = 5 * time.Second
 
-// NewInternalAddrs gets the host's own addresses from list, again and again; nil asks
-// the system.
+// NewInternalAddrs calls list repeatedly to get the host's own addresses; if list is nil,
+// it asks the system.
 func NewInternalAddrs(list func() []netip.Addr) *InternalAddrs {
 	if list == nil {
 		list = interfaceAddrs
@@ -140,7 +140,7 @@ func (w *InternalAddrs) Has(a netip.Addr) bool {
 	return v4.IsValid() && w.Has(v4)
 }
 
-// covers reports whether a whole range is internal.
+// covers reports whether an entire range is internal.
 func (w *InternalAddrs) covers(p netip.Prefix) bool {
 	return slices.ContainsFunc(internalRanges, func(q netip.Prefix) bool { return q.Bits() <= p.Bits() && q.Contains(p.Addr()) }) ||
 		p.IsSingleIP() && w.Has(p.Addr())

@@ -14,10 +14,10 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// reply is an answer to the sandbox, before it is packed.
+// reply is an answer to the sandbox before it is packed.
 type reply struct {
 	code dnsmessage.RCode
-	// names is the chain of CNAMEs of the question's name, addrs its addresses.
+	// names is the CNAME chain of the question's name, and addrs its addresses.
 	names []string
 	addrs []netip.Addr
 	// records are records of other types.
@@ -32,7 +32,7 @@ type reply struct {
 // typeName returns the usual name of a record type, such as "HTTPS".
 func typeName(t dnsmessage.Type) string { return strings.TrimPrefix(t.String(), "Type") }
 
-// shownName is a question's name for the log.
+// shownName returns a question's name for the log.
 func shownName(q dnsmessage.Question) string {
 	return clip.Text(strings.TrimSuffix(q.Name.String(), "."), maxShown)
 }
@@ -41,14 +41,14 @@ func shownName(q dnsmessage.Question) string {
 type question struct {
 	header dnsmessage.Header
 	q      dnsmessage.Question
-	// size is the largest UDP answer that the client accepts, and edns whether the
+	// size is the largest UDP answer that the client accepts, and edns reports whether the
 	// client sent an OPT record.
 	size int
 	edns bool
 }
 
 // parseQuestion parses a query of the sandbox. It returns false for messages that get no
-// answer; a code other than success is the answer.
+// answer. If the code is not success, the code is the answer.
 func parseQuestion(b []byte) (question, dnsmessage.RCode, bool) {
 	var p dnsmessage.Parser
 	h, err := p.Start(b)
@@ -126,8 +126,8 @@ func (r *resolver) answer(ctx context.Context, msg []byte, proto string) []byte 
 
 // reply decides how to answer a question.
 //
-// The sandbox is told that a name does not exist if the policy cannot allow it: after a
-// refusal, programs would retry for seconds.
+// If the policy cannot allow a name, the sandbox is told that the name does not exist:
+// after a refusal, programs would retry for seconds.
 func (r *resolver) reply(ctx context.Context, s *state, q dnsmessage.Question) reply {
 	name, ok := hostname(q.Name.String())
 	if !ok {
@@ -139,7 +139,7 @@ func (r *resolver) reply(ctx context.Context, s *state, q dnsmessage.Question) r
 		return local(q.Type)
 	case top == peerDomain:
 		return r.peer(s, name, q.Type)
-	case !outThere(name):
+	case !publicName(name):
 		return reply{code: dnsmessage.RCodeNameError}
 	case q.Type == dnsmessage.TypeALL || q.Type == dnsmessage.TypeAXFR:
 		return reply{code: dnsmessage.RCodeNotImplemented}
@@ -173,9 +173,9 @@ func (r *resolver) reply(ctx context.Context, s *state, q dnsmessage.Question) r
 	return r.forward(ctx, q, e)
 }
 
-// standIn answers for a name about which somebody is asked when the sandbox connects: by
-// an address that stands for the name and was made up here. The name is looked up once it
-// is allowed, since a question to its name server is itself a message.
+// standIn answers for a name that needs an approval when the sandbox connects, with a
+// synthetic address that stands for the name. The name is looked up only once it is
+// allowed, since a query to its name server is itself a message.
 func (r *resolver) standIn(name string, t dnsmessage.Type, d Decision) reply {
 	if t != dnsmessage.TypeA {
 		return reply{ttl: minTTL} // not recorded, since nothing was looked up
@@ -184,10 +184,10 @@ func (r *resolver) standIn(name string, t dnsmessage.Type, d Decision) reply {
 		Verdict: sandbox.NetworkAllowed, Match: d.Match, Rule: d.Rule, Reason: "not looked up yet: the address stands for the name until somebody allows it"}}
 }
 
-// outThere reports whether a name can exist on the Internet. Names of a single label,
-// and those reserved for one machine or one local network, cannot; a proxy that
-// resolves names might know them in its own network.
-func outThere(name string) bool {
+// publicName reports whether a name can exist on the Internet. Single-label names and names
+// reserved for one machine or one local network cannot; a proxy that resolves names might
+// know them in its own network.
+func publicName(name string) bool {
 	top := name[strings.LastIndexByte(name, '.')+1:]
 	return top != name && top != "local" && top != "localhost" && top != peerDomain
 }
@@ -243,7 +243,7 @@ func (r *resolver) addressReply(ctx context.Context, s *state, name string, t dn
 	}
 	var refused netip.Addr
 	for _, a := range l.addrs {
-		if r.closedInternal(s, a) {
+		if r.isClosedInternal(s, a) {
 			refused = a
 			continue
 		}
@@ -258,9 +258,9 @@ func (r *resolver) addressReply(ctx context.Context, s *state, name string, t dn
 	return rep
 }
 
-// closedInternal reports whether an address is internal and no rule opens it, for any
+// isClosedInternal reports whether an address is internal and no rule opens it for any
 // protocol or port.
-func (r *resolver) closedInternal(s *state, a netip.Addr) bool {
+func (r *resolver) isClosedInternal(s *state, a netip.Addr) bool {
 	a = plain(a)
 	if !r.g.internal.Has(a) {
 		return false
@@ -270,7 +270,7 @@ func (r *resolver) closedInternal(s *state, a netip.Addr) bool {
 	})
 }
 
-// forward forwards a question upstream and returns the records of the type asked for. It
+// forward forwards a question upstream and returns the records of the requested type. It
 // removes what would let programs bypass the gateway: addresses, and keys that encrypt
 // server names.
 func (r *resolver) forward(ctx context.Context, q dnsmessage.Question, e sandbox.NetworkEvent) reply {

@@ -19,18 +19,18 @@ import (
 )
 
 const (
-	// QuestionPrefix begins the ids of questions.
+	// QuestionPrefix is the prefix of the ids of questions.
 	QuestionPrefix = "apr-"
-	// newQuestions is how many further questions a second a sandbox may ask, after as
-	// many at once as can be open.
+	// newQuestions is how many further questions a sandbox may raise per second, after a
+	// burst of as many as can be open.
 	newQuestions = 1
-	// maxWaiting is how many connections may wait, for all questions together.
+	// maxWaiting is how many connections may wait for all questions together.
 	maxWaiting = 1024
 )
 
-// Subject is what a question is about, and all that an answer to it allows: the port of a
-// name whose address the gateway looks up itself, or the port of one address; with a
-// secret, that requests to it carry the secret.
+// Subject is what a question is about, and all that an answer to it allows: a port of a
+// name whose address the gateway looks up itself, or a port of one address. With a
+// secret, it is about requests to that destination that carry the secret.
 type Subject struct {
 	// Protocol is "tcp" or "udp".
 	Protocol string
@@ -38,7 +38,7 @@ type Subject struct {
 	Host    string
 	Address netip.Addr
 	Port    uint16
-	// Secret is the name of a secret; empty is a connection.
+	// Secret is the name of a secret; if empty, the subject is a connection.
 	Secret string
 }
 
@@ -51,18 +51,18 @@ func (s Subject) String() string {
 	return s.Protocol + " " + net.JoinHostPort(host, strconv.Itoa(int(s.Port)))
 }
 
-// Answer allows or refuses a subject. It counts only where the policy says to ask.
+// Answer allows or refuses a subject. It applies only where the policy says to ask.
 type Answer struct {
 	Subject
 	Allow bool
-	// Until is when it ends; zero is never.
+	// Until is when the answer ends; the zero time means never.
 	Until time.Time
 }
 
 func (a *Answer) good() bool { return a.Until.IsZero() || time.Now().Before(a.Until) }
 
-// Question is open until it is answered, nobody waits for the answer any more, or it
-// expires.
+// Question is open until it is answered, no connection waits for the answer any more, or
+// it expires.
 type Question struct {
 	ID string
 	Subject
@@ -71,18 +71,18 @@ type Question struct {
 	Waiting int
 }
 
-// ErrNoQuestion says that a question is not open any more.
+// ErrNoQuestion means that a question is not open, or no longer.
 var ErrNoQuestion = errors.New("no such question is open")
 
 // asker holds the open questions of a sandbox: one for each subject, however many
-// connections wait. It is safe for concurrent use.
+// connections wait for it. It is safe for concurrent use.
 type asker struct {
-	changed func() // nil if nobody can be asked
+	changed func() // nil if approvals are not possible
 	more    *rate.Limiter
 
 	mu      sync.Mutex
 	open    map[Subject]*asking // guarded by mu
-	waiting int                 // guarded by mu; who has joined and not left
+	waiting int                 // joined and not left; guarded by mu
 }
 
 // asking is an open question. Its Waiting is guarded by asker.mu, and so is refusal
@@ -91,7 +91,7 @@ type asking struct {
 	Question
 	timer *time.Timer
 	done  chan struct{}
-	// refusal is why it was refused, and empty if it was allowed.
+	// refusal is why the subject was refused; empty if it was allowed.
 	refusal string
 }
 
@@ -99,17 +99,18 @@ func newAsker(changed func()) *asker {
 	return &asker{changed: changed, more: rate.NewLimiter(newQuestions, sandbox.MaxOpenApprovals), open: map[Subject]*asking{}}
 }
 
-// join waits for the answer to the question about a subject, which it opens if need be.
-// The caller calls leave. A refusal is why nobody is asked.
+// join adds a waiter to the question about a subject, and opens the question if needed.
+// The caller must call leave. If refusal is not empty, it says why no question was
+// opened.
 func (k *asker) join(sub Subject, open time.Duration) (q *asking, refusal string) {
 	if k.changed == nil {
-		return nil, "nobody can be asked here"
+		return nil, "approvals are not possible here"
 	}
 	defer k.changed()
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.waiting >= maxWaiting {
-		return nil, fmt.Sprintf("%d connections of the sandbox wait for answers already", k.waiting)
+		return nil, fmt.Sprintf("%d connections of the sandbox already wait for answers", k.waiting)
 	}
 	if q := k.open[sub]; q != nil {
 		q.Waiting++
@@ -117,18 +118,18 @@ func (k *asker) join(sub Subject, open time.Duration) (q *asking, refusal string
 		return q, ""
 	}
 	if len(k.open) >= sandbox.MaxOpenApprovals || !k.more.Allow() {
-		return nil, fmt.Sprintf("the sandbox has asked too much: %d questions are open", len(k.open))
+		return nil, fmt.Sprintf("the sandbox has raised too many questions: %d are open", len(k.open))
 	}
 	now := time.Now().UTC()
 	q = &asking{done: make(chan struct{}), Question: Question{ID: QuestionPrefix + strings.ToLower(rand.Text()), Subject: sub,
 		Since: now, Expires: now.Add(open), Waiting: 1}}
 	k.open[sub] = q
 	k.waiting++
-	q.timer = time.AfterFunc(open, func() { k.settle(q, "nobody has answered in time") })
+	q.timer = time.AfterFunc(open, func() { k.settle(q, "it was not answered in time") })
 	return q, ""
 }
 
-// leave gives up waiting. A question for which nobody waits is withdrawn.
+// leave stops waiting. A question for which nothing waits is withdrawn.
 func (k *asker) leave(q *asking) {
 	if q == nil {
 		return
@@ -179,8 +180,8 @@ func (g *Gateway) Questions() []Question {
 	return all
 }
 
-// AnswerQuestion answers an open question for the connections that wait for it now, and
-// for none that come later: [Network].Answers are for those. It returns [ErrNoQuestion]
+// AnswerQuestion answers an open question for the connections that wait for it now, but
+// not for later ones, which are covered by [Network].Answers. It returns [ErrNoQuestion]
 // if the question is not open.
 func (g *Gateway) AnswerQuestion(id string, allow bool) error {
 	refusal := ""
@@ -202,9 +203,9 @@ func (g *Gateway) AnswerQuestion(id string, allow bool) error {
 	return nil
 }
 
-// subjectOf returns what is asked about an attempt. It is a name only where the gateway
-// looks the name's address up itself: an address that the sandbox brings along may be
-// anybody's.
+// subjectOf returns the subject of the question about an attempt. The subject is a name
+// only where the gateway itself looks up the name's address: an address that the sandbox
+// provides may belong to any host.
 func subjectOf(d Decision, a Attempt) Subject {
 	s := Subject{Protocol: a.Protocol, Port: a.Port}
 	if a.resolved && !d.byAddr && len(a.Names) == 1 {
@@ -215,18 +216,18 @@ func subjectOf(d Decision, a Attempt) Subject {
 	return s
 }
 
-// judge judges an attempt of the flow with the answers that hold. Where nobody has
-// answered, the decision says to ask.
+// judge judges an attempt of the flow with the answers in force. Where there is no
+// answer, the decision says to ask.
 func (f *flow) judge(s *state, a Attempt) Decision {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.judgeLocked(s, a)
 }
 
-// judgeLocked is judge. It requires f.mu.
+// judgeLocked is judge for callers that hold f.mu.
 //
-// What was allowed once in the life of a flow stays so for the flow, until the policy or
-// an answer refuses it.
+// What was allowed once in the life of a flow stays allowed for the flow, until the
+// policy or an answer refuses it.
 func (f *flow) judgeLocked(s *state, a Attempt) Decision {
 	d := s.policy.Judge(a)
 	if !d.Ask {
@@ -244,7 +245,7 @@ func (f *flow) judgeLocked(s *state, a Attempt) Decision {
 	return d
 }
 
-// answerLocked notes that a subject was allowed. It requires f.mu.
+// answerLocked records that a subject was allowed. The caller must hold f.mu.
 func (f *flow) answerLocked(sub Subject) {
 	if f.answered == nil {
 		f.answered = map[Subject]bool{}
@@ -254,7 +255,7 @@ func (f *flow) answerLocked(sub Subject) {
 
 const stillRefused = "it was refused when the policy asked, and that answer still holds"
 
-// admit is [flow.enter] after [flow.consent].
+// admit calls [flow.consent] and then [flow.enter].
 func (f *flow) admit(ctx context.Context, a Attempt) (*outbound, Decision) {
 	if d := f.consent(ctx, a); !d.Allow {
 		return nil, d
@@ -262,8 +263,9 @@ func (f *flow) admit(ctx context.Context, a Attempt) (*outbound, Decision) {
 	return f.enter(a)
 }
 
-// consent judges an attempt and, if the policy says to ask, asks and waits. Nothing has
-// left the gateway for the attempt before it returns. Its decision allows or refuses.
+// consent judges an attempt. If the policy says to ask, it waits for an answer. Nothing
+// leaves the gateway for the attempt before it returns. The returned decision allows or
+// refuses.
 func (f *flow) consent(ctx context.Context, a Attempt) Decision {
 	w := waiter{f: f}
 	defer w.end()
@@ -289,17 +291,17 @@ func (f *flow) consent(ctx context.Context, a Attempt) Decision {
 	}
 }
 
-// waiter is one who waits for answers, until end.
+// waiter waits for answers until end is called.
 type waiter struct {
 	f    *flow
 	q    *asking
 	gone <-chan struct{}
-	stop func() // of gone
+	stop func() // stops watching gone
 }
 
-// wait asks about a subject, unless the waiter does already, and reports whether somebody
-// has allowed it. Otherwise it gives no, which it completes, a reason, or the policy or the
-// answers have changed since s.
+// wait waits for an answer about a subject, whose question it joins unless it already
+// has, and reports whether the subject was allowed. If not, it completes no with the
+// reason, or the policy or the answers have changed since s.
 func (w *waiter) wait(ctx context.Context, s *state, sub Subject, no *Decision) (allowed bool) {
 	if w.q == nil || w.q.Subject != sub {
 		w.f.g.asker.leave(w.q)
@@ -321,11 +323,11 @@ func (w *waiter) wait(ctx context.Context, s *state, sub Subject, no *Decision) 
 	case <-ctx.Done():
 	case <-w.f.ctx.Done():
 	}
-	no.Reason = "the sandbox gave up before somebody had allowed it"
+	no.Reason = "the sandbox gave up before it was allowed"
 	return false
 }
 
-// end gives up waiting.
+// end stops waiting.
 func (w *waiter) end() {
 	if w.stop != nil {
 		w.stop()

@@ -19,7 +19,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// askingInternet is an internet in which somebody can be asked: good.example is at
+// askingInternet is an internet in which approvals are possible: good.example is at
 // publicAddr and at otherAddr, and other.example at publicAddr too.
 func askingInternet(t *testing.T, policy sandbox.NetworkPolicy, change ...func(*Config, *Network)) (*internet, <-chan struct{}) {
 	t.Helper()
@@ -63,7 +63,8 @@ func (in *internet) quiet(when string) {
 	}
 }
 
-// handshake connects to an address under a name, and returns whose certificate came.
+// handshake connects to an address under a name, and returns whose certificate it
+// received.
 func (in *internet) handshake(to, name string) <-chan string {
 	got := make(chan string, 1)
 	c, err := in.connect(to)
@@ -112,7 +113,7 @@ func TestAskedName(t *testing.T) {
 			if !c.allow {
 				in.quiet("after the refusal")
 			}
-			// Once is over: the next connection asks again.
+			// The answer applied once: the next connection asks again.
 			got = in.handshake(standIn[0]+":443", "good.example")
 			again := in.question(changed, 1)
 			if again.ID == q.ID {
@@ -124,7 +125,7 @@ func TestAskedName(t *testing.T) {
 	}
 }
 
-func TestNobodyAnswers(t *testing.T) {
+func TestQuestionIsNotAnswered(t *testing.T) {
 	policy := rules("none", "ask *")
 	policy.AskTimeoutSeconds = 1
 	in, _ := askingInternet(t, policy)
@@ -139,7 +140,8 @@ func TestNobodyAnswers(t *testing.T) {
 	}
 }
 
-// An answer for one subject says nothing about others, however close they are.
+// TestAnswersDoNotWiden checks that an answer for one subject does not apply to similar
+// ones.
 func TestAnswersDoNotWiden(t *testing.T) {
 	held := func(a ...Answer) func(*Config, *Network) { return func(_ *Config, n *Network) { n.Answers = a } }
 	byName := Answer{Subject: Subject{Protocol: "tcp", Host: "good.example", Port: 443}, Allow: true}
@@ -147,7 +149,7 @@ func TestAnswersDoNotWiden(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		answer  Answer
-		to      string // empty is the address that stands for the name
+		to      string // if empty, the address that stands for the name
 		host    string
 		reaches bool
 		asked   string
@@ -213,8 +215,8 @@ func TestAllowedNameThatRebinds(t *testing.T) {
 	}
 }
 
-// Where internal addresses are asked about, a name that was allowed and leads to one is
-// asked about again, as that address.
+// TestAskedInternalAddress checks that, where internal addresses need an approval, a name
+// that was allowed and leads to one needs another, for that address.
 func TestAskedInternalAddress(t *testing.T) {
 	in, changed := askingInternet(t, rules("none", "ask intra.example", "ask 10.1.2.0/24"))
 	in.address("intra.example", "10.1.2.3")
@@ -236,13 +238,13 @@ func TestAskedInternalAddress(t *testing.T) {
 	}
 }
 
-// Attack: the hello shows no name, and hides one in an encrypted hello: an answer is for
-// the name that was asked about.
+// Attack: the ClientHello shows no name, and hides one in an encrypted one. An answer is
+// for the name that was asked about.
 func TestAskedNameIsHidden(t *testing.T) {
 	in, _ := askingInternet(t, rules("none", "ask *"))
 	c := in.mustConnect(in.lookup("good.example")[0] + ":443")
 	_, _ = c.Write(withExtension(clientHello(t, &tls.Config{}), extensionECH, make([]byte, 80)))
-	if !over(c) {
+	if !closedByGateway(c) {
 		t.Error("the connection goes on")
 	}
 	in.blocked(sandbox.MatchProtocol)
@@ -251,7 +253,8 @@ func TestAskedNameIsHidden(t *testing.T) {
 	}
 }
 
-// An answer for an address is not for what the host's proxy takes its name for.
+// TestAskedAddressThroughAProxy checks that an answer for an address does not apply to
+// the address to which the host's proxy resolves its name.
 func TestAskedAddressThroughAProxy(t *testing.T) {
 	in, changed := askingInternet(t, rules("none", "allow x.example", "ask "+publicAddr, "allow good.example"))
 	asked := make(chan string, 16)
@@ -288,7 +291,7 @@ func TestAskedAddressThroughAProxy(t *testing.T) {
 	}
 }
 
-func TestManyWaitForOneAnswer(t *testing.T) {
+func TestManyConnectionsShareOneAnswer(t *testing.T) {
 	in, changed := askingInternet(t, rules("none", "ask good.example"))
 	to := in.lookup("good.example")[0] + ":443"
 	const n = 20
@@ -366,9 +369,9 @@ func TestQuestionIsWithdrawn(t *testing.T) {
 	})
 }
 
-// Programs that do not speak first, or in a way that shows no name, are asked about by the
-// name of their address.
-func TestQuestionAboutTheSilent(t *testing.T) {
+// TestQuestionAboutSilentPrograms checks that programs that do not speak first, or show no
+// name, are asked about by the name of their address.
+func TestQuestionAboutSilentPrograms(t *testing.T) {
 	in, changed := askingInternet(t, rules("none", "ask good.example"))
 	in.g.speakWait = time.Millisecond
 	addr := in.lookup("good.example")[0]
@@ -395,8 +398,9 @@ func TestQuestionAboutTheSilent(t *testing.T) {
 	})
 }
 
-// The server of plain HTTP does not read while a request waits that has a body.
-func TestQuestionAboutARequestWithABody(t *testing.T) {
+// TestQuestionAboutRequestWithBody sends a request whose body the plain HTTP server
+// does not read while the request waits.
+func TestQuestionAboutRequestWithBody(t *testing.T) {
 	in, changed := askingInternet(t, rules("none", "ask good.example"))
 	const head = "POST / HTTP/1.1\r\nHost: good.example\r\nConnection: close\r\nContent-Length: "
 	half := strings.Repeat("half of the body", maxAhead/16)
@@ -425,7 +429,7 @@ func TestQuestionAboutARequestWithABody(t *testing.T) {
 	})
 }
 
-// A flood of questions is cut off, and what is over it is refused at once.
+// TestQuestionsAreBounded checks that questions beyond the limit are refused at once.
 func TestQuestionsAreBounded(t *testing.T) {
 	in, _ := askingInternet(t, rules("none", "ask *"))
 	const flood = 1000
@@ -521,7 +525,7 @@ func TestAskedUDP(t *testing.T) {
 	}
 }
 
-func TestAskRefusesWhatCannotWait(t *testing.T) {
+func TestAskRefusesTrafficThatCannotWait(t *testing.T) {
 	in, _ := askingInternet(t, rules("none", "ask *"))
 	if err := in.g.Ping(t.Context(), netip.MustParseAddr(publicAddr), []byte("x")); err == nil || !strings.Contains(err.Error(), "does not wait") {
 		t.Errorf("ping: %v", err)
@@ -554,7 +558,7 @@ func TestAskInPolicies(t *testing.T) {
 	}{
 		{rules("none", "ask a.example"), "a.example", false, true},
 		{rules("none", "ask a.example"), "b.example", false, false},
-		{rules("none", "ask 198.51.100.0/24"), "a.example", false, false}, // nothing is looked up for it
+		{rules("none", "ask 198.51.100.0/24"), "a.example", false, false}, // its name is not looked up
 		{rules("none", "allow 198.51.100.0/24", "ask *"), "a.example", false, true},
 		{rules("none", "allow a.example", "ask *"), "a.example", true, false},
 		{rules("", "ask * tcp 443"), "a.example", false, true},
@@ -571,8 +575,8 @@ func TestAskInPolicies(t *testing.T) {
 	}
 }
 
-// A connection that was allowed once goes on over changes that would ask again, and ends
-// by those that refuse.
+// TestAnsweredConnectionIsJudgedAgain checks that a connection that was allowed once
+// survives changes that would ask again, and is ended by those that refuse it.
 func TestAnsweredConnectionIsJudgedAgain(t *testing.T) {
 	in, changed := askingInternet(t, rules("none", "ask good.example"))
 	c := in.mustConnect(in.lookup("good.example")[0] + ":443")
@@ -594,7 +598,7 @@ func TestAnsweredConnectionIsJudgedAgain(t *testing.T) {
 	if err := in.g.Set(Network{SandboxID: "sbx_test", Policy: rules("none", "ask *"), Answers: []Answer{refusal}}); err != nil {
 		t.Fatal(err)
 	}
-	if !over(c) {
+	if !closedByGateway(c) {
 		t.Error("it goes on although an answer refuses it")
 	}
 }

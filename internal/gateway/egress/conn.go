@@ -12,17 +12,17 @@ import (
 )
 
 const (
-	// smallBuffer is the buffer of an idle direction, and largeBuffer that of a
-	// direction whose reads fill the small one.
+	// smallBuffer is the buffer of an idle direction, and largeBuffer that of a direction
+	// whose reads fill the small one.
 	smallBuffer = 4 << 10
 	largeBuffer = 64 << 10
-	// maxAhead is how much is read ahead while somebody is asked.
+	// maxAhead is how much is read ahead while a connection waits for an answer.
 	maxAhead = 2 * maxSniff
 )
 
 var largeBuffers = sync.Pool{New: func() any { b := make([]byte, largeBuffer); return &b }}
 
-// byteLimiter limits bytes per second; 0 is no limit.
+// byteLimiter limits bytes per second; 0 means no limit.
 func byteLimiter(perSecond int64) *rate.Limiter {
 	if perSecond == 0 {
 		return nil
@@ -35,13 +35,13 @@ func byteLimiter(perSecond int64) *rate.Limiter {
 type guestConn struct {
 	net.Conn
 	f *flow
-	// peeked are bytes that were read ahead; only who reads uses it.
+	// peeked are bytes that were read ahead; only the reader uses it.
 	peeked []byte
 	err    error // the read error that follows peeked
 
 	mu       sync.Mutex
-	readers  int           // who are in Read; guarded by mu
-	ahead    chan struct{} // closed when nobody reads ahead any more, and nil then; guarded by mu
+	readers  int           // callers in Read; guarded by mu
+	ahead    chan struct{} // closed when reading ahead ends, and nil then; guarded by mu
 	deadline time.Time     // of readers; guarded by mu
 
 	once   sync.Once
@@ -68,7 +68,7 @@ func (c *guestConn) Read(p []byte) (int, error) {
 	return c.read(p)
 }
 
-// begin has who reads ahead make way for a reader.
+// begin stops reading ahead, to make way for a reader.
 func (c *guestConn) begin() {
 	c.mu.Lock()
 	c.readers++
@@ -83,8 +83,9 @@ func (c *guestConn) done() {
 	c.readers--
 }
 
-// watch reads ahead until stop is called or somebody else reads, and closes gone if the
-// sandbox closes the connection. Where somebody reads already, that one will see it.
+// watch reads ahead until stop is called or a caller reads, and closes gone if the
+// sandbox closes the connection. If a caller is reading already, that caller sees it
+// instead.
 func (c *guestConn) watch() (gone <-chan struct{}, stop func()) {
 	over, ended := make(chan struct{}), make(chan struct{})
 	c.mu.Lock()
@@ -109,7 +110,7 @@ func (c *guestConn) watch() (gone <-chan struct{}, stop func()) {
 	return over, func() { c.stop(ended) }
 }
 
-// stop ends reading ahead; nil is none.
+// stop ends reading ahead; a nil ahead means that there is none.
 func (c *guestConn) stop(ahead chan struct{}) {
 	if ahead == nil {
 		return
@@ -122,7 +123,7 @@ func (c *guestConn) stop(ahead chan struct{}) {
 	<-ahead
 }
 
-// SetReadDeadline is not for who reads ahead.
+// SetReadDeadline sets the deadline of readers. It does not affect reading ahead.
 func (c *guestConn) SetReadDeadline(t time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -167,7 +168,7 @@ func (c *guestConn) Write(p []byte) (int, error) {
 	}
 }
 
-// wait takes n bytes from a limiter; n may be more than its burst.
+// wait takes n bytes from a limiter; n may exceed its burst.
 func wait(ctx context.Context, l *rate.Limiter, n int) error {
 	for n > 0 {
 		part := min(n, l.Burst())
@@ -179,8 +180,8 @@ func wait(ctx context.Context, l *rate.Limiter, n int) error {
 	return nil
 }
 
-// more reads ahead. It returns false if no bytes came: at the end of the stream, or when
-// the read deadline has passed, after which the connection is still usable.
+// more reads ahead. It returns false if no bytes arrived: at the end of the stream, or
+// when the read deadline has passed, after which the connection is still usable.
 func (c *guestConn) more() bool {
 	if c.err != nil {
 		return false
@@ -289,5 +290,5 @@ func copyHalf(dst, src net.Conn) error {
 	}
 }
 
-// past is a deadline that interrupts reading.
+// past is a deadline that interrupts a read.
 var past = time.Unix(1, 0)

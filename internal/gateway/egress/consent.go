@@ -8,13 +8,12 @@ import (
 )
 
 // mayUse waits until a request of the flow may carry a secret to a host, where the policy
-// says to ask about that. Nothing of the request has left the gateway before. A
-// [*RefusedError] says that it may not.
+// says to ask about that. Nothing of the request leaves the gateway before. A
+// [*RefusedError] means that it may not. waited reports whether it waited for an answer.
 //
-// It says whether it has waited for an answer.
-//
-// An answer for once is for the requests that wait when it comes: later ones of the same
-// connection ask again, since whoever allows one has not seen the others.
+// An answer that applies once is for the requests that wait when it arrives. Later
+// requests of the same connection ask again, since the person who allowed the first has
+// not seen them.
 func (f *flow) mayUse(ctx context.Context, secret, host string) (waited bool, err error) {
 	sub := Subject{Protocol: f.proto, Host: host, Port: f.to.Port(), Secret: secret}
 	if addr, err := netip.ParseAddr(host); err == nil {

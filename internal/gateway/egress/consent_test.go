@@ -26,7 +26,7 @@ func TestRulesAboutSecrets(t *testing.T) {
 			t.Errorf("%+v: %v", p, err)
 		}
 	}
-	// Such a rule says nothing of connections and names.
+	// Such a rule does not affect connections and names.
 	p := mustCompile(t, rules("open", "ask secret:*"))
 	if d := p.Judge(Attempt{Protocol: "tcp", Addr: netip.MustParseAddr(publicAddr), Port: 443}); !d.Allow || d.Ask {
 		t.Errorf("a connection is judged %+v", d)
@@ -40,7 +40,7 @@ func TestRulesAboutSecrets(t *testing.T) {
 	}
 }
 
-// usingSecret is a flow to good.example, which asks to use a secret.
+// usingSecret returns a flow to good.example and its mayUse, called on a goroutine.
 func usingSecret(t *testing.T, in *internet) (*flow, func(ctx context.Context, secret, host string) chan error) {
 	t.Helper()
 	f := newFlow(t.Context(), in.g, "tcp", netip.MustParseAddrPort(publicAddr+":443"))
@@ -67,7 +67,7 @@ func TestAskForSecret(t *testing.T) {
 			t.Errorf("%s: %v", when, err)
 		}
 	}
-	// Two requests are one question, and both go on with a yes.
+	// Two requests share one question, and both continue when it is allowed.
 	a := use(t.Context(), "github", "good.example")
 	q := in.question(changed, 1)
 	b := use(t.Context(), "github", "good.example")
@@ -86,20 +86,20 @@ func TestAskForSecret(t *testing.T) {
 			t.Errorf("after a yes: %v", err)
 		}
 	}
-	// Once is once, for the same connection too; a no is a no.
+	// An answer applies once, for the same connection too; a refusal is a refusal.
 	a = use(t.Context(), "github", "good.example")
 	if err := in.g.AnswerQuestion(in.question(changed, 1).ID, false); err != nil {
 		t.Fatal(err)
 	}
 	refused("after a no", <-a)
-	// Who gives up is not waited for.
+	// A caller that gives up does not keep the question open.
 	ctx, cancel := context.WithCancel(t.Context())
 	a = use(ctx, "github", "good.example")
 	in.question(changed, 1)
 	cancel()
 	refused("who gave up", <-a)
 	in.question(changed, 0)
-	// Nobody reads while a request waits that has a body.
+	// Nothing reads while a request with a body waits.
 	ours, theirs := pair(t)
 	defer ours.Close()
 	f.guest = newGuestConn(f, ours)
@@ -128,7 +128,7 @@ func TestHeldAnswersForSecrets(t *testing.T) {
 	}
 	a := use(t.Context(), "github", "good.example")
 	q := in.question(changed, 1)
-	// An answer for the connection, another secret, host or port is none for this.
+	// An answer for the connection, or for another secret, host or port, does not apply.
 	other := q.Subject
 	other.Secret = ""
 	another, elsewhere, port := q.Subject, q.Subject, q.Subject
@@ -153,13 +153,13 @@ func TestHeldAnswersForSecrets(t *testing.T) {
 	if err := <-use(t.Context(), "github", "good.example"); err == nil || !strings.Contains(err.Error(), "still holds") {
 		t.Errorf("with a refusal that holds: %v", err)
 	}
-	// An address is asked about as one.
+	// An address is asked about as an address.
 	set()
 	a = use(t.Context(), "github", publicAddr)
 	if got := in.question(changed, 1); got.Host != "" || got.Address != netip.MustParseAddr(publicAddr) {
 		t.Errorf("asked about %+v", got.Subject)
 	}
-	// A policy that does not ask any more lets it go on.
+	// If the policy no longer asks, the request continues.
 	in.set(rules("open"))
 	if err := <-a; err != nil {
 		t.Errorf("without the rule: %v", err)

@@ -10,14 +10,14 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// dialFailed records why no connection to a host was made. goesOn says that the flow
-// may go on to other hosts.
+// dialFailed records why no connection to a host was made. goesOn reports whether the
+// flow may go on to other hosts.
 func (f *flow) dialFailed(host string, goesOn bool, err error) {
 	if refused, ok := errors.AsType[*RefusedError](err); ok {
-		f.aside(host, goesOn, sandbox.NetworkBlocked, refused.Decision)
+		f.recordUnreached(host, goesOn, sandbox.NetworkBlocked, refused.Decision)
 		return
 	}
-	f.aside(host, goesOn, sandbox.NetworkFailed, Decision{Reason: Reason(err)})
+	f.recordUnreached(host, goesOn, sandbox.NetworkFailed, Decision{Reason: Reason(err)})
 }
 
 // outboundConn ends its outbound when it is closed.
@@ -35,7 +35,7 @@ func (c *outboundConn) Close() error {
 // CloseWrite closes the sending direction.
 func (c *outboundConn) CloseWrite() error { return closeWrite(c.Conn) }
 
-// dialAddr connects to the flow's own address, judged by the names pinned to it.
+// dialAddr connects to the flow's own address, which is judged by the names pinned to it.
 func (f *flow) dialAddr(ctx context.Context) (net.Conn, *outbound, error) {
 	c, w, err := f.dialOwn(ctx)
 	if refused, ok := errors.AsType[*RefusedError](err); ok {
@@ -53,12 +53,12 @@ func (f *flow) dialOwn(ctx context.Context) (net.Conn, *outbound, error) {
 	return f.try(ctx, "", f.attempt(f.pinNames()))
 }
 
-// candidates returns the attempts for a host that the policy allows, after it has asked if
-// the policy says so: one per address of
-// its name, the address that the sandbox chose first if it is among them. If the name
-// is not found, the chosen address itself is an attempt, provided that the policy
-// allows it under any name. This is never so for plain HTTP, in which the server proves
-// no identity.
+// candidates returns the attempts for a host that the policy allows, after an approval
+// where the policy needs one. There is one attempt for each address of the host's name;
+// the address that the sandbox chose comes first if it is among them. If the name is not
+// found, the chosen address itself is an attempt, provided that the policy allows it
+// under any name. That never applies to plain HTTP, in which the server does not prove
+// its identity.
 func (f *flow) candidates(ctx context.Context, host string, tls bool) ([]Attempt, error) {
 	s := f.g.state.Load()
 	p := s.policy
@@ -71,7 +71,7 @@ func (f *flow) candidates(ctx context.Context, host string, tls bool) ([]Attempt
 			own.Names = f.pinNames()
 		}
 		d := p.Judge(own)
-		d.Allow = d.Allow || d.Ask // whoever dials it asks
+		d.Allow = d.Allow || d.Ask // the dialler asks
 		if d.Allow && !own.Addr.IsValid() {
 			d = Decision{Match: sandbox.MatchProtocol, Reason: "it does not show the name that it goes to"}
 		}
@@ -87,7 +87,7 @@ func (f *flow) candidates(ctx context.Context, host string, tls bool) ([]Attempt
 	if d = p.resolvable(host); d.Ask {
 		named := Attempt{Protocol: f.proto, Port: f.to.Port(), Names: []string{host}, resolved: true}
 		d = f.consent(ctx, named)
-		s = f.g.state.Load() // it may be another one by now
+		s = f.g.state.Load() // it may have changed
 	}
 	if d.Allow {
 		addrs, err = f.g.names.addresses(ctx, host)
@@ -96,7 +96,7 @@ func (f *flow) candidates(ctx context.Context, host string, tls bool) ([]Attempt
 		addrs = slices.Clone(addrs)
 		addrs[0], addrs[i] = addrs[i], addrs[0]
 	}
-	if len(addrs) == 0 && d.Allow && outThere(host) && f.g.out.resolves(host) {
+	if len(addrs) == 0 && d.Allow && publicName(host) && f.g.out.resolves(host) {
 		addrs = []netip.Addr{{}} // the proxy resolves the name
 	}
 	var allowed, asked []Attempt
@@ -111,7 +111,7 @@ func (f *flow) candidates(ctx context.Context, host string, tls bool) ([]Attempt
 		}
 	}
 	if len(allowed) == 0 && len(asked) > 0 {
-		return asked[:1], nil // whoever dials it asks, about one address only
+		return asked[:1], nil // the dialler asks, about one address only
 	}
 	switch {
 	case len(allowed) > 0:
@@ -150,7 +150,7 @@ func (f *flow) dialHost(ctx context.Context, host string, tls bool) (net.Conn, *
 	return nil, nil, err
 }
 
-// try judges and dials one address, after it has asked if the policy says so.
+// try judges and dials one address, after an approval if the policy needs one.
 func (f *flow) try(ctx context.Context, host string, a Attempt) (net.Conn, *outbound, error) {
 	w, d := f.admit(ctx, a)
 	if w == nil {
@@ -159,8 +159,8 @@ func (f *flow) try(ctx context.Context, host string, a Attempt) (net.Conn, *outb
 	if a.claimed != "" || d.addrOnly {
 		host = "" // the policy did not rely on the name, which a proxy would look up
 	}
-	if f.another() {
-		// One connection of the sandbox may need several, all of which count.
+	if f.hadOutbound() {
+		// One connection of the sandbox may need several outbound ones, all of which count.
 		if err := f.g.state.Load().perSecond.Wait(ctx); err != nil {
 			f.leave(w)
 			return nil, nil, err

@@ -19,8 +19,8 @@ const (
 )
 
 // ServeDNS answers the sandbox's queries on pc until ctx is cancelled, which is not an
-// error, or pc fails. It is not needed if all flows are passed to [Gateway.HandleTCP]
-// and [Gateway.HandleUDP], which answer queries to the gateway's port 53 themselves.
+// error, or pc fails. It is not needed if all flows are passed to [Gateway.HandleTCP] and
+// [Gateway.HandleUDP], which answer queries to the gateway's port 53 themselves.
 func (g *Gateway) ServeDNS(ctx context.Context, pc net.PacketConn) error {
 	stop := context.AfterFunc(ctx, func() { pc.Close() })
 	defer stop()

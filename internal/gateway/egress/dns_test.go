@@ -49,7 +49,7 @@ func TestResolverAnswers(t *testing.T) {
 		answers int
 	}{
 		"gone.example":  {dnsmessage.TypeA, dnsmessage.RCodeNameError, 0},
-		"six.example":   {dnsmessage.TypeAAAA, dnsmessage.RCodeSuccess, 0}, // there is no way out by IPv6
+		"six.example":   {dnsmessage.TypeAAAA, dnsmessage.RCodeSuccess, 0}, // there is no IPv6 route
 		"many.example":  {dnsmessage.TypeTXT, dnsmessage.RCodeSuccess, 0},  // truncated
 		"localhost":     {dnsmessage.TypeA, dnsmessage.RCodeSuccess, 1},
 		"x.localhost":   {dnsmessage.TypeAAAA, dnsmessage.RCodeSuccess, 1},
@@ -140,8 +140,8 @@ func TestResolverOverTCPAndTheGatewaysAddress(t *testing.T) {
 	}
 }
 
-// Attack: send data out in the names of questions, and back in records, through
-// the resolver itself.
+// Attack: send data out in the names of queries, and back in records, through the
+// resolver itself.
 func TestTunnelThroughTheResolver(t *testing.T) {
 	in := newInternet(t, strict("good.example", "198.51.100.0/24"))
 	in.name("secret.evil.example", &dnsmessage.TXTResource{TXT: []string{"command"}})
@@ -168,7 +168,7 @@ func TestTunnelThroughTheResolver(t *testing.T) {
 	if e.Kind != sandbox.NetworkDNS || e.Host != "secret.evil.example" || e.Rule != "deny_out 0.0.0.0/0" {
 		t.Errorf("recorded as %+v", e)
 	}
-	// Under an open policy it is an ordinary question.
+	// Under an open policy it is an ordinary query.
 	in.set(sandbox.NetworkPolicy{})
 	if m := in.ask("good.example", dnsmessage.TypeTXT); len(m.Answers) != 1 {
 		t.Errorf("under an open policy: got %v", m)
@@ -213,8 +213,8 @@ func TestServiceRecordsHideNothing(t *testing.T) {
 	}
 }
 
-// Attack: answers to other questions, which an attacker sends faster than the
-// resolver does.
+// Attack: answers to other queries, which an attacker sends faster than the resolver
+// does.
 func TestForgedAnswers(t *testing.T) {
 	q := dnsmessage.Question{Name: dnsmessage.MustNewName("a.example."), Type: dnsmessage.TypeA, Class: dnsmessage.ClassINET}
 	other := q
@@ -234,7 +234,7 @@ func TestForgedAnswers(t *testing.T) {
 			t.Errorf("%s was taken", name)
 		}
 	}
-	// Addresses of other names in an answer are not the name's.
+	// Addresses of other names in an answer do not belong to the name.
 	_, addrs, _ := follow([]dnsmessage.Resource{{Header: dnsmessage.ResourceHeader{Name: other.Name, Class: q.Class}, Body: &dnsmessage.AResource{A: [4]byte{1, 2, 3, 4}}}},
 		"a.example", dnsmessage.TypeA, new([]string))
 	if len(addrs) > 0 {
@@ -242,7 +242,7 @@ func TestForgedAnswers(t *testing.T) {
 	}
 }
 
-func TestAliasesWithoutEnd(t *testing.T) {
+func TestCNAMELoop(t *testing.T) {
 	in := newInternet(t, sandbox.NetworkPolicy{})
 	in.name("a.example", &dnsmessage.CNAMEResource{CNAME: dnsmessage.MustNewName("b.example.")})
 	in.name("b.example", &dnsmessage.CNAMEResource{CNAME: dnsmessage.MustNewName("a.example.")})
@@ -341,8 +341,8 @@ func TestUDP(t *testing.T) {
 		t.Error("strict: QUIC was let through")
 	}
 	in.blocked(sandbox.MatchProtocol)
-	// A rule with a port opens that port of the name only, for the protocol it
-	// has; one without a protocol is for UDP too.
+	// A rule with a port opens only that port of the name, for the rule's protocol; a rule
+	// without a protocol applies to UDP too.
 	for _, test := range []struct {
 		rule string
 		port string

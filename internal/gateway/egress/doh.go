@@ -6,9 +6,8 @@ import (
 )
 
 // resolverNames and resolverAddrs are well-known resolvers that answer over TLS and
-// HTTPS. The list need not be complete: a policy that denies by default refuses
-// unlisted resolvers anyway. The list serves policies that allow by default and deny
-// names.
+// HTTPS. They serve policies that allow by default and deny names. The lists need not be
+// complete: a policy that denies by default refuses unlisted resolvers anyway.
 var (
 	resolverNames = map[string]bool{
 		"dns.google": true, "dns64.dns.google": true, "8888.google": true,

@@ -21,8 +21,8 @@ import (
 const (
 	// udpAnswer is the largest answer over UDP, in both directions.
 	udpAnswer = 1232
-	// exchangeRounds is how often each server is asked, and exchangeWait is how long to
-	// wait for each answer.
+	// exchangeRounds is how often each server is asked, and exchangeWait is how long to wait
+	// for each answer.
 	exchangeRounds = 2
 	exchangeWait   = 2 * time.Second
 	// hostsOwnServers is the file that names the host's resolvers.
@@ -32,7 +32,7 @@ const (
 
 var errNoAnswer = errors.New("no resolver has answered")
 
-// upstream asks the host's resolvers. It is safe for concurrent use.
+// upstream queries the host's resolvers. It is safe for concurrent use.
 type upstream struct {
 	dialer  Dialer
 	servers []netip.AddrPort // empty means the host's
@@ -104,12 +104,13 @@ func (u *upstream) ask(ctx context.Context, q dnsmessage.Question) (*dnsmessage.
 		}
 	}
 	if lastErr == nil {
-		lastErr = errors.New("none is configured")
+		lastErr = errors.New("no resolver is configured")
 	}
 	return nil, fmt.Errorf("%w: %v", errNoAnswer, lastErr)
 }
 
-// exchange asks one server, and again over TCP if the answer is too long for UDP.
+// exchange queries one server, and repeats the query over TCP if the answer is too long
+// for UDP.
 func (u *upstream) exchange(ctx context.Context, server netip.AddrPort, q dnsmessage.Question) (*dnsmessage.Message, error) {
 	ctx, cancel := context.WithTimeout(ctx, exchangeWait)
 	defer cancel()
@@ -193,13 +194,13 @@ func (u *upstream) overTCP(ctx context.Context, server netip.AddrPort, query []b
 	return m, nil
 }
 
-// writeTCPMessage writes one message with its length before it.
+// writeTCPMessage writes one message, preceded by its length.
 func writeTCPMessage(w io.Writer, m []byte) error {
 	_, err := w.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(m))), m...))
 	return err
 }
 
-// readTCPMessage reads one message with its length before it.
+// readTCPMessage reads one message, preceded by its length.
 func readTCPMessage(r io.Reader) ([]byte, error) {
 	var length [2]byte
 	if _, err := io.ReadFull(r, length[:]); err != nil {

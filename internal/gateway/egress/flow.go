@@ -13,7 +13,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// openAfter is how long a connection lasts before its start is recorded.
+// openAfter is how long a connection must last before its start is recorded.
 const openAfter = time.Second
 
 // flow is one TCP connection or UDP flow of the sandbox, from its attempt to its end.
@@ -24,13 +24,13 @@ type flow struct {
 	to     netip.AddrPort // the address that the sandbox chose
 	alias  string         // the name that a synthetic address stands for
 	start  time.Time
-	ctx    context.Context // the handler's call, as long as the flow lives
+	ctx    context.Context // the handler's call; ends with the flow
 	cancel context.CancelFunc
 	// sent and received count bytes from the sandbox's point of view.
 	sent, received atomic.Int64
 
 	mu sync.Mutex
-	// All below are guarded by mu.
+	// The fields below are guarded by mu.
 	outbounds map[*outbound]struct{}
 	guest     *guestConn // nil until the sandbox's connection is accepted
 	closers   []io.Closer
@@ -38,16 +38,16 @@ type flow struct {
 	open      *time.Timer
 	event     sandbox.NetworkEvent
 	judged    bool // event has a verdict
-	// connectedOnce says that an outbound connection was made.
+	// connectedOnce reports whether an outbound connection was made.
 	connectedOnce bool
-	// logged says that an event of its own was recorded for one of its hosts.
+	// logged reports whether a separate event was recorded for one of its hosts.
 	logged bool
-	// answered are the subjects that somebody has allowed while the flow waited.
+	// answered are the subjects that were allowed while the flow waited.
 	answered map[Subject]bool
 }
 
-// outbound is an outgoing connection of a flow with the attempt that was judged, so
-// that it can be judged again when the policy changes.
+// outbound is an outgoing connection of a flow with the attempt that was judged, so that
+// it can be judged again when the policy changes.
 type outbound struct {
 	a    Attempt
 	conn net.Conn // nil while dialling
@@ -89,13 +89,13 @@ func (f *flow) refuseLocked(d Decision) {
 	f.event.Verdict, f.event.Match, f.event.Rule, f.event.Reason = sandbox.NetworkBlocked, d.Match, d.Rule, d.Reason
 }
 
-// aside records that a host was not reached. On a flow that may go on with other hosts,
-// this is an event of its own, recorded at once.
-func (f *flow) aside(host string, goesOn bool, v sandbox.NetworkVerdict, d Decision) {
+// recordUnreached records that a host was not reached. On a flow that may go on with other hosts,
+// this is a separate event, recorded at once.
+func (f *flow) recordUnreached(host string, goesOn bool, v sandbox.NetworkVerdict, d Decision) {
 	f.mu.Lock()
 	if f.event.Verdict == sandbox.NetworkBlocked && f.closed {
 		f.mu.Unlock()
-		return // the policy changed, and the event says so already
+		return // the policy changed, and the event already says so
 	}
 	e := f.event
 	e.Verdict, e.Reason = v, d.Reason
@@ -115,7 +115,7 @@ func (f *flow) aside(host string, goesOn bool, v sandbox.NetworkVerdict, d Decis
 	}
 	f.logged = true
 	f.mu.Unlock()
-	// Many attempts may come on one connection. They count against the same rate as
+	// One connection may make many attempts. They count against the same rate as
 	// connections, so that they do not push other events out of the log.
 	if f.g.state.Load().perSecond.Wait(f.ctx) == nil {
 		f.g.record(e)
@@ -181,7 +181,7 @@ func (f *flow) leave(w *outbound) {
 	}
 }
 
-// connected gives an outbound its connection. It fails if the flow was closed in the
+// connected sets the connection of an outbound. It fails if the flow was closed in the
 // meantime.
 func (f *flow) connected(w *outbound, c net.Conn) error {
 	f.mu.Lock()
@@ -200,15 +200,15 @@ func (f *flow) connected(w *outbound, c net.Conn) error {
 
 var errClosed = errors.New("the connection was closed by the gateway")
 
-// another reports whether the flow had an outbound connection before.
-func (f *flow) another() bool {
+// hadOutbound reports whether the flow has had an outbound connection before.
+func (f *flow) hadOutbound() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.connectedOnce
 }
 
-// judgeAgain closes the flow if the new policy refuses one of its outbound connections.
-func (f *flow) judgeAgain(s *state) {
+// rejudge closes the flow if the new policy refuses one of its outbound connections.
+func (f *flow) rejudge(s *state) {
 	f.mu.Lock()
 	for w := range f.outbounds {
 		if d := f.judgeLocked(s, w.a); !d.Allow {
@@ -226,9 +226,9 @@ func (f *flow) judgeAgain(s *state) {
 	f.mu.Unlock()
 }
 
-// learn takes note of the name in the first bytes of a connection that was allowed
-// without one. From then on the connection is judged by that name if the name is known
-// to have this address, and by the address alone otherwise.
+// learn records the name in the first bytes of a connection that was allowed without one.
+// From then on the connection is judged by that name if the name is known to have this
+// address, and by the address alone otherwise.
 func (f *flow) learn(w *outbound, name string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -241,7 +241,7 @@ func (f *flow) learn(w *outbound, name string) {
 	}
 }
 
-// watch closes gone if the sandbox closes a connection that nobody reads, until stop is
+// watch closes gone if the sandbox closes a connection that nothing reads, until stop is
 // called. Datagrams are not read ahead, and have no end.
 func (f *flow) watch() (gone <-chan struct{}, stop func()) {
 	f.mu.Lock()
@@ -296,13 +296,13 @@ func (f *flow) end() {
 		e.Verdict, e.Match, e.Rule = sandbox.NetworkFailed, sandbox.MatchDefault, ""
 		e.Reason = "the sandbox closed the connection before it said where to"
 	}
-	// The events of the hosts that were not reached are recorded already.
+	// The events of hosts that were not reached are recorded already.
 	said := f.logged && !f.connectedOnce && (!f.judged || e.Verdict == sandbox.NetworkAllowed)
 	f.mu.Unlock()
 	if !said {
 		f.g.record(e)
 	}
-	f.g.over(f)
+	f.g.remove(f)
 }
 
 // recordOpen records a connection that lasts. It holds the lock that end needs, so that
@@ -318,7 +318,7 @@ func (f *flow) recordOpen() {
 	f.g.record(e)
 }
 
-// eventLocked requires f.mu.
+// eventLocked returns the event of the flow. The caller must hold f.mu.
 func (f *flow) eventLocked() sandbox.NetworkEvent {
 	e := f.event
 	e.BytesOut, e.BytesIn = f.sent.Load(), f.received.Load()
@@ -326,8 +326,8 @@ func (f *flow) eventLocked() sandbox.NetworkEvent {
 	return e
 }
 
-// Reason describes a connection's error for the log and the sandbox, without addresses
-// and servers of the host.
+// Reason describes a connection's error for the log and the sandbox, without the host's
+// addresses and servers.
 func Reason(err error) string {
 	if err == nil {
 		return ""

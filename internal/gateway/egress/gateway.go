@@ -24,30 +24,29 @@ type Config struct {
 	// GatewayAddr is the gateway's address on the sandbox's link. Its resolver listens
 	// there.
 	GatewayAddr netip.Addr
-	// IPv6 says that the sandbox has an IPv6 route; otherwise AAAA queries get empty
+	// IPv6 reports whether the sandbox has an IPv6 route; if not, AAAA queries get empty
 	// answers.
 	IPv6 bool
-	// Resolvers are the DNS servers to ask; empty means those of the host's
-	// /etc/resolv.conf.
+	// Resolvers are the DNS servers to ask; if empty, those of the host's /etc/resolv.conf.
 	Resolvers []netip.AddrPort
-	// Proxy is the host's proxy, if it does not connect directly.
+	// Proxy is the host's proxy, if the host does not connect directly.
 	Proxy Proxy
-	// Record receives each event. It must not block, and is called concurrently. Nil
-	// drops events.
+	// Record receives each event. It must not block, and is called concurrently. If nil,
+	// events are dropped.
 	Record func(sandbox.NetworkEvent)
-	// Peers reaches other sandboxes; nil refuses all of them.
+	// Peers connects to other sandboxes; if nil, all of them are refused.
 	Peers Peers
-	// HostAddrs returns the host's own addresses, which count as internal; nil
-	// asks the system. It is called again every few seconds of use.
+	// HostAddrs returns the host's own addresses, which count as internal; if nil, the
+	// system is asked. It is called again every few seconds of use.
 	HostAddrs func() []netip.Addr
-	// Dialer dials addresses of the network ("tcp", "udp"), never names; nil is a
+	// Dialer dials addresses of the network ("tcp", "udp"), never names; if nil, a
 	// [net.Dialer].
 	Dialer Dialer
-	// Asked is called when the open questions of [Gateway.Questions] have changed. It
-	// must not block, and is called concurrently. Nil says that nobody can be asked, and
-	// refuses what would be.
+	// Asked is called when the open questions of [Gateway.Questions] have changed. It must
+	// not block, and is called concurrently. If nil, approvals are not possible, and
+	// attempts that need one are refused.
 	Asked func()
-	// Logger receives the gateway's own errors; nil drops them.
+	// Logger receives the gateway's own errors; if nil, they are dropped.
 	Logger *slog.Logger
 }
 
@@ -56,7 +55,7 @@ type Dialer interface {
 	DialContext(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-// Network is the sandbox that a gateway serves, and the rules that apply to it.
+// Network describes the sandbox that a gateway serves, and the rules that apply to it.
 type Network struct {
 	// SandboxID is the id in events.
 	SandboxID string
@@ -64,7 +63,8 @@ type Network struct {
 	// Interceptor, if not nil, gets all TLS and plain HTTP connections. It is set only
 	// if the sandbox has secrets.
 	Interceptor Interceptor
-	// Answers are those that hold. Of two about one subject the later one counts.
+	// Answers are the answers in force. Of two answers about the same subject, the later
+	// applies.
 	Answers []Answer
 }
 
@@ -72,8 +72,8 @@ type Network struct {
 // UDP flow. Exactly one of Accept and Reject is called, once.
 type Request struct {
 	Source, Destination netip.AddrPort
-	// Accept accepts it. A TCP connection should have CloseWrite, and SetLinger, where
-	// 0 makes Close reset the connection.
+	// Accept accepts it. A TCP connection should have CloseWrite, and SetLinger, where 0
+	// makes Close reset the connection.
 	Accept func() (net.Conn, error)
 	// Reject refuses it: TCP by a reset, UDP by an ICMP port unreachable message.
 	Reject func()
@@ -90,7 +90,7 @@ type Gateway struct {
 	out      *hostDialer
 	// speakWait overrides the constant in tests.
 	speakWait time.Duration
-	// state is what Set has set, and nil before.
+	// state is what Set has set; nil before.
 	state atomic.Pointer[state]
 	// serial numbers connections.
 	serial atomic.Int64
@@ -107,8 +107,8 @@ type Gateway struct {
 	wg     sync.WaitGroup     // of flows
 
 	floodMu sync.Mutex
-	flood   map[string]int       // refused since the last event, by limit; guarded by floodMu
-	flooded map[string]time.Time // when that was; guarded by floodMu
+	flood   map[string]int       // refusals since the last event, by limit; guarded by floodMu
+	flooded map[string]time.Time // time of the last event, by limit; guarded by floodMu
 }
 
 // state is the configuration in force; it is immutable.
@@ -118,18 +118,18 @@ type state struct {
 	interceptor Interceptor
 	most        int // connections
 	perSecond   *rate.Limiter
-	out, in     *rate.Limiter // bytes; nil is no bound
+	out, in     *rate.Limiter // bytes; nil means no limit
 	answers     map[Subject]Answer
 	askFor      time.Duration // how long a question is open
-	// over is closed when another state is in force.
+	// over is closed when a newer state is in force.
 	over chan struct{}
 }
 
 // maxUDPFlows limits UDP flows, whose buffers are as large as a datagram can be.
 const maxUDPFlows = 512
 
-// serialEpoch is the time at which the numbers of connections count from, so that the
-// numbers of a sandbox's next gateway are higher.
+// serialEpoch is the time from which connection numbers count, so that the numbers of a
+// sandbox's next gateway are higher.
 var serialEpoch = time.Date(2024, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // New makes a gateway that refuses everything until [Gateway.Set] is called.
@@ -190,10 +190,10 @@ func (g *Gateway) Set(n Network) error {
 	}
 	old := g.state.Swap(s)
 	if old != nil {
-		close(old.over) // those who wait for an answer look again
+		close(old.over) // connections that wait for an answer judge again
 	}
 	for _, f := range g.allFlows() {
-		f.judgeAgain(s)
+		f.rejudge(s)
 	}
 	return nil
 }
@@ -246,7 +246,7 @@ func (g *Gateway) limited(rule string, e sandbox.NetworkEvent) {
 	g.record(e)
 }
 
-// begin creates a flow. It returns nil if a limit refuses the flow, and records that.
+// begin creates a flow. If a limit refuses it, begin records that and returns nil.
 func (g *Gateway) begin(ctx context.Context, proto string, to netip.AddrPort) *flow {
 	s := g.state.Load()
 	if s == nil {
@@ -283,8 +283,8 @@ func (g *Gateway) begin(ctx context.Context, proto string, to netip.AddrPort) *f
 	return f
 }
 
-// over forgets a flow.
-func (g *Gateway) over(f *flow) {
+// remove removes an ended flow.
+func (g *Gateway) remove(f *flow) {
 	g.mu.Lock()
 	delete(g.flows, f)
 	if f.proto == "udp" {

@@ -22,11 +22,11 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// recorder is an interceptor that notes what it is given, and passes bytes on.
+// recorder is an interceptor that records what it is given, and passes bytes on.
 type recorder struct {
 	mu  sync.Mutex
 	got []string // guarded by mu
-	to  string   // the host to dial; empty is the connection's name
+	to  string   // the host to dial; if empty, the connection's name
 }
 
 func (r *recorder) Intercept(ctx context.Context, c *Intercepted) error {
@@ -61,7 +61,7 @@ func intercepted(r *recorder) func(*Config, *Network) {
 	return func(_ *Config, n *Network) { n.Interceptor = r }
 }
 
-func TestInterceptorIsGivenTLSAndHTTP(t *testing.T) {
+func TestInterceptorGetsTLSAndHTTP(t *testing.T) {
 	for name, p := range map[string]sandbox.NetworkPolicy{"open": {}, "strict": strict("good.example")} {
 		t.Run(name, func(t *testing.T) {
 			r := &recorder{}
@@ -96,9 +96,9 @@ func TestInterceptorIsGivenTLSAndHTTP(t *testing.T) {
 	}
 }
 
-// Attack: an interceptor that was tricked into a host that is not allowed is
-// refused its connection, and so is a name that is not allowed before a
-// certificate is made for it.
+// Attack: an interceptor that was tricked into dialling a host that is not allowed is
+// refused the connection, and a name that is not allowed is refused before a certificate
+// is made for it.
 func TestInterceptorIsJudged(t *testing.T) {
 	r := &recorder{to: "evil.example"}
 	in := newInternet(t, strict("good.example"), intercepted(r))
@@ -120,12 +120,12 @@ func TestInterceptorIsJudged(t *testing.T) {
 	}
 }
 
-// Attack: a host in plain HTTP whose name the sandbox made up for an address of
+// Attack: a plain HTTP request for a host whose name the sandbox maps to an address of
 // its own, to be sent the secret of that name.
-func TestPlainHTTPIsNotDialledByTheSandboxesAddress(t *testing.T) {
+func TestPlainHTTPIsDialledByName(t *testing.T) {
 	r := &recorder{}
 	in := newInternet(t, sandbox.NetworkPolicy{}, intercepted(r))
-	in.g.speakWait = patience // or a request that is late goes where it is addressed
+	in.g.speakWait = patience // or a late request goes to its address
 	in.web(otherAddr+":80", "evil")
 	c := in.mustConnect(otherAddr + ":80")
 	_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: api.unknown.example\r\n\r\n")
@@ -157,7 +157,7 @@ func TestServerThatSpeaksFirstWithAnInterceptor(t *testing.T) {
 	}
 }
 
-// team is the other sandboxes.
+// team implements the other sandboxes.
 type team struct {
 	mu    sync.Mutex
 	asked []string
@@ -197,7 +197,7 @@ func TestPeers(t *testing.T) {
 	if _, err := in.connect(gone[0] + ":80"); err == nil {
 		t.Error("a sandbox that is gone was reached")
 	}
-	// Attack: an address of the range that nobody was told of.
+	// Attack: an address of the synthetic range that was never given out.
 	if _, err := in.connect("198.19.200.200:5432"); err == nil {
 		t.Error("an address without a name was reached")
 	}
@@ -212,7 +212,7 @@ func TestPeers(t *testing.T) {
 		t.Errorf("others were asked for %v", got)
 	}
 	in.set(rules("none"))
-	if !over(c) {
+	if !closedByGateway(c) {
 		t.Error("the connection outlives its rule")
 	}
 }
@@ -227,7 +227,7 @@ func TestPing(t *testing.T) {
 	}
 	in.blocked(sandbox.MatchInternal)
 	c, _, err := pingSocket(netip.MustParseAddr("127.0.0.1"))
-	needs.NoError(t, err) // some machines let nobody ping
+	needs.NoError(t, err) // some machines allow no one to ping
 	c.Close()
 	if err := in.g.Ping(t.Context(), netip.MustParseAddr("127.0.0.1"), []byte("payload")); err != nil {
 		t.Errorf("loopback, which a rule allows: %v", err)
@@ -238,7 +238,7 @@ func TestPing(t *testing.T) {
 	}
 }
 
-func TestTheNextAddressIsTriedWhenOneFails(t *testing.T) {
+func TestNextAddressIsTried(t *testing.T) {
 	in := newInternet(t, strict("good.example"))
 	in.address("good.example", "198.51.100.77", publicAddr)
 	in.secureWeb(publicAddr+":443", "good.example")
@@ -255,10 +255,10 @@ func TestTheNextAddressIsTriedWhenOneFails(t *testing.T) {
 	}
 }
 
-func TestRuleByAddressAndRuleByNameTogether(t *testing.T) {
+func TestAddressRuleAndNameRule(t *testing.T) {
 	in := newInternet(t, strict("good.example", otherAddr))
 	in.secureWeb(otherAddr+":443", "other.example")
-	// The address is allowed whatever it is called: nothing is looked up.
+	// The address is allowed under any name: nothing is looked up.
 	if got, err := reached(in.mustConnect(otherAddr+":443"), "other.example"); err != nil || got != "other.example" {
 		t.Errorf("reached %q, %v", got, err)
 	}
@@ -306,7 +306,7 @@ func TestManyConnections(t *testing.T) {
 	in.idle()
 }
 
-// Two Sets at once leave one of them, whole.
+// After two concurrent Sets, one of them is in force as a whole.
 func TestSetIsSafeForConcurrentUse(t *testing.T) {
 	in := newInternet(t, sandbox.NetworkPolicy{})
 	var wg sync.WaitGroup
@@ -327,7 +327,7 @@ func TestSetIsSafeForConcurrentUse(t *testing.T) {
 	}
 }
 
-func TestIPv6WhereThereIsAWay(t *testing.T) {
+func TestIPv6Route(t *testing.T) {
 	in := newInternet(t, strict("good.example"), func(c *Config, _ *Network) { c.IPv6 = true })
 	six := netip.MustParseAddr("2001:db8::10")
 	in.name("good.example", &dnsmessage.AAAAResource{AAAA: six.As16()})

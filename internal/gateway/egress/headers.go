@@ -13,18 +13,19 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// secretName is how a value of a header names a secret.
+// secretName matches the reference to a secret in a header's value.
 var secretName = regexp.MustCompile(`\$\{secret:([A-Za-z0-9_-]{1,63})\}`)
 
-// transportHeaders are about the connection or how a request travels, which the gateway
+// transportHeaders concern the connection or how a request travels, which the gateway
 // decides.
 var transportHeaders = []string{
 	"Accept-Encoding", "Connection", "Content-Encoding", "Content-Length", "Expect", "Host", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization",
 	"Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade",
 }
 
-// HeadersFor returns the rule that sets the headers of requests to a host, which is in
-// lower case without a final dot, or nil. The rules are as [BindHeaders] returns them.
+// HeadersFor returns the rule that sets the headers of requests to a host, or nil. The
+// host is in lower case without a trailing dot. The rules are as [BindHeaders] returns
+// them.
 func HeadersFor(rules []sandbox.HeaderRule, host string) *sandbox.HeaderRule {
 	var best *sandbox.HeaderRule
 	for i := range rules {
@@ -39,8 +40,9 @@ func HeadersFor(rules []sandbox.HeaderRule, host string) *sandbox.HeaderRule {
 	return best
 }
 
-// BindHeaders returns header rules of a checked policy with their domains and names in the
-// form that requests have, and the result of placeholder in place of each secret's name.
+// BindHeaders returns the header rules of a checked policy with their domains and names
+// in the form that requests have, and with the result of placeholder in place of each
+// secret's name.
 func BindHeaders(rules []sandbox.HeaderRule, placeholder func(secret string) string) []sandbox.HeaderRule {
 	var bound []sandbox.HeaderRule
 	for _, r := range rules {
@@ -59,8 +61,8 @@ func BindHeaders(rules []sandbox.HeaderRule, placeholder func(secret string) str
 	return bound
 }
 
-// HeaderSecrets returns the hosts to which header rules of a checked policy send secrets,
-// by the names of the secrets.
+// HeaderSecrets returns the hosts to which the header rules of a checked policy send
+// secrets, by the names of the secrets.
 func HeaderSecrets(rules []sandbox.HeaderRule) map[string][]string {
 	hosts := map[string][]string{}
 	for _, r := range rules {
@@ -127,15 +129,15 @@ func checkHeader(name, value string) error {
 	rest := secretName.ReplaceAllString(value, "")
 	switch {
 	case len(name) > sandbox.MaxHeaderName || !httpguts.ValidHeaderFieldName(name):
-		return fmt.Errorf("%q is no name of a header; give 1 to %d of the characters of HTTP's names", clip.Text(name, maxShown), sandbox.MaxHeaderName)
+		return fmt.Errorf("%q is not a header name; use 1 to %d of the characters that HTTP allows in names", clip.Text(name, maxShown), sandbox.MaxHeaderName)
 	case slices.Contains(transportHeaders, name):
 		return fmt.Errorf("%s says how a request travels, which the gateway decides; leave it out", name)
 	case len(value) > sandbox.MaxHeaderValue:
 		return fmt.Errorf("%s has %d bytes; give at most %d", name, len(value), sandbox.MaxHeaderValue)
 	case !httpguts.ValidHeaderFieldValue(value) || strings.Trim(value, " \t") != value:
-		return fmt.Errorf("%s has control characters, or white space around it, which HTTP takes away", name)
+		return fmt.Errorf("%s has control characters, or leading or trailing white space, which HTTP removes", name)
 	case strings.Contains(rest, "${"):
-		return fmt.Errorf("%s has a ${ that names no secret; write ${secret:NAME}", name)
+		return fmt.Errorf("%s has a ${ without the name of a secret; write ${secret:NAME}", name)
 	case len(rest) < len(value) && slices.Contains(ShownHeaders, name):
 		return fmt.Errorf("%s is a header that servers show and log; put a secret into another one", name)
 	}

@@ -29,8 +29,8 @@ const (
 )
 
 // Proxy holds the proxies of the host, with the meaning of the environment variables of
-// these names. URLs are http, https, socks5 or socks5h. The proxy is trusted: it
-// resolves names, and it is its task to protect its own network.
+// these names. URLs are http, https, socks5 or socks5h. The proxy is trusted: it resolves
+// names, and must protect its own network.
 type Proxy struct {
 	HTTPProxy, HTTPSProxy, AllProxy, NoProxy string
 }
@@ -82,7 +82,7 @@ func (o *hostDialer) resolves(name string) bool {
 }
 
 // plainProxy returns the HTTP proxy to which plain HTTP for a host is sent as requests:
-// such proxies rarely allow CONNECT for anything but TLS.
+// such proxies rarely allow CONNECT for anything other than TLS.
 func (o *hostDialer) plainProxy(host string, port uint16) *url.URL {
 	p, err := o.proxyFor(host, port)
 	if err != nil || p == nil || port != 80 || p.Scheme != "http" && p.Scheme != "https" {
@@ -91,8 +91,8 @@ func (o *hostDialer) plainProxy(host string, port uint16) *url.URL {
 	return p
 }
 
-// dial connects to an address, which belongs to the name unless that is empty. The
-// address may be invalid if there is a proxy for the name.
+// dial connects to an address, which belongs to name unless name is empty. The address
+// may be invalid if there is a proxy for the name.
 func (o *hostDialer) dial(ctx context.Context, name string, addr netip.Addr, port uint16) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
@@ -116,7 +116,7 @@ func (o *hostDialer) dial(ctx context.Context, name string, addr netip.Addr, por
 	return o.dialer.DialContext(ctx, "tcp", netip.AddrPortFrom(addr, port).String())
 }
 
-// through connects to target, a host and port, by a proxy.
+// through connects to target, a host and port, through a proxy.
 func (o *hostDialer) through(ctx context.Context, p *url.URL, target string) (net.Conn, error) {
 	if p.Scheme == "socks5" || p.Scheme == "socks5h" {
 		var auth *proxy.Auth

@@ -15,8 +15,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// socks is a SOCKS5 proxy that asks for a password and notes where it is asked
-// to connect to; to everything, it connects an echo.
+// socks is a SOCKS5 proxy that asks for a password, sends the targets of connections to
+// asked, and answers every connection with an echo.
 func socks(t *testing.T, asked chan<- string) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -98,9 +98,9 @@ func tcpAddr(t *testing.T, s string) net.Addr {
 	return a
 }
 
-// Attack: a proxy, or who sits on the way to it, answers without end, or with a
-// page that is no tunnel.
-func TestProxyThatMisbehaves(t *testing.T) {
+// Attack: a proxy, or a machine on the path to it, answers endlessly, or with a page
+// instead of a tunnel.
+func TestMisbehavingProxy(t *testing.T) {
 	for name, answer := range map[string]string{
 		"no tunnel":   "HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n",
 		"not HTTP":    "220 welcome\r\n",
@@ -139,8 +139,9 @@ func TestProxyThatMisbehaves(t *testing.T) {
 	}
 }
 
-// What the proxy says before the tunnel's first byte belongs to the tunnel.
-func TestEarlyBytesOfATunnel(t *testing.T) {
+// TestEarlyBytesOfTunnel checks that bytes after the proxy's answer belong to the
+// tunnel.
+func TestEarlyBytesOfTunnel(t *testing.T) {
 	a, b := net.Pipe()
 	go func() {
 		_, _ = b.Read(make([]byte, 4096))

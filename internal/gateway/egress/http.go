@@ -26,7 +26,7 @@ const (
 )
 
 // http serves a plain HTTP connection: each request is parsed, judged by its host, and
-// written anew on a connection to that host. Requests that two parsers could read
+// rewritten on a connection to that host. Requests that two parsers could read
 // differently do not pass.
 func (f *flow) http(guest *guestConn, h2 bool) {
 	transport := f.transport(h2)
@@ -47,7 +47,7 @@ func (f *flow) http(guest *guestConn, h2 bool) {
 		BaseContext:       func(net.Listener) context.Context { return f.ctx },
 		Protocols:         protocols(h2),
 		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
-		// The destination answers requests for "OPTIONS *".
+		// The destination answers requests for "OPTIONS *", not the server here.
 		DisableGeneralOptionsHandler: true,
 	}
 	l := &oneConn{conn: guest}
@@ -63,10 +63,9 @@ func protocols(h2 bool) *http.Protocols {
 	return p
 }
 
-// transport dials hosts by name, one connection for each host. The port is always the
-// port of the sandbox's connection, whatever the request says. Requests through the
-// host's proxy each have their own connection, since a connection to a proxy is not
-// bound to one host.
+// transport dials hosts by name, one connection for each host. The port is always that of
+// the sandbox's connection, whatever the request says. Requests through the host's proxy
+// have a connection each, since a connection to a proxy is not bound to one host.
 func (f *flow) transport(h2 bool) *http.Transport {
 	return &http.Transport{
 		DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
@@ -98,7 +97,7 @@ func (f *flow) transport(h2 bool) *http.Transport {
 	}
 }
 
-// viaProxy is the key in a request's context for its proxied.
+// viaProxy is the context key for a request's proxied.
 type viaProxy struct{}
 
 // proxied is a request that goes through the host's proxy.
@@ -134,8 +133,7 @@ func (f *flow) dialPlainProxy(ctx context.Context, p proxied) (net.Conn, error) 
 	return &outboundConn{Conn: c, f: f, w: w}, nil
 }
 
-// judgeRequest refuses requests whose host cannot be judged, before anything is
-// dialled.
+// judgeRequest refuses requests whose host cannot be judged, before anything is dialled.
 func (f *flow) judgeRequest(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		name, ok := hostOf(r.Host)
@@ -161,7 +159,7 @@ func (f *flow) judgeRequest(next http.Handler) http.Handler {
 	})
 }
 
-// rewrite makes the outgoing request: the same request, without the hop-by-hop parts.
+// rewrite makes the outgoing request: the same request without the hop-by-hop parts.
 func (f *flow) rewrite(pr *httputil.ProxyRequest) {
 	name, _ := hostOf(pr.In.Host)
 	if name == "" {
@@ -172,7 +170,7 @@ func (f *flow) rewrite(pr *httputil.ProxyRequest) {
 	pr.Out.URL.RawQuery = pr.In.URL.RawQuery
 	pr.Out.Host = pr.In.Host
 	if _, ok := pr.In.Context().Value(viaProxy{}).(proxied); ok {
-		// The proxy connects to this host and port, which are those that were judged.
+		// The proxy connects to this host and port, which are the ones that were judged.
 		pr.Out.Host = strings.TrimSuffix(net.JoinHostPort(name, "80"), ":80")
 	}
 	if !strings.EqualFold(pr.In.Header.Get("Upgrade"), "websocket") {
@@ -201,7 +199,7 @@ func (f *flow) httpError(w http.ResponseWriter, r *http.Request, err error) {
 }
 
 func (f *flow) answerRefused(w http.ResponseWriter, host string, d Decision) {
-	f.aside(host, true, sandbox.NetworkBlocked, d)
+	f.recordUnreached(host, true, sandbox.NetworkBlocked, d)
 	answer(w, http.StatusForbidden, "the sandbox's network policy refuses "+host+": "+d.Reason)
 }
 

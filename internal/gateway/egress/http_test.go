@@ -18,7 +18,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// webs is an Internet with a good and an evil web server.
+// webs is an internet with a good and an evil web server.
 func webs(t *testing.T, change ...func(*Config, *Network)) *internet {
 	t.Helper()
 	in := newInternet(t, strict("good.example", "*.good.example"), change...)
@@ -29,8 +29,7 @@ func webs(t *testing.T, change ...func(*Config, *Network)) *internet {
 	return in
 }
 
-// say sends bytes and returns what comes back, and whether the connection then
-// stays open for n more answers.
+// say sends a request and returns the status code and the body of the answer.
 func say(t *testing.T, c net.Conn, request string) (int, string) {
 	t.Helper()
 	if _, err := io.WriteString(c, request); err != nil {
@@ -55,7 +54,7 @@ func hear(t *testing.T, r *bufio.Reader) (int, string) {
 
 func TestPlainHTTPGoesToItsHost(t *testing.T) {
 	in := webs(t)
-	// Whatever address the sandbox chose.
+	// The request reaches the host whatever address the sandbox chose.
 	code, body := say(t, in.mustConnect(otherAddr+":80"), "GET /a//b?x=1;y=%zz HTTP/1.1\r\nHost: good.example\r\n\r\n")
 	if code != 200 || body != `good: GET /a//b?x=1;y=%zz host=good.example body=""` {
 		t.Errorf("got %d %q", code, body)
@@ -83,7 +82,7 @@ func TestEveryRequestIsJudged(t *testing.T) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	for _, e := range in.events {
-		// One that lasts for a second is recorded while it does, too.
+		// A connection that lasts for a second is also recorded while it is open.
 		if e.Kind == sandbox.NetworkConnection && !e.Open {
 			recorded = append(recorded, e.Host+" "+string(e.Verdict)+" "+string(e.Match))
 		}
@@ -283,7 +282,7 @@ func TestUpgradeToHTTP2IsNotPassedOn(t *testing.T) {
 	}
 }
 
-// proxyServer is a proxy of the host's environment, for CONNECT and requests.
+// proxyServer is a proxy of the host's environment, for CONNECT and for requests.
 func proxyServer(t *testing.T, in *internet, asked chan<- string) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -355,18 +354,18 @@ func TestHostsProxy(t *testing.T) {
 	if got := <-asked; !strings.HasPrefix(got, "CONNECT inside.example:443") {
 		t.Errorf("the proxy was asked %q", got)
 	}
-	// Attack: names of a single label, and those of one machine or one local
-	// network, are what the proxy's own network calls its hosts.
+	// Attack: single-label names, and names reserved for one machine or one local network,
+	// are what the proxy's own network calls its hosts.
 	in.set(sandbox.NetworkPolicy{})
 	for _, host := range []string{"intranet", "proxyhost", "nas.local", "localhost", "a.localhost", "peer.sandbox"} {
-		// TLS may go to the address that the sandbox chose, but by no such name.
+		// TLS may go to the address that the sandbox chose, but not under such a name.
 		_, _ = reached(in.mustConnect(publicAddr+":443"), host)
 		if code, _ := say(t, in.mustConnect(publicAddr+":80"), "GET / HTTP/1.1\r\nHost: "+host+"\r\nConnection: close\r\n\r\n"); code == 200 {
 			t.Errorf("HTTP: reached %s", host)
 		}
 	}
-	// Attack: the header names another address or port than was judged, and the
-	// proxy goes by the header.
+	// Attack: the header names an address or port other than what was judged, and the proxy
+	// follows the header.
 	for _, host := range []string{"169.254.169.254", "10.0.0.1:80", "[::1]", "good.example:22"} {
 		_, _ = say(t, in.mustConnect(publicAddr+":80"), "GET /header HTTP/1.1\r\nHost: "+host+"\r\nConnection: close\r\n\r\n")
 		for len(asked) > 0 {

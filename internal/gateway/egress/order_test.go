@@ -9,9 +9,9 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// A connection that ends as its beginning is recorded is not recorded as ended
-// before that.
-func TestEndIsRecordedAfterTheBeginning(t *testing.T) {
+// TestEndIsRecordedAfterStart ends a connection while its start is recorded: its
+// end must be recorded later.
+func TestEndIsRecordedAfterStart(t *testing.T) {
 	var mu sync.Mutex
 	var events []bool // whether the connection is open
 	began, ended := make(chan struct{}), make(chan struct{})
@@ -19,7 +19,7 @@ func TestEndIsRecordedAfterTheBeginning(t *testing.T) {
 		c.Record = func(e sandbox.NetworkEvent) {
 			if e.Open {
 				close(began)
-				select { // the end would come now
+				select { // the end would be recorded here
 				case <-ended:
 				case <-time.After(100 * time.Millisecond):
 				}

@@ -14,7 +14,7 @@ var (
 )
 
 // peek reads ahead until the protocol of the connection is clear. wait is how long it
-// waits for the first byte; 0 is unlimited.
+// waits for the first byte; 0 means no limit.
 func (f *flow) peek(guest *guestConn, wait time.Duration) (hello, error) {
 	defer guest.SetReadDeadline(time.Time{})
 	if len(guest.peeked) == 0 {
@@ -22,7 +22,7 @@ func (f *flow) peek(guest *guestConn, wait time.Duration) (hello, error) {
 		if wait > 0 {
 			deadline = time.Now().Add(wait)
 		}
-		_ = guest.SetReadDeadline(deadline) // reading tells if the connection is gone
+		_ = guest.SetReadDeadline(deadline) // reading shows whether the connection is gone
 		if !guest.more() {
 			if guest.err != nil {
 				return hello{language: other}, nil
@@ -44,7 +44,7 @@ func (f *flow) peek(guest *guestConn, wait time.Duration) (hello, error) {
 			if guest.err == nil {
 				return h, errSlow
 			}
-			return hello{language: other}, nil // the client closed it half-way
+			return hello{language: other}, nil // the client closed it halfway
 		}
 	}
 }
@@ -64,7 +64,7 @@ func (f *flow) silent(guest *guestConn) {
 		return
 	}
 	defer f.leave(w)
-	if len(guest.peeked) > 0 { // it spoke while somebody was asked
+	if len(guest.peeked) > 0 { // it spoke while waiting for an answer
 		f.leave(w)
 		f.spoke(guest)
 		return
@@ -78,8 +78,8 @@ func (f *flow) silent(guest *guestConn) {
 		first <- buf[:n]
 	}()
 	if guest.more() || guest.err != nil {
-		// The sandbox spoke first after all, or at the same time as the server: its
-		// bytes are judged, and the server must be one that waits for them.
+		// The sandbox spoke first after all, or at the same time as the server: its bytes are
+		// judged, and the server must be one that waits for them.
 		select {
 		case early := <-first:
 			f.serverFirst(guest, &earlyConn{Conn: remote, early: early})
@@ -103,8 +103,8 @@ func (f *flow) spoke(guest *guestConn) {
 	f.known(guest, h)
 }
 
-// serverFirst relays, and checks that the sandbox's first bytes show no name: no server
-// of TLS or HTTP speaks first.
+// serverFirst relays, and checks that the sandbox's first bytes show no name: in TLS and
+// HTTP, servers never speak first.
 func (f *flow) serverFirst(guest *guestConn, remote net.Conn) {
 	relay(guest, remote, func() error {
 		h, err := f.peek(guest, 0)

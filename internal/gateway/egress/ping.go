@@ -25,7 +25,7 @@ const (
 func echo(ctx context.Context, to netip.Addr, payload []byte) error {
 	c, raw, err := pingSocket(to)
 	if err != nil {
-		return errors.New("this host does not let the gateway ping")
+		return errors.New("this host does not allow the gateway to ping")
 	}
 	defer c.Close()
 	stop := context.AfterFunc(ctx, func() { c.Close() })

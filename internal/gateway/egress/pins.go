@@ -9,8 +9,8 @@ import (
 const (
 	// maxPins limits the pairs of name and address that are remembered.
 	maxPins = 16384
-	// pinGrace is how long a pin outlives the TTL of its answer: programs use
-	// addresses for longer than they should.
+	// pinGrace is how long a pin outlives the TTL of its answer: programs use addresses for
+	// longer than they should.
 	pinGrace = 10 * time.Minute
 )
 
@@ -24,7 +24,7 @@ type pins struct {
 
 func newPins() *pins { return &pins{names: map[netip.Addr]map[string]time.Time{}} }
 
-// add remembers an answer.
+// add records an answer.
 func (p *pins) add(name string, addrs []netip.Addr, ttl time.Duration) {
 	until := time.Now().Add(ttl + pinGrace)
 	p.mu.Lock()
@@ -45,7 +45,8 @@ func (p *pins) add(name string, addrs []netip.Addr, ttl time.Duration) {
 	}
 }
 
-// shrink removes expired pins, then others until there is room. It requires p.mu.
+// shrink removes expired pins, then others until there is room. The caller must hold
+// p.mu.
 func (p *pins) shrink() {
 	now := time.Now()
 	for _, force := range []bool{false, true} {
@@ -102,7 +103,7 @@ func (p *pins) has(a netip.Addr, name string) bool {
 	return ok && time.Now().Before(until)
 }
 
-// synthetic allocates addresses for names without one that the sandbox could use: its
+// synthetic allocates addresses for names that have none the sandbox could use: its
 // peers, and names that only a proxy can resolve. Synthetic addresses are never dialled.
 // It is safe for concurrent use.
 type synthetic struct {

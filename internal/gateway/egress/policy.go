@@ -13,7 +13,7 @@ import (
 // Decision is what a policy says about an attempt.
 type Decision struct {
 	Allow bool
-	// Ask says that somebody is to be asked. Until they allow it, the attempt is
+	// Ask reports whether the attempt needs an approval. Until it is given, the attempt is
 	// refused: Allow is false.
 	Ask   bool
 	Match sandbox.NetworkMatch
@@ -21,9 +21,9 @@ type Decision struct {
 	Rule string
 	// Reason says why the attempt is refused.
 	Reason string
-	// byAddr says that the rule is about addresses: an answer is good for one of them.
+	// byAddr reports whether the rule is about addresses: an answer applies to one of them.
 	byAddr bool
-	// addrOnly says that somebody has allowed the address, whatever its name leads to.
+	// addrOnly reports whether the address was allowed, whatever its name leads to.
 	addrOnly bool
 }
 
@@ -39,22 +39,21 @@ type Attempt struct {
 	Names []string
 	// Peer is the name of the sandbox that is the destination, or empty.
 	Peer string
-	// claimed is a name that the sandbox sent. Rules that deny apply to it; rules that
-	// allow do not.
+	// claimed is a name that the sandbox sent. Deny rules apply to it; allow rules do not.
 	claimed string
-	// resolved says that Names is the one name for which the gateway itself has looked
-	// up Addr, or will.
+	// resolved reports whether Names is the single name for which the gateway itself has
+	// looked up Addr, or will.
 	resolved bool
 }
 
 // Policy is a parsed network policy. It is immutable and safe for concurrent use.
 type Policy struct {
 	rules []*rule
-	// secrets are the rules about the use of secrets, which ask.
+	// secrets are the rules that ask before a secret is used.
 	secrets  []*rule
 	preset   sandbox.NetworkPreset
 	internal *InternalAddrs
-	// byName says that rules allow domains. Names without a rule are then not even
+	// byName reports whether rules allow domains. If so, names without a rule are not even
 	// looked up, although rules may allow addresses too.
 	byName bool
 }
@@ -66,8 +65,8 @@ func Check(p sandbox.NetworkPolicy) error {
 	return err
 }
 
-// Compile parses a policy for a host with the given own addresses; nil asks the system
-// for them. Its error is an invalid error.
+// Compile parses a policy for a host with the given own addresses; if hostAddrs is nil,
+// it asks the system for them. Its error is an invalid error.
 func Compile(p sandbox.NetworkPolicy, hostAddrs func() []netip.Addr) (*Policy, error) {
 	return compile(p, NewInternalAddrs(hostAddrs))
 }
@@ -160,7 +159,7 @@ func parseAllowOut(to string, r *rule) error {
 	if r.kind == peerTarget {
 		return fmt.Errorf("%q is a sandbox; allow it in rules", clip.Text(to, maxShown))
 	}
-	return usable(r)
+	return checkUsable(r)
 }
 
 func parseDenyOut(to string, r *rule) error {
@@ -207,13 +206,13 @@ func parseRule(in sandbox.NetworkRule) (*rule, error) {
 	r.all = !r.allow && r.kind == rangeTarget && r.addrs == everyIPv4
 	if (r.allow || r.ask) && r.kind == rangeTarget {
 		r.opens = true
-		return r, usable(r)
+		return r, checkUsable(r)
 	}
 	return r, nil
 }
 
-// usable refuses rules that allow what is not a destination.
-func usable(r *rule) error {
+// checkUsable refuses rules that allow something that cannot be a destination.
+func checkUsable(r *rule) error {
 	if r.kind != rangeTarget {
 		return nil
 	}
@@ -236,7 +235,7 @@ func (p *Policy) Judge(a Attempt) Decision {
 	return d
 }
 
-// askFor returns the rule by which somebody is asked before a secret is used, or nil.
+// askFor returns the rule that asks before a secret is used, or nil.
 func (p *Policy) askFor(secret string) *rule {
 	i := slices.IndexFunc(p.secrets, func(r *rule) bool { return r.name == "*" || r.name == secret })
 	if i < 0 {
@@ -245,8 +244,8 @@ func (p *Policy) askFor(secret string) *rule {
 	return p.secrets[i]
 }
 
-// decided returns the decision about an attempt, and whether it is the same for all
-// names that the address may have.
+// decided returns the decision about an attempt, and whether it is the same for all names
+// that the address may have.
 func (p *Policy) decided(a Attempt) (Decision, bool) {
 	if a.Peer != "" {
 		return p.judgePeer(a), true
@@ -255,7 +254,7 @@ func (p *Policy) decided(a Attempt) (Decision, bool) {
 }
 
 // walk applies the first rule that matches. If the names are unknown, rules for names may
-// or may not match, and the decision is certain only if they all agree with it.
+// or may not match, and the decision is certain only if all of them agree with it.
 func (p *Policy) walk(a Attempt, namesKnown bool) (d Decision, certain bool) {
 	if a.Addr.IsValid() {
 		a.Addr = plain(a.Addr)
@@ -265,7 +264,7 @@ func (p *Policy) walk(a Attempt, namesKnown bool) (d Decision, certain bool) {
 				return Decision{Match: sandbox.MatchInternal, Rule: "internal " + a.Addr.String(),
 					Reason: a.Addr.String() + " is an internal address of the host's network; allow it by its address in rules if the sandbox may reach it"}, true
 			case by.ask:
-				// Whatever allows the name does not allow the address: that is asked.
+				// A rule that allows the name does not allow the address: that needs an approval.
 				defer func() {
 					if d.Allow || d.Ask {
 						d = decide(by)
@@ -274,7 +273,7 @@ func (p *Policy) walk(a Attempt, namesKnown bool) (d Decision, certain bool) {
 			}
 		}
 	}
-	var maybe [3]bool // whether a rule for names has such an outcome
+	var maybe [3]bool // whether a rule for names has this outcome
 	for _, r := range p.rules {
 		if !r.fits(a.Protocol, a.Port) {
 			continue
@@ -313,7 +312,7 @@ const (
 	outcomeAsk
 )
 
-// only reports whether nothing else may be the outcome.
+// only reports whether is, and nothing else, may be the outcome.
 func only(maybe [3]bool, is outcome) bool {
 	maybe[is] = false
 	return maybe == [3]bool{}
@@ -323,7 +322,7 @@ func decide(r *rule) Decision {
 	d := Decision{Allow: r.allow, Ask: r.ask, Match: r.match(), Rule: r.text, byAddr: r.kind == rangeTarget && !r.all}
 	switch {
 	case d.Ask:
-		d.Reason = "nobody has allowed it, and the policy says to ask"
+		d.Reason = "it needs an approval and has none"
 	case !d.Allow:
 		d.Reason = "denied by " + r.text
 	}
@@ -338,8 +337,8 @@ func (p *Policy) byPreset() Decision {
 	return d
 }
 
-// opened returns the first rule that allows an attempt's internal address, or asks about
-// it; nil if none does.
+// opened returns the first rule that allows an attempt's internal address or asks about
+// it, or nil if there is none.
 func (p *Policy) opened(a Attempt) *rule {
 	i := slices.IndexFunc(p.rules, func(r *rule) bool {
 		return r.opens && r.fits(a.Protocol, a.Port) && r.addrs.Contains(a.Addr) && p.internal.covers(r.addrs)
@@ -359,7 +358,7 @@ func (p *Policy) judgePeer(a Attempt) Decision {
 		}
 		if r.kind == peerTarget && r.name == a.Peer || !r.allow && (r.all || r.kind == anyTarget) {
 			d := decide(r)
-			if d.Ask { // about names and addresses, which a peer is not
+			if d.Ask { // approvals are about names and addresses, not about peers
 				d.Ask, d.Reason = false, "no rule allows sandbox:"+a.Peer
 			}
 			return d
@@ -386,27 +385,27 @@ func (p *Policy) resolvable(name string) Decision {
 			}
 		case anyTarget:
 			if r.ask {
-				return decide(r) // also where addresses are allowed: looking up tells the name
+				return decide(r) // also where addresses are allowed: a lookup reveals the name
 			}
 			if r.allow || !r.limited() {
-				return p.orSome(decide(r), some)
+				return p.allowLookup(decide(r), some)
 			}
 		case rangeTarget:
 			if r.allow && some == nil {
 				some = r
 			}
 			if r.all && (r.ask || !r.limited()) {
-				return p.orSome(decide(r), some)
+				return p.allowLookup(decide(r), some)
 			}
 		}
 	}
-	return p.orSome(p.byPreset(), some)
+	return p.allowLookup(p.byPreset(), some)
 }
 
-// orSome lets a denied name be looked up if some rule allows addresses, which may be
-// this name's, and no rule allows domains. If one does, other names are not looked up:
+// allowLookup allows a denied name to be looked up if some rule allows addresses, which may be
+// this name's, and no rule allows domains. If a rule does, other names are not looked up:
 // a DNS query is itself a message to the domain's name server.
-func (p *Policy) orSome(d Decision, some *rule) Decision {
+func (p *Policy) allowLookup(d Decision, some *rule) Decision {
 	if !d.Allow && !d.Ask && some != nil && !p.byName {
 		return decide(some)
 	}
@@ -423,7 +422,7 @@ func (p *Policy) allowsByDefault() bool {
 	return p.preset == sandbox.NetworkOpen
 }
 
-// peerAllowed reports whether any port of a peer may be reached.
+// peerAllowed reports whether any port of a peer is allowed.
 func (p *Policy) peerAllowed(name string) bool {
 	for _, r := range p.rules {
 		switch {

@@ -9,7 +9,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// hostAddr is what the tests say is the host's own address.
+// hostAddr is the host's own address in the tests.
 var hostAddr = netip.MustParseAddr("203.0.113.99")
 
 func testHost() []netip.Addr { return []netip.Addr{hostAddr} }
@@ -147,8 +147,8 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// Attack: reach what only the host can reach, through every range that leads
-// there, and every way to write an IPv4 address in IPv6.
+// Attack: reach what only the host can reach, through every range that leads there, and
+// every notation of an IPv4 address in IPv6.
 func TestInternalAddressesAreDenied(t *testing.T) {
 	p := mustCompile(t, rules("", "allow *", "allow 0.0.0.0/0", "allow ::/0"))
 	for _, s := range []string{
@@ -172,7 +172,7 @@ func TestInternalAddressesAreDenied(t *testing.T) {
 	}
 }
 
-// Attack: reach a denied IPv4 address through the ways that IPv6 has to it.
+// Attack: reach a denied IPv4 address through its IPv6 equivalents.
 func TestDeniedIPv4IsDeniedThroughIPv6(t *testing.T) {
 	p := mustCompile(t, sandbox.NetworkPolicy{DenyOut: []string{"198.51.100.0/24"}})
 	for _, s := range []string{"::ffff:198.51.100.10", "64:ff9b::198.51.100.10", "::198.51.100.10", "2002:c633:640a::1"} {
@@ -354,7 +354,7 @@ func FuzzCheck(f *testing.F) {
 			}
 			return
 		}
-		// Whatever a rule says, it allows no internal address by a name.
+		// No rule allows an internal address by a name.
 		d := c.Judge(Attempt{Protocol: "tcp", Addr: netip.MustParseAddr("169.254.169.254"), Port: 80, Names: []string{to}})
 		if d.Allow && !c.rules[len(c.rules)-1].contains(netip.MustParseAddr("169.254.169.254")) {
 			t.Fatalf("%q opens the metadata address", to)

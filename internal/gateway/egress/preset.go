@@ -6,10 +6,10 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// packageHosts are the hosts of the preset "packages": package registries and code
-// hosts, which are reachable by SSH too. "*." stands for names of any depth. The preset
-// does not prevent exfiltration to these hosts: anyone who may publish a package or push
-// to a repository can send data there.
+// packageHosts are the hosts of the preset "packages": package registries and code hosts,
+// which SSH may connect to as well. "*." stands for names of any depth. The preset does
+// not prevent exfiltration to these hosts: anyone who may publish a package or push to a
+// repository can send data there.
 var packageHosts = []struct {
 	of    string
 	ports []string

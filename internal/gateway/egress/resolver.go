@@ -14,11 +14,12 @@ import (
 )
 
 const (
-	// minTTL and maxTTL bound how long answers are kept and said to be good.
+	// minTTL and maxTTL bound how long answers are cached, and the TTL that the sandbox
+	// sees.
 	minTTL = 5 * time.Second
 	maxTTL = 10 * time.Minute
-	// deadTTL is how long it is remembered that a name does not exist, and failTTL that
-	// no resolver answered.
+	// deadTTL is how long the resolver remembers that a name does not exist, and failTTL
+	// that no resolver answered.
 	deadTTL = 10 * time.Second
 	failTTL = time.Second
 
@@ -27,7 +28,7 @@ const (
 	maxAddresses = 32
 )
 
-// errNoName says that a name does not exist.
+// errNoName means that a name does not exist.
 var errNoName = errors.New("no such name")
 
 // resolver looks names up, caches the answers, and answers the sandbox's queries. It is
@@ -38,7 +39,7 @@ type resolver struct {
 	pins      *pins
 	synthetic *synthetic
 	flights   singleflight.Group
-	// slots limits how many queries are worked on at once.
+	// slots limits how many queries are processed at the same time.
 	slots chan struct{}
 
 	mu    sync.Mutex
@@ -103,7 +104,7 @@ func (r *resolver) lookup(ctx context.Context, name string, typ dnsmessage.Type)
 	if ok && time.Now().Before(l.until) {
 		return l, l.err
 	}
-	// The query goes on if the caller goes away, since others may wait for it too.
+	// The query continues if the caller goes away, since others may wait for it too.
 	result := r.flights.DoChan(name+"/"+typ.String(), func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 		defer cancel()
@@ -134,8 +135,8 @@ func (r *resolver) remember(key lookupKey, l lookup) {
 	r.cache[key] = l
 }
 
-// resolve asks for the addresses of a name, and follows CNAMEs that the resolver did
-// not follow.
+// resolve asks for the addresses of a name, and follows CNAMEs that the upstream resolver
+// did not follow.
 func (r *resolver) resolve(ctx context.Context, name string, typ dnsmessage.Type) lookup {
 	l := lookup{}
 	ttl := maxTTL
@@ -163,7 +164,7 @@ func (r *resolver) resolve(ctx context.Context, name string, typ dnsmessage.Type
 		}
 		if end == at {
 			l.until = time.Now().Add(deadTTL)
-			return l // the name exists, but has no such address
+			return l // the name exists, but has no address of this type
 		}
 		at = end
 		if len(l.chain) > maxChain {

@@ -24,7 +24,7 @@ const (
 	peerPrefix   = "sandbox:"
 	// secretPrefix begins the target of a rule that asks before a secret is used.
 	secretPrefix = "secret:"
-	// peerDomain is the domain of a sandbox's peers.
+	// peerDomain is the domain of the sandbox's peers.
 	peerDomain = "sandbox"
 )
 
@@ -37,7 +37,7 @@ const (
 	belowTarget             // all names below a domain
 	rangeTarget
 	peerTarget
-	// secretTarget is the use of a secret, or of any; it is no connection.
+	// secretTarget is the use of one secret or of any; it is not a connection.
 	secretTarget
 )
 
@@ -47,17 +47,17 @@ type portRange struct{ low, high uint16 }
 type rule struct {
 	text  string
 	allow bool
-	// ask says that somebody is asked; such a rule does not allow.
+	// ask reports whether the rule asks for an approval; such a rule does not allow.
 	ask   bool
 	kind  targetKind
-	name  string // of a domain, of a peer or of a secret; "*" is any secret
+	name  string // of a domain, a peer or a secret; "*" is any secret
 	addrs netip.Prefix
-	// all says that a denied range covers everything, IPv6 included.
+	// all reports whether a denied range covers everything, including IPv6.
 	all   bool
 	proto string
 	ports []portRange
-	// opens says that the rule allows, or asks about, internal addresses, provided that its whole
-	// range is internal.
+	// opens reports whether the rule allows, or asks about, internal addresses. Its whole
+	// range must be internal.
 	opens bool
 }
 
@@ -88,8 +88,8 @@ func hostname(s string) (string, bool) {
 	return s, true
 }
 
-// numeric reports whether a name's last label makes the name an address in a notation
-// of old C libraries.
+// numeric reports whether a name's last label makes the name an address in a notation of
+// old C libraries.
 func numeric(label string) bool {
 	if hex, ok := strings.CutPrefix(label, "0x"); ok {
 		return strings.Trim(hex, "0123456789abcdef") == ""
@@ -237,7 +237,7 @@ func (r *rule) fits(proto string, port uint16) bool {
 		slices.ContainsFunc(r.ports, func(p portRange) bool { return p.low <= port && port <= p.high })
 }
 
-// limited reports whether the rule covers some protocols or ports only.
+// limited reports whether the rule covers only some protocols or ports.
 func (r *rule) limited() bool { return r.proto != "" || len(r.ports) > 0 }
 
 // named reports whether the rule covers this name.

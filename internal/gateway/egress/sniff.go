@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// maxSniff is how many first bytes are examined.
+	// maxSniff is how many bytes at the start of a connection are examined.
 	maxSniff = 64 << 10
 	// maxLine is the longest first line of an HTTP request.
 	maxLine = 16 << 10
@@ -19,16 +19,16 @@ const (
 	maxBlank = 1 << 10
 )
 
-// h2Preface begins HTTP/2 without TLS.
+// h2Preface starts HTTP/2 without TLS.
 const h2Preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 // language is the protocol of a connection, by its first bytes.
 type language int
 
 const (
-	unknown     language = iota // it takes more bytes to tell
+	unknown     language = iota // needs more bytes
 	other                       // none of the protocols below
-	speaksTLS                   // TLS, with a whole ClientHello
+	speaksTLS                   // TLS, with a complete ClientHello
 	speaksHTTP                  // HTTP/1
 	speaksHTTP2                 // HTTP/2 without TLS
 )
@@ -38,7 +38,7 @@ type hello struct {
 	language language
 	// name is the TLS server name in canonical form, or empty.
 	name string
-	// hidden says that the ClientHello contains an encrypted one (ECH), or what looks
+	// hidden reports whether the ClientHello contains an encrypted one (ECH), or what looks
 	// like one.
 	hidden bool
 }
@@ -96,7 +96,7 @@ func sniffHTTP(b []byte) language {
 	return other
 }
 
-// Of TLS.
+// Numbers of TLS.
 const (
 	recordHandshake       = 22
 	maxRecord             = 1<<14 + 256
@@ -111,14 +111,14 @@ const (
 	recordHeaderSize      = 5
 )
 
-// records assembles a ClientHello from the records that it is spread over, as their
-// bytes arrive. Each byte is examined once, however small the pieces.
+// records assembles a ClientHello from the records that it is spread over, as their bytes
+// arrive. Each byte is examined once, however small the pieces.
 type records struct {
-	used    int    // of the bytes, in whole records
-	message []byte // of these
+	used    int    // bytes examined, in whole records
+	message []byte // the message in these bytes
 }
 
-// sniff takes all bytes so far; they begin with those of the previous call.
+// sniff examines all bytes received so far, which start with those of the previous call.
 func (r *records) sniff(b []byte) (hello, error) {
 	for r.used < len(b) {
 		rest := b[r.used:]
@@ -211,7 +211,7 @@ func parseClientHello(b []byte) (hello, error) {
 	return h, nil
 }
 
-// parseServerName returns the only name of the extension, or "" for an address.
+// parseServerName returns the only name in the extension, or "" for an address.
 func parseServerName(s cryptobyte.String) (string, error) {
 	var list, raw cryptobyte.String
 	var typ uint8

@@ -71,15 +71,15 @@ func TestHostOf(t *testing.T) {
 	}
 }
 
-// More bytes never change what was told already: an attacker cannot show one
-// name to the gateway and, by going on, another to the server.
+// FuzzSniff checks that more bytes never change an earlier result: an attacker must not
+// be able to show one name to the gateway and another to the server.
 func FuzzSniff(f *testing.F) {
 	f.Add([]byte("GET / HTTP/1.1\r\nHost: a\r\n\r\n"), 5)
 	f.Add([]byte(h2Preface), 3)
 	f.Add([]byte{22, 3, 1, 0, 5, 1, 0, 0, 1, 0}, 6)
 	f.Fuzz(func(t *testing.T, b []byte, n int) {
 		whole, err := sniff(b)
-		// Piece by piece is the same as all at once.
+		// Piecewise gives the same result as all bytes at once.
 		var r records
 		for i := range min(len(b), 2000) {
 			if h, herr := r.first(b[:i+1]); herr != nil || h.language != unknown {

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// sniffWait is how long a connection's first bytes may take to be complete.
+	// sniffWait limits the time until a connection's first bytes are complete.
 	sniffWait = 10 * time.Second
 	// speakWait is how long the gateway waits for the sandbox to speak first, where the
 	// server may speak first.
@@ -23,11 +23,11 @@ const (
 	maxTried = 4
 )
 
-// httpPorts are where plain HTTP is expected. On these ports malformed requests are not
-// let through by the names pinned to the address, since servers are lenient.
+// httpPorts are the ports on which plain HTTP is expected. On these ports, the names
+// pinned to the address do not admit malformed requests, since servers are lenient.
 var httpPorts = []uint16{80, 8000, 8008, 8080, 8888}
 
-// HandleTCP judges and carries one TCP connection, and returns at its end. Accepting or
+// HandleTCP judges and carries one TCP connection, and returns when it ends. Accepting or
 // rejecting the request may take a while, so each request needs its own goroutine.
 func (g *Gateway) HandleTCP(ctx context.Context, r Request) {
 	g.handle(ctx, r, "tcp", g.names.serveTCP, (*flow).tcp)
@@ -83,7 +83,8 @@ func (f *flow) direct(r Request) {
 	if !ok {
 		return
 	}
-	// The name in the first bytes is for the log, and for judging the connection later.
+	// The name in the first bytes is for the log, and for judging the connection again
+	// later.
 	relay(guest, &watchedConn{Conn: remote, f: f, w: w}, nil)
 }
 
@@ -170,8 +171,8 @@ func (f *flow) byName(r Request) {
 	}
 }
 
-// attempt returns an attempt at the flow's own address, without an address if that one
-// is synthetic.
+// attempt returns an attempt at the flow's own address, or one without an address if that
+// address is synthetic.
 func (f *flow) attempt(names []string) Attempt {
 	a := Attempt{Protocol: f.proto, Addr: f.to.Addr(), Port: f.to.Port(), Names: names}
 	if f.alias != "" {
@@ -258,8 +259,8 @@ func (f *flow) tls(guest *guestConn, h hello, s *state) {
 	relay(guest, remote, nil)
 }
 
-// allowedByName reports whether the name is the reason that a connection is allowed:
-// another name might not be. So it is with a name that somebody is asked about.
+// allowedByName reports whether the connection is allowed because of its name, so that
+// another name might not be allowed. This includes names that need an approval.
 func (f *flow) allowedByName(name string) bool {
 	if to := cmp.Or(name, f.alias); to != "" && f.g.state.Load().policy.resolvable(to).Ask {
 		return true
@@ -274,7 +275,7 @@ const (
 )
 
 // hidesDNS returns why a connection that only its name allows is refused: it is to a
-// resolver over TLS or HTTPS, and no rule names that.
+// resolver over TLS or HTTPS that no rule names. It returns "" otherwise.
 func (f *flow) hidesDNS(s *state, name string) string {
 	if f.to.Port() != dotPort && !knownResolver(name, f.to.Addr()) {
 		return ""
@@ -300,8 +301,8 @@ func (f *flow) tcpSynthetic(s *state, r Request) {
 		f.toPeer(r, peer)
 		return
 	}
-	// The address stands for this name alone. If the first bytes show another name,
-	// that one is judged.
+	// The address stands for this name only. If the first bytes show another name, that name
+	// is judged.
 	f.alias = name
 	f.byName(r)
 }
@@ -336,7 +337,7 @@ func (f *flow) toPeer(r Request, peer string) {
 // intercept passes a connection to the interceptor.
 func (f *flow) intercept(guest *guestConn, i Interceptor, tls bool, name string) {
 	if tls {
-		// Judged before a certificate is made for the name.
+		// Judge the name before a certificate is made for it.
 		if _, err := f.candidates(f.ctx, name, true); err != nil {
 			f.dialFailed(name, false, err)
 			guest.reset()

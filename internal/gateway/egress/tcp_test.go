@@ -40,11 +40,12 @@ func TestOpenPolicyCarriesAndRecords(t *testing.T) {
 	}
 }
 
-// A server that still sends after the sandbox is done, and the other way round.
+// TestHalfClose has a server that still sends after the sandbox has finished, and vice
+// versa.
 func TestHalfClose(t *testing.T) {
 	in := newInternet(t, sandbox.NetworkPolicy{})
 	in.listen(publicAddr+":7", func(c net.Conn) {
-		all, _ := io.ReadAll(c) // until the sandbox is done
+		all, _ := io.ReadAll(c) // until the sandbox has finished
 		_, _ = c.Write(append([]byte("got "), all...))
 	})
 	in.listen(publicAddr+":8", func(c net.Conn) {
@@ -93,14 +94,14 @@ func TestDeniedAddressIsReset(t *testing.T) {
 	}
 }
 
-// Attack: go straight to an address under a policy by names, without ever
-// asking for the name, and without showing one.
+// Attack: connect directly to an address under a policy by names, without ever asking for
+// the name and without showing one.
 func TestDirectAddressUnderAllowList(t *testing.T) {
 	in := newInternet(t, strict("good.example"))
 	in.listen(otherAddr+":22", echoServer)
-	c := in.mustConnect(otherAddr + ":22") // accepted to see what it shows
+	c := in.mustConnect(otherAddr + ":22") // accepted to see its first bytes
 	_, _ = c.Write([]byte("SSH-2.0-x\r\n"))
-	if !over(c) {
+	if !closedByGateway(c) {
 		t.Error("the connection goes on")
 	}
 	in.blocked(sandbox.MatchCIDR)
@@ -109,8 +110,8 @@ func TestDirectAddressUnderAllowList(t *testing.T) {
 	}
 }
 
-// Attack: claim an allowed server name on a connection to the attacker's
-// address. The name's own server is what answers.
+// Attack: claim an allowed server name on a connection to the attacker's address. The
+// name's own server answers.
 func TestServerNameSpoof(t *testing.T) {
 	in := newInternet(t, strict("good.example"))
 	in.address("good.example", publicAddr)
@@ -150,9 +151,9 @@ func TestForeignServerNameAtAllowedAddress(t *testing.T) {
 	}
 }
 
-// Attack: wait until the gateway takes the connection for one on which the
-// server speaks first, which the address of an allowed name may be, and send
-// the ClientHello for another name then.
+// Attack: wait until the gateway takes the connection for one on which the server speaks
+// first, as the address of an allowed name permits, and only then send the ClientHello
+// for another name.
 func TestLateServerName(t *testing.T) {
 	in := newInternet(t, strict("good.example"))
 	in.address("good.example", publicAddr)
@@ -170,8 +171,8 @@ func TestLateServerName(t *testing.T) {
 	in.blocked(sandbox.MatchCIDR)
 }
 
-// Attack: the same, at a server of the attacker's choice that speaks first to
-// make the gateway let the bytes through.
+// Attack: the same, with a server of the attacker's choice that speaks first to make the
+// gateway pass the bytes.
 func TestServerNameAfterTheServerSpoke(t *testing.T) {
 	in := newInternet(t, strict("good.example"))
 	in.address("good.example", publicAddr)
@@ -268,8 +269,8 @@ func splitHello(hello []byte, n int) []byte {
 	return out
 }
 
-// Attack: spread the ClientHello over many records and segments, so that a
-// filter that looks at the first one sees no name.
+// Attack: spread the ClientHello over many records and segments, so that a filter that
+// examines only the first sees no name.
 func TestFragmentedClientHello(t *testing.T) {
 	for _, size := range []int{1, 7, 100} {
 		in := newInternet(t, strict("good.example"))
@@ -280,7 +281,7 @@ func TestFragmentedClientHello(t *testing.T) {
 				break
 			}
 		}
-		if !over(c) {
+		if !closedByGateway(c) {
 			t.Errorf("records of %d bytes: the connection goes on", size)
 		}
 		if e := in.blocked(sandbox.MatchCIDR); e.Host != "evil.example" {
@@ -289,8 +290,8 @@ func TestFragmentedClientHello(t *testing.T) {
 	}
 }
 
-// Attack: hide the server name in an encrypted ClientHello inside of one that
-// shows an allowed name, whose server decrypts it.
+// Attack: hide the server name in an encrypted ClientHello inside one that shows an
+// allowed name, whose server decrypts it.
 func TestEncryptedClientHello(t *testing.T) {
 	hello := withExtension(clientHello(t, &tls.Config{ServerName: "good.example"}), extensionECH, make([]byte, 80))
 	in := newInternet(t, strict("good.example"))
@@ -298,13 +299,13 @@ func TestEncryptedClientHello(t *testing.T) {
 	in.listen(publicAddr+":443", echoServer)
 	c := in.mustConnect(publicAddr + ":443")
 	_, _ = c.Write(hello)
-	if !over(c) {
+	if !closedByGateway(c) {
 		t.Error("the connection goes on")
 	}
 	if e := in.blocked(sandbox.MatchProtocol); e.Host != "good.example" {
 		t.Errorf("recorded as %+v", e)
 	}
-	// Where names do not decide, it may be.
+	// Where names do not decide, it is allowed.
 	in.set(sandbox.NetworkPolicy{})
 	c = in.mustConnect(publicAddr + ":443")
 	_, _ = c.Write(hello)
@@ -338,8 +339,8 @@ func withExtension(hello []byte, typ uint16, data []byte) []byte {
 	return b
 }
 
-// Attack: two server names in one ClientHello, of which the filter takes one
-// and the server the other.
+// Attack: two server names in one ClientHello, of which the filter uses one and the
+// server the other.
 func TestTwoServerNames(t *testing.T) {
 	in := newInternet(t, strict("good.example"))
 	in.address("good.example", publicAddr)
@@ -348,14 +349,14 @@ func TestTwoServerNames(t *testing.T) {
 	data := append([]byte{0, byte(len(name) + 3), 0, 0, byte(len(name))}, name...)
 	c := in.mustConnect(publicAddr + ":443")
 	_, _ = c.Write(withExtension(clientHello(t, &tls.Config{ServerName: "good.example"}), extensionServerName, data))
-	if !over(c) {
+	if !closedByGateway(c) {
 		t.Error("the connection goes on")
 	}
 	in.blocked(sandbox.MatchProtocol)
 }
 
-// Attack: a name of the attacker's own that resolves to an internal address, now
-// or at the second look.
+// Attack: a name of the attacker's own that resolves to an internal address, either at
+// once or at the second lookup.
 func TestRebinding(t *testing.T) {
 	in := newInternet(t, strict("*.attacker.example"))
 	for i, addr := range []string{"127.0.0.1", "169.254.169.254", "10.0.0.1", hostAddr.String(), "100.100.100.200", "0.0.0.0", "198.19.0.1"} {
@@ -374,7 +375,7 @@ func TestRebinding(t *testing.T) {
 		t.Errorf("dialled %v", d)
 	}
 	in.blocked(sandbox.MatchInternal)
-	// One good address among them does not open the others.
+	// One public address among them does not open the others.
 	in.address("mix.attacker.example", "127.0.0.1", publicAddr)
 	in.secureWeb(publicAddr+":443", "mix.attacker.example")
 	if got := in.lookup("mix.attacker.example"); !slices.Equal(got, []string{publicAddr}) {
@@ -429,14 +430,14 @@ func TestOtherResolvers(t *testing.T) {
 		t.Error("reached 8.8.8.8 over HTTPS without a name")
 	}
 	in.blocked(sandbox.MatchProtocol)
-	// Where names do not decide, or a rule names it, it may be.
+	// Where names do not decide, or a rule names it, it is allowed.
 	in.set(rules("", "allow dns.google", "deny evil.example"))
 	if _, err := reached(in.mustConnect("8.8.8.8:443"), "dns.google"); err != nil {
 		t.Errorf("with a rule for it: %v", err)
 	}
 }
 
-func TestChangeOfPolicyClosesWhatIsDeniedNow(t *testing.T) {
+func TestPolicyChangeClosesConnections(t *testing.T) {
 	in := newInternet(t, sandbox.NetworkPolicy{})
 	in.address("good.example", publicAddr)
 	in.listen(publicAddr+":7", echoServer)
@@ -474,7 +475,7 @@ func TestChangeOfPolicyClosesWhatIsDeniedNow(t *testing.T) {
 
 // Attack: open a connection to the attacker's address while the policy is open,
 // with the server name of a host that will be allowed.
-func TestClaimedNameDoesNotOutliveAChangeOfPolicy(t *testing.T) {
+func TestClaimedNameEndsWithPolicy(t *testing.T) {
 	in := newInternet(t, sandbox.NetworkPolicy{})
 	in.address("good.example", publicAddr)
 	in.listen(otherAddr+":443", echoServer)
@@ -486,7 +487,7 @@ func TestClaimedNameDoesNotOutliveAChangeOfPolicy(t *testing.T) {
 		t.Fatal(err)
 	}
 	in.set(strict("good.example"))
-	if !over(c) {
+	if !closedByGateway(c) {
 		t.Error("the connection goes on")
 	}
 }
@@ -512,7 +513,7 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-func TestBeforeItIsSetEverythingIsRefused(t *testing.T) {
+func TestEverythingIsRefusedBeforeSet(t *testing.T) {
 	g, err := New(Config{GatewayAddr: gatewayAddr})
 	if err != nil {
 		t.Fatal(err)

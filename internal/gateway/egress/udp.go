@@ -13,16 +13,16 @@ import (
 )
 
 const (
-	// udpIdle is how long a UDP flow may be idle, and udpDNSIdle how long one to
-	// another resolver may be.
+	// udpIdle is how long a UDP flow may be idle, and udpDNSIdle how long a flow to another
+	// resolver may be idle.
 	udpIdle    = 60 * time.Second
 	udpDNSIdle = 10 * time.Second
 	quicPort   = 443
 )
 
-// HandleUDP judges and carries one UDP flow. It returns when the flow is over, 60
-// seconds after its last datagram. It calls Accept or Reject at once, before it waits
-// for anything.
+// HandleUDP judges and carries one UDP flow. It returns when the flow has ended, 60
+// seconds after its last datagram. It calls Accept or Reject at once, before it waits for
+// anything.
 func (g *Gateway) HandleUDP(ctx context.Context, r Request) {
 	g.handle(ctx, r, "udp", g.names.serveUDP, (*flow).udp)
 }
@@ -59,7 +59,7 @@ func (f *flow) udp(r Request) {
 	f.carryUDP(guest, w)
 }
 
-// carryUDP dials what was allowed and carries the flow.
+// carryUDP dials the allowed destination and carries the flow.
 func (f *flow) carryUDP(guest *guestConn, w *outbound) {
 	// Dialling UDP neither sends anything nor waits.
 	remote, err := f.g.cfg.Dialer.DialContext(f.ctx, "udp", netip.AddrPortFrom(w.a.Addr, w.a.Port).String())
@@ -73,8 +73,7 @@ func (f *flow) carryUDP(guest *guestConn, w *outbound) {
 	f.exchange(guest, remote)
 }
 
-// udpNamed serves a flow to an address that stands for a name about which somebody is
-// asked.
+// udpNamed serves a flow to an address that stands for a name that needs an approval.
 func (f *flow) udpNamed(r Request, name string) {
 	if strings.HasSuffix(name, "."+peerDomain) {
 		f.refuse(Decision{Match: sandbox.MatchSandbox, Reason: "sandboxes reach each other by tcp only"})
@@ -90,8 +89,8 @@ func (f *flow) udpNamed(r Request, name string) {
 	f.udpAsked(r, nil)
 }
 
-// udpAsked serves a flow that waits until somebody has allowed it. The flow is accepted
-// first, since all packets of the sandbox would wait for that; what it sends waits in the
+// udpAsked serves a flow that waits for an approval. The flow is accepted first, since
+// all packets of the sandbox would wait otherwise; meanwhile its datagrams wait in the
 // stack's buffers. Without attempts, the flow is to its alias.
 func (f *flow) udpAsked(r Request, attempts []Attempt) {
 	guest, ok := f.accept(r)
@@ -119,8 +118,8 @@ func (f *flow) udpAsked(r Request, attempts []Attempt) {
 	f.carryUDP(guest, w)
 }
 
-// udpHides returns why a flow is refused that would hide names from a policy by names,
-// or "".
+// udpHides returns why a flow that would hide names from a policy by names is refused, or
+// "".
 func udpHides(port uint16, certain, intercepted bool) string {
 	switch {
 	case port == quicPort && (!certain || intercepted):
@@ -153,7 +152,7 @@ func (f *flow) datagrams(dst, src net.Conn, timer *time.Timer, idle time.Duratio
 	for {
 		n, err := src.Read(*buf)
 		if err != nil {
-			// An error before the first answer means that nobody takes datagrams there.
+			// An error before the first answer means that nothing receives datagrams there.
 			if _, isGuest := src.(*guestConn); !isGuest && f.received.Load() == 0 && !errors.Is(err, net.ErrClosed) {
 				f.failed(err)
 			}
@@ -167,12 +166,12 @@ func (f *flow) datagrams(dst, src net.Conn, timer *time.Timer, idle time.Duratio
 	}
 }
 
-// pingWait limits the wait for an answer.
+// pingWait limits the wait for a reply.
 const pingWait = 5 * time.Second
 
 // Ping sends an ICMP echo request with the payload to an address, and waits up to 5
-// seconds for the answer. It returns nil if the same payload came back; after any error,
-// the sandbox is to be told that the host is unreachable.
+// seconds for the reply. It returns nil if the same payload came back. After any error,
+// the sandbox must be told that the host is unreachable.
 func (g *Gateway) Ping(ctx context.Context, to netip.Addr, payload []byte) error {
 	to = plain(to)
 	if to == g.cfg.GatewayAddr {

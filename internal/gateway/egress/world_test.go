@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("net/http.(*persistConn).readLoop"), goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop"))
 }
 
-// patience is how long a test waits for what must come.
+// patience is how long a test waits for something that must happen.
 const patience = 2 * time.Minute
 
 var (
@@ -41,9 +41,8 @@ var (
 	dnsAddr     = netip.MustParseAddrPort("192.0.2.53:53")
 )
 
-// internet is the outside as the tests have it: real servers on loopback, at
-// the addresses that they claim, a DNS server, and the gateway between it and
-// a sandbox.
+// internet is the outside world of the tests: real servers on loopback, at the addresses
+// that they claim, a DNS server, and the gateway between it and a sandbox.
 type internet struct {
 	t *testing.T
 	g *Gateway
@@ -91,7 +90,7 @@ func (in *internet) record(e sandbox.NetworkEvent) {
 	in.events = append(in.events, e)
 }
 
-// event waits for an event that is wanted.
+// event waits for an event for which want returns true.
 func (in *internet) event(want func(sandbox.NetworkEvent) bool) sandbox.NetworkEvent {
 	in.t.Helper()
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
@@ -156,8 +155,7 @@ func (in *internet) at(network, address string, real net.Addr) {
 	in.servers[network+" "+address] = real.String()
 }
 
-// web puts a plain HTTP server on an address, which says its name and what it
-// was asked.
+// web puts a plain HTTP server on an address. It answers with its name and the request.
 func (in *internet) web(address, name string) {
 	in.serveHTTP(address, nil, name)
 }
@@ -232,7 +230,7 @@ func (in *internet) dials() []string {
 	return append([]string(nil), in.dialled...)
 }
 
-// serveDNS answers from the zone: over UDP, and what is long over TCP.
+// serveDNS answers from the zone over UDP, and long answers over TCP.
 func (in *internet) serveDNS() {
 	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
 	if err != nil {
@@ -306,7 +304,7 @@ func (in *internet) zoneAnswer(query []byte) []byte {
 	return packed
 }
 
-// Of the sandbox's side.
+// The sandbox's side.
 
 // connect opens a connection as the sandbox does.
 func (in *internet) connect(to string) (*net.TCPConn, error) {
@@ -390,7 +388,7 @@ func (in *internet) flow(to string) (net.Conn, error) {
 	return e.c, e.err
 }
 
-// ask puts a question to the gateway's resolver.
+// ask sends a query to the gateway's resolver.
 func (in *internet) ask(name string, typ dnsmessage.Type) dnsmessage.Message {
 	in.t.Helper()
 	q := dnsmessage.Question{Name: dnsmessage.MustNewName(name + "."), Type: typ, Class: dnsmessage.ClassINET}
@@ -405,7 +403,7 @@ func (in *internet) ask(name string, typ dnsmessage.Type) dnsmessage.Message {
 	return m
 }
 
-// lookup returns the addresses that the sandbox is told for a name.
+// lookup returns the addresses that the sandbox gets for a name.
 func (in *internet) lookup(name string) []string {
 	in.t.Helper()
 	var addrs []string
@@ -417,8 +415,8 @@ func (in *internet) lookup(name string) []string {
 	return addrs
 }
 
-// reached does a TLS handshake with a server name and returns whose
-// certificate came back.
+// reached does a TLS handshake with a server name and returns whose certificate it
+// received.
 func reached(c net.Conn, name string) (string, error) {
 	t := tls.Client(c, &tls.Config{ServerName: name, InsecureSkipVerify: true})
 	if err := t.Handshake(); err != nil {
@@ -427,13 +425,13 @@ func reached(c net.Conn, name string) (string, error) {
 	return t.ConnectionState().PeerCertificates[0].Subject.CommonName, nil
 }
 
-// over tells whether a connection was ended by the gateway.
-func over(c net.Conn) bool {
+// closedByGateway reports whether the gateway ended a connection.
+func closedByGateway(c net.Conn) bool {
 	_, err := io.ReadAll(c)
 	return err == nil || !errors.Is(err, context.DeadlineExceeded) && !timedOut(err)
 }
 
-// idle waits until all connections are over.
+// idle waits until all connections have ended.
 func (in *internet) idle() {
 	for end := time.Now().Add(patience); len(in.g.allFlows()) > 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {

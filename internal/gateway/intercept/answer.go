@@ -10,7 +10,7 @@ import (
 	"github.com/cove-sh/cove/internal/gateway/egress"
 )
 
-// The headers of responses that come from the gateway instead of the host.
+// The headers of responses that come from the gateway and not from the host.
 const (
 	HeaderError  = "Cove-Proxy-Error"
 	HeaderReason = "Cove-Proxy-Reason"

@@ -35,7 +35,7 @@ type response struct {
 	body   string
 }
 
-// send sends a request while the test does something else.
+// send sends a request on another goroutine.
 func send(t *testing.T, c *http.Client, url string, header ...string) chan response {
 	t.Helper()
 	done := make(chan response, 1)
@@ -47,8 +47,8 @@ func send(t *testing.T, c *http.Client, url string, header ...string) chan respo
 	return done
 }
 
-// Nothing of a request leaves before it is allowed that it carries the secret, and if it
-// is not, nothing ever does.
+// TestAskBeforeUse checks that nothing of a request leaves before it may carry the
+// secret, and that nothing ever does if it may not.
 func TestAskBeforeUse(t *testing.T) {
 	w, uses, answers := askingHarness(t)
 	var g got
@@ -70,7 +70,7 @@ func TestAskBeforeUse(t *testing.T) {
 		if r, body, n := g.request(); n != before+1 || r.Header.Get("X-Api-Key") != value || body != "the body" {
 			t.Errorf("HTTP/%d: the host got %v, %q", version, r.Header, body)
 		}
-		// The next one on the same connection asks again.
+		// The next request on the same connection asks again.
 		done = send(t, c, "https://"+apiHost+"/x", "X-Api-Key: "+placeholder)
 		<-uses
 		answers <- &egress.RefusedError{Decision: egress.Decision{Reason: "somebody said no"}}
@@ -86,8 +86,8 @@ func TestAskBeforeUse(t *testing.T) {
 	if log[1].Verdict != sandbox.NetworkBlocked || log[1].Secret != "anthropic" || log[1].Status != 403 {
 		t.Errorf("the log has %+v", log[1])
 	}
-	// What carries no secret is not asked about: without the placeholder, for another host,
-	// or where it stays as it is.
+	// Requests without a secret do not ask: without the placeholder, for another host, or
+	// where the placeholder is not replaced.
 	w.host(&g, otherHost)
 	w.mu.Lock()
 	w.ask = func(_ context.Context, secret, host string) error {
@@ -107,8 +107,8 @@ func TestAskBeforeUse(t *testing.T) {
 	}
 }
 
-// A secret that is taken away, or becomes another, while a request waits is not sent,
-// whatever the answer.
+// TestSecretChangesWhileAsked checks that a secret that is detached or changed while a
+// request waits is not sent, whatever the answer.
 func TestSecretChangesWhileAsked(t *testing.T) {
 	w, uses, answers := askingHarness(t)
 	var g got
@@ -144,7 +144,7 @@ func TestSecretChangesWhileAsked(t *testing.T) {
 			t.Fatalf("%s: the request was sent", name)
 		}
 	}
-	// The same once more, as every change of the policy brings it, is no change.
+	// Setting the same secret again, as every change of the policy does, is not a change.
 	w.set(secret(), value)
 	done := send(t, c, "https://"+apiHost+"/", "X-Api-Key: "+placeholder)
 	<-uses

@@ -30,8 +30,8 @@ func (w *harness) raw(host, text string) *http.Response {
 	return res
 }
 
-// Attack: send the placeholder to a host of the attacker's, hoping that the
-// value is put in for every host.
+// Attack: send the placeholder to a host of the attacker's, hoping that the value is put
+// in for every host.
 func TestAttackWrongHost(t *testing.T) {
 	w := newHarness(t)
 	var g got
@@ -69,9 +69,8 @@ func TestAttackWrongHost(t *testing.T) {
 	}
 }
 
-// Attack: connect to an allowed host and ask, inside of TLS, for another one
-// that the same front end serves (domain fronting), where the policy or the
-// secret would not let it.
+// Attack: connect to an allowed host and ask, inside TLS, for another one behind the same
+// front end (domain fronting) that the policy or the secret does not permit.
 func TestAttackFronting(t *testing.T) {
 	w := newHarness(t)
 	var g got
@@ -121,7 +120,7 @@ func TestAttackFronting(t *testing.T) {
 	} else if r, _, _ := g.request(); r.Host != otherHost {
 		t.Errorf("without a host the other was asked for %q", r.Host)
 	}
-	// The same host in other letters, with its port or a final dot, is it.
+	// The same host in other letter case, with its port or a trailing dot, is the same host.
 	for _, host := range []string{strings.ToUpper(otherHost), otherHost + ":443", otherHost + "."} {
 		if res := w.raw(otherHost, "GET / HTTP/1.1\r\nHost: "+host+"\r\nConnection: close\r\n\r\n"); res.StatusCode != 200 {
 			t.Errorf("%s: %d", host, res.StatusCode)
@@ -129,9 +128,9 @@ func TestAttackFronting(t *testing.T) {
 	}
 }
 
-// Attack: name an allowed host to the gateway's judge and another one to the
-// TLS that is ended (two ClientHellos, or parsers that differ).
-func TestAttackOtherHello(t *testing.T) {
+// Attack: show an allowed host to the gateway's policy and another one to the TLS
+// termination (two ClientHellos, or parsers that differ).
+func TestAttackOtherClientHello(t *testing.T) {
 	w := newHarness(t)
 	conn := tls.Client(w.connect(otherHost, true), &tls.Config{InsecureSkipVerify: true, ServerName: apiHost})
 	if err := conn.HandshakeContext(t.Context()); err == nil {
@@ -183,8 +182,8 @@ func TestAttackSmuggling(t *testing.T) {
 				}
 				_, _ = io.Copy(io.Discard, res.Body)
 			}
-			// If a second request was seen at all, it was judged on its own and
-			// found to be for another host.
+			// If a second request was seen at all, it was judged separately and found to be for
+			// another host.
 			if r, _, n := g.request(); n > 0 && r.URL.Path == "/smuggled" {
 				t.Errorf("the host was asked for %s %s", r.Host, r.URL)
 			}
@@ -192,8 +191,8 @@ func TestAttackSmuggling(t *testing.T) {
 	}
 }
 
-// Attack: go on without being judged, through CONNECT, an upgrade to HTTP/2,
-// or a protocol that the gateway does not look into.
+// Attack: escape judgement through CONNECT, an upgrade to HTTP/2, or a protocol that the
+// gateway does not examine.
 func TestAttackOtherProtocols(t *testing.T) {
 	w := newHarness(t)
 	upgrades := make(chan string, 10)
@@ -211,13 +210,13 @@ func TestAttackOtherProtocols(t *testing.T) {
 	if got := <-upgrades; got != "" {
 		t.Errorf("the host was asked to upgrade to %q", got)
 	}
-	// Only a foreign protocol is offered to a host that a secret is for.
+	// The client offers only a foreign protocol to a host that a secret is for.
 	tc := tls.Client(w.connect(apiHost, true), &tls.Config{RootCAs: w.roots(), ServerName: apiHost, NextProtos: []string{"foreign"}})
 	if err := tc.HandshakeContext(t.Context()); err == nil {
 		t.Error("a foreign protocol got through to a secret's host")
 	}
 	w.reason("offers no HTTP")
-	// Requests in disguise, in TLS that does not say what it carries.
+	// Requests in disguise, in TLS that does not declare its protocol.
 	for _, text := range []string{
 		"\r\nGET / HTTP/1.1\r\nHost: evil\r\n\r\n", "get / http/1.1\r\nhost: evil\r\n\r\n", "GET\t/ HTTP/1.1\r\nHost: evil\r\n\r\n",
 		"X-Y /a HTTP/1.1\r\nHost: evil\r\n\r\n", "GET http://evil/ HTTP/1.1\r\n\r\n", "GET evil/ HTTP/1.1\r\nHost: evil\r\n\r\n", "connect evil:443\r\n\r\n",
@@ -236,7 +235,7 @@ func TestAttackOtherProtocols(t *testing.T) {
 	}
 }
 
-// Attack: present a certificate for the secret's host that nobody vouches for.
+// Attack: present a certificate for the secret's host that no authority has signed.
 func TestAttackFalseUpstream(t *testing.T) {
 	w := newHarness(t)
 	var g got
@@ -277,7 +276,7 @@ func TestAttackFalseUpstream(t *testing.T) {
 	}
 }
 
-// Attack: ask the secret's host in the clear, where others can read.
+// Attack: send a request to the secret's host in the clear, where others can read it.
 func TestAttackPlainHTTP(t *testing.T) {
 	w := newHarness(t)
 	var g got
@@ -291,7 +290,7 @@ func TestAttackPlainHTTP(t *testing.T) {
 	if e := w.requests(1)[0]; e.Protocol != "http" || !strings.Contains(e.Reason, "TLS only") || e.Host != apiHost {
 		t.Errorf("event %+v", e)
 	}
-	// Each request is judged by its own host, also on one connection.
+	// Each request is judged by its own host, even on one connection.
 	conn := w.connect(otherHost, false)
 	br := bufio.NewReader(conn)
 	for host, want := range map[string]int{otherHost: 200, "denied.example": 403, apiHost: 200} {
@@ -333,7 +332,7 @@ func TestRevokedAndMissing(t *testing.T) {
 	if _, _, n := g.request(); n != 0 {
 		t.Errorf("%d requests got through", n)
 	}
-	// Detached: the placeholder is a word like any other.
+	// The secret is detached: the placeholder is an ordinary word.
 	if err := w.x.Set(&engine.Network{}, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -342,7 +341,7 @@ func TestRevokedAndMissing(t *testing.T) {
 		t.Errorf("detached: %d, %v", n, r.Header)
 	}
 	for name, bad := range map[string]string{"line break": "a\r\nX: y-0123456789", "empty": "", "huge": strings.Repeat("x", sandbox.MaxSecretBytes+1)} {
-		err := w.x.Set(&engine.Network{Bindings: []engine.Binding{secret()}}, tell(map[string]string{placeholder: bad}))
+		err := w.x.Set(&engine.Network{Bindings: []engine.Binding{secret()}}, valuesOf(map[string]string{placeholder: bad}))
 		if err == nil || strings.Contains(err.Error(), "X: y") {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -364,7 +363,7 @@ func TestAttackExhaustion(t *testing.T) {
 		t.Errorf("huge header: %d", res.StatusCode)
 	}
 	conn := w.connect(apiHost, true)
-	// A ClientHello that never ends: a record of 16 KiB after another.
+	// A ClientHello that never ends: one record of 16 KiB after another.
 	record := append([]byte{22, 3, 1, 0x40, 0}, make([]byte, 0x4000)...)
 	copy(record[5:], []byte{1, 0xff, 0xff, 0xff})
 	var err error

@@ -28,7 +28,7 @@ const (
 	rootLife = 10 * 365 * 24 * time.Hour
 	// issuerLife is longer than any cell lives.
 	issuerLife = 400 * 24 * time.Hour
-	// backdate allows for clocks that are slow.
+	// backdate allows for slow clocks.
 	backdate     = 24 * time.Hour
 	maxAuthority = 64 << 10
 )
@@ -117,7 +117,7 @@ func (a *Authority) CertificatePEM() []byte {
 }
 
 // NewIssuer returns an intermediate authority with which one cell certifies names,
-// encoded for [ParseIssuer]. It holds a private key and should be wiped after use.
+// encoded for [ParseIssuer]. It contains a private key and should be wiped after use.
 func (a *Authority) NewIssuer() ([]byte, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -133,7 +133,7 @@ func (a *Authority) NewIssuer() ([]byte, error) {
 	return marshalPair(key, der)
 }
 
-// template returns a certificate with the fields that all have in common. It ends no
+// template returns a certificate with the fields that all certificates share. It ends no
 // later than its issuer, which is nil for a root.
 func template(name string, life time.Duration, issuer *x509.Certificate) *x509.Certificate {
 	serial := make([]byte, 16)

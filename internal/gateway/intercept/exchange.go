@@ -36,9 +36,9 @@ type exchange struct {
 	// whose placeholder is in the request.
 	forHost []*binding
 	found   []finding
-	// headers are those that the policy sets, or nil.
+	// headers are the headers that the policy sets, or nil.
 	headers *sandbox.HeaderRule
-	// values are in use until the exchange is over.
+	// values are in use until the exchange has ended.
 	values []*secretValue
 	// body is the request's body if read is set. reserved is the part of the
 	// interceptor's budget for bodies that the exchange has acquired.
@@ -98,9 +98,9 @@ func (x *Interceptor) serveHTTP(w http.ResponseWriter, r *http.Request) {
 	x.proxy.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), exchangeKey{}, e)))
 }
 
-// mayUpgrade reports whether a request may ask for a protocol. It must not be HTTP,
-// whose requests would not be checked. If values must be masked, it can only be a
-// WebSocket, whose messages have a visible end.
+// mayUpgrade reports whether a request may ask for a protocol. It must not be HTTP, whose
+// requests would not be checked. If values must be masked, it can only be WebSocket,
+// whose messages have visible ends.
 func (e *exchange) mayUpgrade(protocol string) bool {
 	protocol = strings.ToLower(protocol)
 	if e.mustMask() {
@@ -156,8 +156,8 @@ func (e *exchange) releaseValues() {
 }
 
 // setHeaders sets the headers that the policy sets on requests to the host. Placeholders
-// in them are found like those of the sandbox, so that all that holds for a secret holds
-// for them too.
+// in them are found like those of the sandbox, so the same rules apply to the secrets in
+// them.
 func (e *exchange) setHeaders(r *http.Request) {
 	if !e.s.c.TLS {
 		return
@@ -169,7 +169,7 @@ func (e *exchange) setHeaders(r *http.Request) {
 	}
 }
 
-// check looks for placeholders, and returns an answer if the request must not be
+// check searches for placeholders, and returns an answer if the request must not be
 // forwarded.
 func (e *exchange) check(r *http.Request) *answer {
 	e.found = e.bs.find(r)
@@ -197,7 +197,7 @@ func (e *exchange) mayUse(x *Interceptor, r *http.Request) *answer {
 			a = &refused
 		}
 	}
-	// That may have taken long, and the secrets may be others now.
+	// That may have taken long, and the secrets may have changed.
 	if now := x.bindings.Load(); a == nil && asked && now != e.bs && !e.stillBound(swapped, now) {
 		a = &answerChanged
 	}
@@ -207,13 +207,13 @@ func (e *exchange) mayUse(x *Interceptor, r *http.Request) *answer {
 	return a
 }
 
-// swapped returns the findings in whose place a value is put.
+// swapped returns the findings whose placeholders are replaced by values.
 func (e *exchange) swapped() []finding {
 	return slices.DeleteFunc(slices.Clone(e.found), func(f finding) bool { return f.at&swappable == 0 || !slices.Contains(e.forHost, f.binding) })
 }
 
 // stillBound reports whether the secrets that would be put into the request are still the
-// sandbox's, and for its host, with the same values.
+// sandbox's, for its host, and with the same values.
 func (e *exchange) stillBound(swapped []finding, now *bindings) bool {
 	for _, f := range swapped {
 		i := slices.IndexFunc(now.list, func(b *binding) bool { return b.Placeholder == f.Placeholder })
@@ -310,7 +310,7 @@ func rewrite(p *httputil.ProxyRequest) {
 			out.Header[name] = slices.Clone(v)
 		}
 	}
-	if e.headers != nil { // a program that names them in Connection does not get rid of them
+	if e.headers != nil { // a program that names them in Connection cannot remove them
 		for name := range e.headers.Set {
 			out.Header[name] = slices.Clone(in.Header[name])
 		}
@@ -328,7 +328,7 @@ func (e *exchange) mustMask() bool { return len(e.values) > 0 }
 // upstream sends requests to hosts. It puts the values into them.
 type upstream struct{}
 
-// RoundTrip changes the request, which the proxy has made for it.
+// RoundTrip changes the request, which the proxy made for it.
 func (upstream) RoundTrip(r *http.Request) (*http.Response, error) {
 	e, _ := r.Context().Value(exchangeKey{}).(*exchange)
 	transport := e.s.transportFor(r)
@@ -378,7 +378,7 @@ func setBody(r *http.Request, body []byte) {
 	}
 }
 
-// received notes the status of the host's response.
+// received records the status of the host's response.
 func (e *exchange) received(res *http.Response) {
 	e.status = res.StatusCode
 	if res.StatusCode == http.StatusSwitchingProtocols {
@@ -386,8 +386,8 @@ func (e *exchange) received(res *http.Response) {
 	}
 }
 
-// endWithHost closes the sandbox's connection after a response with which the host
-// closes its own.
+// endWithHost closes the sandbox's connection after a response with which the host closes
+// its own connection.
 func endWithHost(res *http.Response) error {
 	if res.Close && res.StatusCode != http.StatusSwitchingProtocols && res.Request.ProtoMajor == 1 {
 		res.Header.Set("Connection", "close")
@@ -403,7 +403,7 @@ func answerFailure(w http.ResponseWriter, r *http.Request, err error) {
 	a.write(w)
 }
 
-// recordRefused records a request that the gateway does not send.
+// recordRefused records a request that the gateway does not forward.
 func (e *exchange) recordRefused(a answer) {
 	for _, f := range e.found {
 		ev := e.event(f)
@@ -412,7 +412,7 @@ func (e *exchange) recordRefused(a answer) {
 	}
 }
 
-// recordMisdirected records a request for another host than that of its connection.
+// recordMisdirected records a request for a host other than that of its connection.
 func (e *exchange) recordMisdirected(a answer) {
 	ev := e.event(finding{binding: &binding{}})
 	ev.Host = clip.Valid(e.host, maxLoggedHost)

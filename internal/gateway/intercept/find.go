@@ -20,13 +20,13 @@ type location uint8
 const (
 	inHeader      location = 1 << iota // a header that may carry a secret
 	inShownHeader                      // a header that servers show, log or pass on
-	inOtherBasic                       // basic authentication with other credentials than the secret's
+	inOtherBasic                       // basic authentication with credentials other than the secret's
 	inQuery                            // the parameter that the secret names
 	inOtherQuery
 	inPath
 	inBody
 
-	// swappable are those in which the value takes the placeholder's place.
+	// swappable are the locations in which the value replaces the placeholder.
 	swappable = inHeader | inQuery | inBody
 )
 
@@ -51,8 +51,7 @@ type finding struct {
 	at location
 }
 
-// find returns the bindings whose placeholders are in a request's headers, path or
-// query.
+// find returns the bindings whose placeholders are in a request's headers, path or query.
 func (bs *bindings) find(r *http.Request) []finding {
 	var found []finding
 	for _, b := range bs.list {
@@ -164,11 +163,10 @@ func (b *binding) inHeader(name, value string) location {
 	return inHeader
 }
 
-// fitsBasic reports whether the credentials in a header of basic authentication are
-// those of the secret: its user with the placeholder as the password, or the
-// placeholder alone if the value is the credentials as a whole. The value is not put
-// into any other credentials: the sandbox would choose their text, which a host
-// decodes.
+// fitsBasic reports whether the credentials in a header of basic authentication are those
+// of the secret: its user with the placeholder as the password, or the placeholder alone
+// if the value is the complete credentials. The value is not put into any other
+// credentials: the sandbox would choose their text, which a host decodes.
 func (b *binding) fitsBasic(name, value string) bool {
 	_, plain, ok := decodeBasic(name, value)
 	if ok && b.hasBasic() && plain == b.Auth.User+":"+b.Placeholder {

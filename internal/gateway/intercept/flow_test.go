@@ -65,7 +65,7 @@ func TestWebSocket(t *testing.T) {
 	if res.StatusCode != 101 || c.Subprotocol() != "realtime" {
 		t.Errorf("%d, %q", res.StatusCode, c.Subprotocol())
 	}
-	// It is recorded as it begins.
+	// The upgrade is recorded when it starts.
 	if e := w.requests(1)[0]; e.Status != 101 {
 		t.Errorf("event %+v", e)
 	}
@@ -87,8 +87,9 @@ func TestWebSocket(t *testing.T) {
 	}
 }
 
-// Both ways at once over HTTP/2, as gRPC does, with trailers both ways.
-func TestBothWaysAtOnce(t *testing.T) {
+// TestBothDirectionsAtOnce sends in both directions at once over HTTP/2, as gRPC does, with
+// trailers in both.
+func TestBothDirectionsAtOnce(t *testing.T) {
 	w := newHarness(t)
 	w.host(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		rw.Header().Set("Content-Type", "application/grpc")
@@ -167,7 +168,8 @@ func TestContinue(t *testing.T) {
 	}
 }
 
-// What is not HTTP goes through TLS as it is, whoever speaks first.
+// TestOtherProtocolsInTLS checks that protocols other than HTTP pass through TLS
+// unchanged, whoever speaks first.
 func TestOtherProtocolsInTLS(t *testing.T) {
 	w := newHarness(t)
 	serve := func(name string, alpn []string, talk func(net.Conn)) {
@@ -227,7 +229,7 @@ func TestOtherProtocolsInTLS(t *testing.T) {
 	say(c, "a1 LOGIN me\r\n", "a1 LOGIN me\r\n")
 	c.Close()
 
-	// A client of one protocol only sees the host's own certificate.
+	// A client that offers another protocol only sees the host's own certificate.
 	pool := w.roots()
 	pool.AppendCertsFromPEM(w.web.CertificatePEM())
 	c = open("mqtt.example", &tls.Config{RootCAs: pool, NextProtos: []string{"mqtt"}})
@@ -237,7 +239,7 @@ func TestOtherProtocolsInTLS(t *testing.T) {
 	say(c, "\x10\x20", "\x10\x20")
 	c.Close()
 
-	// HTTP from a client that did not say so, at once, late, and in pieces.
+	// HTTP from a client that did not negotiate it: at once, late, and in pieces.
 	var g got
 	w.host(&g, apiHost)
 	for _, wait := range []time.Duration{0, quiet + quiet/2} {
@@ -310,8 +312,8 @@ func TestUnreachableAndRefused(t *testing.T) {
 	}
 }
 
-// A host that closes its connection between two requests ends the sandbox's
-// too, so that the client knows and opens another one.
+// TestHostEndsConnection checks that a host that closes its connection between two
+// requests ends the sandbox's connection too, so that the client opens another one.
 func TestHostEndsConnection(t *testing.T) {
 	w := newHarness(t)
 	var g got
@@ -331,7 +333,7 @@ func TestHostEndsConnection(t *testing.T) {
 	if _, err := br.ReadByte(); err != io.EOF && !strings.Contains(fmt.Sprint(err), "reset") {
 		t.Errorf("got %v, want the end", err)
 	}
-	// And it passes on "Connection: close", with all of the body before.
+	// The gateway also passes on "Connection: close", after the whole body.
 	w.hostTLS(http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
 		rw.Header().Set("Connection", "close")
 		_, _ = io.WriteString(rw, strings.Repeat("x", 1<<20))
@@ -352,7 +354,7 @@ func TestManyRequestsAtOnce(t *testing.T) {
 	}), apiHost)
 	stop := make(chan struct{})
 	var rotator, wg sync.WaitGroup
-	rotator.Go(func() { // the same value, again and again
+	rotator.Go(func() { // sets the same value repeatedly
 		for {
 			select {
 			case <-stop:
@@ -412,8 +414,8 @@ func (p *patterned) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// Large bodies each way, in both versions of HTTP, in a memory that does not
-// grow with them. test/network moves a gigabyte through real sandboxes.
+// TestLargeBodies sends large bodies in each direction, in both versions of HTTP, while
+// memory does not grow with them. test/network moves a gigabyte through real sandboxes.
 func TestLargeBodies(t *testing.T) {
 	size, most := int64(32<<20), uint64(24<<20)
 	if needs.Soak() {
@@ -465,7 +467,7 @@ func TestLargeBodies(t *testing.T) {
 	}
 }
 
-// watchMemory returns a function that tells the largest heap since.
+// watchMemory returns a function that returns the largest heap size since the call.
 func watchMemory(t *testing.T) func() uint64 {
 	stop, done := make(chan struct{}), make(chan uint64)
 	go func() {
@@ -487,8 +489,8 @@ func watchMemory(t *testing.T) func() uint64 {
 	return func() uint64 { close(stop); return <-done }
 }
 
-// The context of the connection's ends all of it: the gateway does so when
-// the policy changes.
+// TestContextEndsConnection checks that everything ends with the context of the
+// connection, which the gateway cancels when the policy changes.
 func TestContextEndsConnection(t *testing.T) {
 	w := newHarness(t)
 	started, ended := make(chan struct{}), make(chan struct{})
@@ -561,7 +563,7 @@ func TestAuthority(t *testing.T) {
 	}
 }
 
-// HTTP/2 in the clear, as gRPC has it inside of networks.
+// HTTP/2 in the clear, as gRPC uses it inside networks.
 func TestPlainHTTP2(t *testing.T) {
 	w := newHarness(t)
 	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { fmt.Fprint(rw, r.Proto, r.Host) }))
@@ -578,8 +580,8 @@ func TestPlainHTTP2(t *testing.T) {
 	}
 }
 
-// A host that speaks HTTP/1 only serves a client that speaks HTTP/2, many
-// requests at once.
+// TestOldHost checks that a host that only speaks HTTP/1 serves a client that speaks
+// HTTP/2, with many requests at once.
 func TestOldHost(t *testing.T) {
 	w := newHarness(t)
 	var all sync.WaitGroup
@@ -615,8 +617,9 @@ func TestOldHost(t *testing.T) {
 	wg.Wait()
 }
 
-// What the server says of panics is passed on, but for their values.
-func TestPanicsAreTold(t *testing.T) {
+// TestPanicsAreLogged checks that what the server logs about panics is passed on, without
+// their values.
+func TestPanicsAreLogged(t *testing.T) {
 	var out strings.Builder
 	p := panicLog{slog.New(slog.NewTextHandler(&out, nil))}
 	l := log.New(p, "", 0)

@@ -8,7 +8,7 @@ import (
 )
 
 // filterFor returns the filter for the body of a response. It masks every message of a
-// WebSocket or of gRPC as a text of its own, any other body as one text.
+// WebSocket or of gRPC as a separate text, and any other body as one text.
 func filterFor(r *http.Request, res *http.Response, ms *masks) filter {
 	grpc := func(h http.Header) bool {
 		kind := h.Get("Content-Type")
@@ -35,12 +35,12 @@ const (
 // maxControl is the longest payload of a control frame, in bytes.
 const maxControl = 125
 
-// errFrames is the error for a host that breaks the WebSocket protocol.
+// errFrames is the error for a host that violates the WebSocket protocol.
 var errFrames = errors.New("the host sent a frame that is not of the agreed WebSocket protocol")
 
-// webSocketFilter filters the frames of a WebSocket. It masks each message as one
-// text, and sends the released parts of a message in new frames, so that control frames
-// between its fragments need not wait.
+// webSocketFilter filters the frames of a WebSocket. It masks each message as one text,
+// and sends the released parts of a message in new frames, so that control frames between
+// its fragments need not wait.
 type webSocketFilter struct {
 	v *masker // of the current message
 	// control is the received part of a control frame, whose values single masks.
@@ -49,11 +49,11 @@ type webSocketFilter struct {
 
 	head []byte // the received part of a header
 	left uint64 // missing bytes of the payload, if inside is set
-	// inside means that the header is complete; final and opcode are from it.
+	// inside reports whether the header is complete; final and opcode are taken from it.
 	inside, final bool
 	opcode        byte
-	// open means that a message has begun; next is the opcode of its next frame for the
-	// sandbox.
+	// open reports whether a message has started; next is the opcode of its next frame for
+	// the sandbox.
 	open bool
 	next byte
 	part []byte // reused buffer
@@ -158,7 +158,7 @@ func (f *webSocketFilter) controlPayload(out, in []byte, ended bool) ([]byte, er
 	return appendFrame(out, f.opcode, true, f.single.end(part)), nil
 }
 
-// end drops the rest, which is part of an incomplete message.
+// end drops the rest, which belongs to an incomplete message.
 func (f *webSocketFilter) end(out []byte) []byte { return out }
 
 func (f *webSocketFilter) wipe() {

@@ -39,7 +39,7 @@ const (
 	value       = "sk-live-THE-REAL-VALUE-0123456789-/+x"
 )
 
-// patience is how long a test waits for what must come.
+// patience is how long a test waits for something that must happen.
 const patience = time.Minute
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -48,8 +48,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type harness struct {
 	t    *testing.T
 	x    *Interceptor
-	ca   *Authority // of the sandbox
-	web  *Authority // of the hosts
+	ca   *Authority // the sandbox's
+	web  *Authority // the hosts'
 	port uint16
 
 	mu sync.Mutex
@@ -57,7 +57,7 @@ type harness struct {
 	hosts  map[string]string
 	events []sandbox.NetworkEvent // guarded by mu
 	errs   []error                // guarded by mu
-	// ask is asked whether a secret may be used; nil allows it. Guarded by mu.
+	// ask decides whether a secret may be used; nil allows it. Guarded by mu.
 	ask func(ctx context.Context, secret, host string) error
 	wg  sync.WaitGroup
 }
@@ -70,8 +70,8 @@ func secret() engine.Binding {
 	}
 }
 
-// tell returns values for bindings.
-func tell(values map[string]string) engine.Values {
+// valuesOf returns the values for bindings.
+func valuesOf(values map[string]string) engine.Values {
 	return func(yield func(string, []byte) error) error {
 		for p, v := range values {
 			buf := []byte(v)
@@ -122,12 +122,12 @@ func (w *harness) set(b engine.Binding, v string) {
 
 func (w *harness) setAction(b engine.Binding, v string, action sandbox.PlaceholderAction) {
 	w.t.Helper()
-	if err := w.x.Set(&engine.Network{Bindings: []engine.Binding{b}, Policy: sandbox.NetworkPolicy{Placeholders: action}}, tell(map[string]string{b.Placeholder: v})); err != nil {
+	if err := w.x.Set(&engine.Network{Bindings: []engine.Binding{b}, Policy: sandbox.NetworkPolicy{Placeholders: action}}, valuesOf(map[string]string{b.Placeholder: v})); err != nil {
 		w.t.Fatal(err)
 	}
 }
 
-// certificate returns one of the hosts' authority.
+// certificate returns a certificate of the hosts' authority.
 func (w *harness) certificate(names ...string) tls.Certificate {
 	w.t.Helper()
 	return certify(w.t, w.web, names...)
@@ -210,7 +210,7 @@ func (w *harness) connect(name string, isTLS bool) net.Conn {
 	return client
 }
 
-// intercept does the gateway's part for one connection.
+// intercept plays the gateway's part for one connection.
 func (w *harness) intercept(conn net.Conn, name string, isTLS bool) {
 	defer conn.Close()
 	c := &egress.Intercepted{
@@ -255,14 +255,14 @@ func (w *harness) dial(ctx context.Context, host string) (net.Conn, error) {
 	return d.DialContext(ctx, "tcp", addr)
 }
 
-// roots are what the sandbox trusts.
+// roots are the authorities that the sandbox trusts.
 func (w *harness) roots() *x509.CertPool {
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(w.ca.CertificatePEM())
 	return pool
 }
 
-// client is a Go client in the sandbox, of one version of HTTP.
+// client returns a Go client in the sandbox that speaks one version of HTTP.
 func (w *harness) client(version int) *http.Client {
 	tr := &http.Transport{
 		TLSClientConfig: &tls.Config{RootCAs: w.roots()},
@@ -276,7 +276,7 @@ func (w *harness) client(version int) *http.Client {
 	return &http.Client{Transport: tr, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 }
 
-// proxy lets programs in as a proxy for CONNECT would, and returns its URL.
+// proxy starts a CONNECT proxy for programs, and returns its URL.
 func (w *harness) proxy() string {
 	w.t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -306,7 +306,7 @@ func (w *harness) proxy() string {
 	return "http://" + l.Addr().String()
 }
 
-// caFile writes what the sandbox trusts to a file.
+// caFile writes the authority that the sandbox trusts to a file.
 func (w *harness) caFile() string {
 	w.t.Helper()
 	file := filepath.Join(w.t.TempDir(), "ca.pem")
@@ -316,7 +316,7 @@ func (w *harness) caFile() string {
 	return file
 }
 
-// requests returns the events of kind request, and waits for n of them.
+// requests waits for n events of kind request and returns them.
 func (w *harness) requests(n int) []sandbox.NetworkEvent {
 	w.t.Helper()
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
@@ -331,7 +331,7 @@ func (w *harness) requests(n int) []sandbox.NetworkEvent {
 	return nil
 }
 
-// reason waits for an error of the interceptor's with words in it.
+// reason waits for an error of the interceptor that contains words.
 func (w *harness) reason(words string) {
 	w.t.Helper()
 	var last []error
@@ -346,7 +346,7 @@ func (w *harness) reason(words string) {
 	w.t.Fatalf("no error with %q: %v", words, last)
 }
 
-// got is what a host was sent.
+// got is what a host received.
 type got struct {
 	mu   sync.Mutex
 	last *http.Request

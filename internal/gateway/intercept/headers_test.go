@@ -10,10 +10,10 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// headersOf has the policy set headers, with a secret that no program has.
+// headersOf makes the policy set headers, with a secret whose placeholder no program has.
 func (w *harness) headersOf(b engine.Binding, rules ...sandbox.HeaderRule) {
 	w.t.Helper()
-	if err := w.x.Set(&engine.Network{Bindings: []engine.Binding{b}, Headers: rules}, tell(map[string]string{b.Placeholder: value})); err != nil {
+	if err := w.x.Set(&engine.Network{Bindings: []engine.Binding{b}, Headers: rules}, valuesOf(map[string]string{b.Placeholder: value})); err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -25,8 +25,8 @@ func forHeaders(hosts ...string) engine.Binding {
 	}
 }
 
-// The policy's headers take the place of the program's, with the values of secrets, only
-// for their hosts, and are masked and recorded as secrets are.
+// TestHeaders checks that the policy's headers, with the values of secrets, replace the
+// program's, only for their hosts, and that they are masked and recorded as secrets are.
 func TestHeaders(t *testing.T) {
 	w := newHarness(t)
 	var g got
@@ -59,8 +59,7 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
-// Attack: a program that calls a header one of the connection's, which a proxy removes, is
-// not rid of it.
+// Attack: a program names a header in Connection, for a proxy to remove it; it stays.
 func TestHeadersStay(t *testing.T) {
 	w := newHarness(t)
 	var g got
@@ -74,8 +73,9 @@ func TestHeadersStay(t *testing.T) {
 	}
 }
 
-// A secret that is gone is not sent, nor is a request without its header.
-func TestHeadersOfARevokedSecret(t *testing.T) {
+// TestHeadersOfRevokedSecret checks that a revoked secret is not sent, nor a request
+// without its header.
+func TestHeadersOfRevokedSecret(t *testing.T) {
 	w := newHarness(t)
 	var g got
 	w.host(&g, apiHost)
@@ -90,7 +90,7 @@ func TestHeadersOfARevokedSecret(t *testing.T) {
 	}
 }
 
-// What a host says of a header is masked.
+// A value of a header that the host echoes is masked.
 func TestHeadersAreMasked(t *testing.T) {
 	w := newHarness(t)
 	w.host(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
@@ -104,8 +104,8 @@ func TestHeadersAreMasked(t *testing.T) {
 	}
 }
 
-// Attack: plain HTTP gets no header, and a client that speaks something else over TLS than
-// HTTP does not pass the rule by.
+// Attack: plain HTTP gets no header, and a client that speaks a protocol other than HTTP
+// over TLS does not bypass the rule.
 func TestHeadersNeedHTTPS(t *testing.T) {
 	w := newHarness(t)
 	var g got

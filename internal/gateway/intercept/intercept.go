@@ -23,13 +23,13 @@ import (
 )
 
 const (
-	// helloTimeout bounds a client's TLS handshake, headerTimeout the header of a
-	// request, idleTimeout the wait for the next request.
+	// helloTimeout limits a client's TLS handshake, headerTimeout the header of a request,
+	// and idleTimeout the wait for the next request.
 	helloTimeout  = 30 * time.Second
 	headerTimeout = 30 * time.Second
 	idleTimeout   = 90 * time.Second
-	// quiet is how long a client that did not negotiate HTTP may send nothing before
-	// the host is connected, which may send first.
+	// quiet is how long a client that did not negotiate HTTP may send nothing before the
+	// gateway connects to the host, which may send first.
 	quiet = time.Second
 
 	maxHeader         = 64 << 10
@@ -39,7 +39,7 @@ const (
 	// that reads slowly.
 	streamBuffer     = 512 << 10
 	connectionBuffer = 4 << 20
-	// maxBodies bounds the total size of the bodies that are searched at the same time.
+	// maxBodies bounds the total size of bodies searched at the same time.
 	maxBodies = 64 << 20
 )
 
@@ -47,11 +47,11 @@ const (
 type Config struct {
 	// Issuer certifies names to the sandbox. Required.
 	Issuer *Issuer
-	// ExtraCA are further authorities, in PEM, that upstream certificates may chain
-	// to, besides the system's.
+	// ExtraCA are further authorities, in PEM, that upstream certificates may chain to, in
+	// addition to the system's.
 	ExtraCA []byte
-	// Logger receives the interceptor's own errors, which never contain values; nil
-	// discards them.
+	// Logger receives the interceptor's own errors, which never contain values; if nil, they
+	// are discarded.
 	Logger *slog.Logger
 }
 
@@ -138,8 +138,8 @@ func New(cfg Config) (*Interceptor, error) {
 }
 
 // Set replaces the bindings, their values, the headers, and the action for placeholders
-// that are sent to other hosts. Requests that began before keep their values until they are
-// over; then the old values are wiped. If values fails, nothing is changed.
+// that are sent to other hosts. Requests in progress keep their values until they end;
+// then the old values are wiped. If values fails, nothing changes.
 func (x *Interceptor) Set(n *engine.Network, values engine.Values) error {
 	x.setting.Lock()
 	defer x.setting.Unlock()
@@ -172,12 +172,12 @@ func (x *Interceptor) Intercept(ctx context.Context, c *egress.Intercepted) erro
 }
 
 // panicLog is the server's error log. It logs the stacks of panics and drops the rest,
-// which is about clients that misbehave.
+// which is about misbehaving clients.
 type panicLog struct{ log *slog.Logger }
 
 func (p panicLog) Write(b []byte) (int, error) {
 	if first, stack, ok := bytes.Cut(b, []byte("\n")); ok && bytes.Contains(first, []byte("panic serving")) {
-		// The first line holds the panic's value, which may contain a secret.
+		// The first line contains the panic's value, which may contain a secret.
 		p.log.Error("a request made the interceptor panic", "stack", string(stack))
 	}
 	return len(b), nil
@@ -203,7 +203,7 @@ func newConnListener() *connListener {
 	return &connListener{conns: make(chan net.Conn), done: make(chan struct{})}
 }
 
-// pass hands a connection to the server and reports whether the server took it.
+// pass hands a connection to the server and reports whether the server accepted it.
 func (l *connListener) pass(c net.Conn) bool {
 	select {
 	case l.conns <- c:

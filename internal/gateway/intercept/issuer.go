@@ -29,8 +29,8 @@ type Issuer struct {
 	leafKey *ecdsa.PrivateKey
 
 	mu sync.Mutex
-	// leaves are the elements of recent by name. The element that was used last is at
-	// the front. Both are guarded by mu.
+	// leaves are the elements of recent by name. The most recently used element is at the
+	// front. Both are guarded by mu.
 	leaves map[string]*list.Element
 	recent *list.List
 }
@@ -76,7 +76,7 @@ func (i *Issuer) certificate(name string) (*tls.Certificate, error) {
 	return cert, nil
 }
 
-// forget removes a certificate. Preconditions: i.mu is held.
+// forget removes a certificate. The caller must hold i.mu.
 func (i *Issuer) forget(e *list.Element) {
 	delete(i.leaves, i.recent.Remove(e).(*leaf).name)
 }

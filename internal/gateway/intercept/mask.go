@@ -19,8 +19,8 @@ const (
 	minMasked = 8
 	// maskChunk is how much of a response is read at a time, in bytes.
 	maskChunk = 32 << 10
-	// minSize is the smallest size class of values, in bytes. growth is by what factor
-	// an encoded form of a value can be longer than the value.
+	// minSize is the smallest size class of values, in bytes. growth is the maximum ratio of
+	// the length of an encoded value to that of the value.
 	minSize = 512
 	growth  = 6
 )
@@ -60,8 +60,8 @@ type masks struct {
 	letters *alphabet
 	reach   int
 
-	// mu is held while values are used: a response may be closed while parts of it
-	// still arrive.
+	// mu is held while values are used: a response may be closed while parts of it still
+	// arrive.
 	mu       sync.Mutex
 	list     []mask         // guarded by mu
 	values   []*secretValue // guarded by mu
@@ -107,7 +107,8 @@ func (ms *masks) add(b *binding) {
 	}
 }
 
-// release releases the values. What arrives later is not masked, and must not be shown.
+// release releases the values. Data that arrives later is not masked, and must not be
+// passed on.
 func (ms *masks) release() {
 	ms.mu.Lock()
 	defer ms.mu.Unlock()
@@ -136,8 +137,8 @@ func (ms *masks) header(h http.Header) {
 	}
 }
 
-// inName reports whether there is a secret in the name of a header. Preconditions:
-// ms.mu is held.
+// inName reports whether there is a secret in the name of a header. The caller must hold
+// ms.mu.
 func (ms *masks) inName(name string) bool {
 	found := false
 	for i := range ms.list {
@@ -146,8 +147,8 @@ func (ms *masks) inName(name string) bool {
 	return found
 }
 
-// text returns s with every secret replaced, which may change the length.
-// Preconditions: ms.mu is held.
+// text returns s with every secret replaced, which may change the length. The caller must
+// hold ms.mu.
 func (ms *masks) text(s string) string {
 	type span struct {
 		start, end int
@@ -185,8 +186,8 @@ type filter interface {
 	wipe()
 }
 
-// maskedBody is a response's body without secrets. They are replaced by as many bytes,
-// so the Content-Length stays true.
+// maskedBody is a response's body without secrets. They are replaced by the same number
+// of bytes, so the Content-Length stays correct.
 type maskedBody struct {
 	src io.ReadCloser
 	// atEnd is called once, when src has ended.
@@ -221,7 +222,7 @@ func (b *maskedBody) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// fill reads more from src. Preconditions: b.out is empty.
+// fill reads more from src. b.out must be empty.
 func (b *maskedBody) fill() {
 	if b.in == nil {
 		b.in = make([]byte, maskChunk)
@@ -241,9 +242,8 @@ func (b *maskedBody) fill() {
 	}
 }
 
-// pass filters in and returns the bytes that may be read. The bytes that are held back
-// at the end of an incomplete response are dropped: they may be the beginning of a
-// value.
+// pass filters in and returns the bytes that may be read. Bytes held back at the end of
+// an incomplete response are dropped: they may be the start of a value.
 func (b *maskedBody) pass(in []byte, whole bool) ([]byte, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -260,7 +260,7 @@ func (b *maskedBody) pass(in []byte, whole bool) ([]byte, error) {
 	return out, err
 }
 
-// Write writes to the host, on a connection that was upgraded.
+// Write writes to the host, on an upgraded connection.
 func (b *maskedBody) Write(p []byte) (int, error) {
 	if w, ok := b.src.(io.Writer); ok {
 		return w.Write(p)
@@ -268,7 +268,7 @@ func (b *maskedBody) Write(p []byte) (int, error) {
 	return 0, http.ErrNotSupported
 }
 
-// CloseWrite closes the direction to the host of a connection that was upgraded.
+// CloseWrite closes the direction to the host of an upgraded connection.
 func (b *maskedBody) CloseWrite() error {
 	if w, ok := b.src.(interface{ CloseWrite() error }); ok {
 		return w.CloseWrite()

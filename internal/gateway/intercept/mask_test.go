@@ -14,7 +14,7 @@ import (
 	"github.com/cove-sh/cove/internal/engine"
 )
 
-// pieces gives out a text in pieces.
+// pieces returns a text in pieces.
 type pieces struct {
 	list []string
 	err  error
@@ -50,13 +50,13 @@ func masked(v string) string {
 	return s[:len(v)]
 }
 
-// maskedText reads src without values.
+// maskedText returns src with values masked.
 func maskedText(src io.ReadCloser, values ...string) *maskedBody {
 	ms := masksFor(values...)
 	return newMaskedBody(src, ms, newMasker(ms), nil)
 }
 
-// However the value is cut into pieces, nothing of it comes through.
+// TestMaskedBodyInPieces checks that nothing of the value passes, however it is split.
 func TestMaskedBodyInPieces(t *testing.T) {
 	text := "before " + value + value + " between sk-live-THE sk-liv" + value + " after sk-li"
 	want := strings.ReplaceAll(text, value, masked(value))
@@ -85,7 +85,7 @@ func TestMaskedBodyInPieces(t *testing.T) {
 	}
 }
 
-// Values that overlap are covered, all of both.
+// TestMaskedBodyOverlap checks that values that overlap are both covered completely.
 func TestMaskedBodyOverlap(t *testing.T) {
 	b := maskedText(&pieces{[]string{"<abcdefgh12", "xyzxyz>"}, io.EOF}, "abcdefgh12", "12xyzxyz")
 	out, err := io.ReadAll(b)
@@ -94,7 +94,8 @@ func TestMaskedBodyOverlap(t *testing.T) {
 	}
 }
 
-// What is held back of a response that breaks off stays hidden.
+// TestMaskedBodyKeepsErrors checks that data held back of a response that breaks off
+// stays hidden.
 func TestMaskedBodyKeepsErrors(t *testing.T) {
 	boom := errors.New("boom")
 	b := maskedText(&pieces{[]string{"abc " + value[:12]}, boom}, value)
@@ -131,7 +132,7 @@ func FuzzMaskedBody(f *testing.F) {
 	f.Add([]byte("x"+value), []byte{3, 10, 1})
 	f.Add([]byte(strings.Repeat("zzzzzzzzy", 9)+"zy"), []byte{1, 2, 40})
 	f.Fuzz(func(t *testing.T, text, cuts []byte) {
-		v := "zzzzzzzzzy" // begins again within itself
+		v := "zzzzzzzzzy" // starts again within itself
 		b := maskedText(&cutReader{text: bytes.Clone(text), cuts: cuts}, v, value)
 		out, err := io.ReadAll(b)
 		if err != nil || len(out) != len(text) {
@@ -161,7 +162,8 @@ func (c *cutReader) Read(p []byte) (int, error) {
 
 func (c *cutReader) Close() error { return nil }
 
-// A host that tells what it was sent does not tell the sandbox the value.
+// TestEcho checks that a host that echoes requests does not reveal the value to the
+// sandbox.
 func TestEcho(t *testing.T) {
 	w := newHarness(t)
 	w.host(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -197,8 +199,8 @@ func TestEcho(t *testing.T) {
 	}
 }
 
-// A response that is still on its way when a secret is rotated keeps the old
-// value hidden, and the old value is wiped after.
+// TestRotateWhileStreaming checks that a response in progress when a secret is rotated
+// keeps the old value hidden, and that the old value is wiped afterwards.
 func TestRotateWhileStreaming(t *testing.T) {
 	w := newHarness(t)
 	next, keys := make(chan string), make(chan string, 10)
@@ -257,7 +259,7 @@ func TestValuesAreWiped(t *testing.T) {
 	if !bytes.Equal(buf, make([]byte, len(buf))) {
 		t.Errorf("after a rotation memory has %q", buf)
 	}
-	// A failing set changes nothing and leaves nothing.
+	// A failing Set changes nothing and leaves nothing behind.
 	now := w.x.bindings.Load()
 	boom := errors.New("boom")
 	err := w.x.Set(&engine.Network{}, func(func(string, []byte) error) error { return boom })

@@ -14,8 +14,8 @@ import (
 	"github.com/coder/websocket"
 )
 
-// asked is a response in pieces. It notes how much the sandbox had of it each
-// time that the gateway asked the host for more.
+// asked is a response in pieces. It records how much the sandbox had received each time
+// that the gateway asked the host for more.
 type asked struct {
 	pieces
 	had   *int
@@ -27,7 +27,7 @@ func (a *asked) Read(p []byte) (int, error) {
 	return a.pieces.Read(p)
 }
 
-// delivered tells how much the sandbox has before each further piece, by the
+// delivered returns how much the sandbox has received before each further piece, by the
 // host's protocol.
 func delivered(t *testing.T, protocol string, list []string) []int {
 	t.Helper()
@@ -63,10 +63,10 @@ func delivered(t *testing.T, protocol string, list []string) []int {
 	return append(src.trace, had)
 }
 
-// When a host says what the sandbox told it to, nothing that the sandbox sees
-// depends on how much of that is right: not what comes when, nor in what
-// pieces. The guesses are of the value, of its encoded forms and of both ends.
-func TestGuessesTellNothing(t *testing.T) {
+// TestGuessesRevealNothing checks that, when a host echoes what the sandbox sends, nothing
+// that the sandbox sees depends on how much of it is right: neither when it arrives nor
+// in what pieces. The guesses are of the value, of its encoded forms and of both ends.
+func TestGuessesRevealNothing(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 11))
 	forms := []string{value, base64.RawStdEncoding.EncodeToString([]byte("me:" + value)), "sk-live-THE-REAL-VALUE-0123456789-%2F%2Bx"}
 	for n := range 3000 {
@@ -89,8 +89,8 @@ func TestGuessesTellNothing(t *testing.T) {
 	}
 }
 
-// What ends before the host says more is there at once: lines, events and
-// words, messages of WebSockets and of gRPC.
+// TestStreamsDoNotWait checks that text that is complete before the host sends more is
+// delivered at once: lines, events and words, and messages of WebSockets and of gRPC.
 func TestStreamsDoNotWait(t *testing.T) {
 	for _, piece := range []string{"data: {\"a\":\"b\"}\n\n", "{\"a\": 1}\n", "{\"a\":\"sk-live-THE\"}", "word ", value[:8] + "\r\n"} {
 		if got := delivered(t, "body", []string{piece, "more\n"}); got[1] != len(piece) {
@@ -105,8 +105,8 @@ func TestStreamsDoNotWait(t *testing.T) {
 	}
 }
 
-// A value that a host sends in two pieces, at whatever split, or byte by byte,
-// comes through the gateway masked from its first byte.
+// TestReflectedInPieces checks that a value that a host sends in two pieces, at any
+// split, or byte by byte, is masked from its first byte.
 func TestReflectedInPieces(t *testing.T) {
 	w := newHarness(t)
 	w.host(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
@@ -164,8 +164,8 @@ func TestReflectedInPieces(t *testing.T) {
 	}
 }
 
-// A control frame between the fragments of a message does not wait for the
-// message, and a host that breaks the protocol is cut off.
+// TestFrames checks that a control frame between the fragments of a message does not wait
+// for the message, and that a host that violates the protocol is cut off.
 func TestFrames(t *testing.T) {
 	ms := masksFor(value)
 	f := &webSocketFilter{v: newMasker(ms), single: newMasker(ms)}

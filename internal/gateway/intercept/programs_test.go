@@ -13,8 +13,7 @@ import (
 	"github.com/cove-sh/cove/internal/testing/needs"
 )
 
-// program runs one that the machine has, as a sandbox would, and returns its
-// output.
+// program runs a program of the machine as a sandbox would, and returns its output.
 func (w *harness) program(env []string, name string, args ...string) string {
 	w.t.Helper()
 	needs.Command(w.t, name)
@@ -52,7 +51,7 @@ import os, ssl, urllib.request
 r = urllib.request.Request("https://` + apiHost + `/v1", headers={"Authorization": "Bearer " + os.environ["API_KEY"]})
 print(urllib.request.urlopen(r).read().decode())
 `}, 1},
-		// The strictest that OpenSSL knows of certificates.
+		// The strictest certificate checks that OpenSSL has.
 		{"python3", []string{"-c", `
 import os, ssl, urllib.request
 c = ssl.create_default_context()
@@ -95,7 +94,7 @@ http.request({host: proxy.hostname, port: proxy.port, method: "CONNECT", path: "
 	}
 }
 
-// git clones and pushes with a token that it does not have.
+// TestGit clones and pushes with a token that git does not have.
 func TestGit(t *testing.T) {
 	w := newHarness(t)
 	needs.Command(t, "git")

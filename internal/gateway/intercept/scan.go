@@ -12,16 +12,16 @@ import (
 // run of bytes that could be part of a value.
 type alphabet [256]bool
 
-// The alphabets, each within the next. No value has a byte outside lineBytes:
-// a header could not carry it.
+// The alphabets, each a subset of the next. No value has a byte outside lineBytes: a
+// header could not carry it.
 var (
 	// tokenBytes are the bytes of bearer tokens, base64 and escapes in URLs.
 	tokenBytes = newAlphabet(func(c byte) bool {
 		return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte("-._~+/=%:", c) >= 0
 	})
-	// wordBytes are all but white space and control characters.
+	// wordBytes are all bytes except white space and control characters.
 	wordBytes = newAlphabet(func(c byte) bool { return c > ' ' && c != 0x7f })
-	// lineBytes are all but control characters; a tab is one of them.
+	// lineBytes are all bytes except control characters, but include the tab.
 	lineBytes = newAlphabet(func(c byte) bool { return c >= ' ' && c != 0x7f || c == '\t' })
 )
 
@@ -48,7 +48,7 @@ func smallest(values [][]byte) *alphabet {
 	return lineBytes
 }
 
-// multiplier is the base of the rolling hashes. It is random, so that nobody can choose
+// multiplier is the base of the rolling hashes. It is random, so that no one can choose
 // text that collides with a value.
 var multiplier = func() uint64 {
 	var b [8]byte
@@ -82,8 +82,8 @@ type cursor struct {
 }
 
 // scan searches text[from:] and calls found with the end of each occurrence, including
-// overlapping ones. Preconditions: text[:from] has at least the len(find) bytes before
-// from, or all bytes since the last one outside the alphabet.
+// overlapping ones. text[:from] must contain at least the len(find) bytes before from, or
+// all bytes since the last one outside the alphabet.
 func (p *pattern) scan(at cursor, text []byte, from int, a *alphabet, found func(end int)) cursor {
 	size := len(p.find)
 	for i := from; i < len(text); i++ {
@@ -107,12 +107,12 @@ func (p *pattern) scan(at cursor, text []byte, from int, a *alphabet, found func
 
 // masker masks values in one stream of bytes. It holds back the last bytes, which could
 // belong to a value: the run of bytes in the alphabet at the end of the input, at most
-// ms.reach of them. So how much is held back, and for how long, depends on the alphabet
-// and ms.reach, and not on a value.
+// ms.reach of them. How much is held back, and for how long, therefore depends on the
+// alphabet and ms.reach, and not on a value.
 type masker struct {
 	ms *masks
 	at []cursor // by mask
-	// raw and shown are the bytes that are held back, before and after masking.
+	// raw and shown are the bytes held back, before and after masking.
 	raw, shown []byte
 	// run counts the bytes in the alphabet at the end of the input.
 	run int
@@ -120,8 +120,8 @@ type masker struct {
 
 func newMasker(ms *masks) *masker { return &masker{ms: ms, at: make([]cursor, len(ms.list))} }
 
-// pass processes in, and appends the bytes that are not held back to out. Preconditions:
-// ms.mu is held and ms is not released.
+// pass processes in, and appends the bytes that are not held back to out. The caller must
+// hold ms.mu, and ms must not be released.
 func (v *masker) pass(out, in []byte) ([]byte, error) {
 	from := len(v.raw)
 	v.raw, v.shown = append(v.raw, in...), append(v.shown, in...)
@@ -140,7 +140,7 @@ func (v *masker) pass(out, in []byte) ([]byte, error) {
 	return v.release(out, min(run, v.ms.reach)), nil
 }
 
-// end appends all bytes that are held back to out. The next call begins a new text.
+// end appends all bytes held back to out. The next call starts a new text.
 func (v *masker) end(out []byte) []byte {
 	out = v.release(out, 0)
 	clear(v.at)
@@ -148,7 +148,7 @@ func (v *masker) end(out []byte) []byte {
 	return out
 }
 
-// release appends the bytes that are held back to out, except for the last keep bytes.
+// release appends the bytes held back to out, except for the last keep bytes.
 func (v *masker) release(out []byte, keep int) []byte {
 	n := len(v.shown) - keep
 	out = append(out, v.shown[:n]...)
@@ -160,7 +160,7 @@ func (v *masker) release(out []byte, keep int) []byte {
 	return out
 }
 
-// wipe overwrites the bytes that are held back.
+// wipe overwrites the bytes held back.
 func (v *masker) wipe() {
 	wipe(v.raw[:cap(v.raw)])
 	wipe(v.shown[:cap(v.shown)])

@@ -21,7 +21,7 @@ type secretValue struct {
 	bytes []byte // nil once wiped; guarded by mu for wiping
 }
 
-// newSecretValue copies value. The caller has the first reference.
+// newSecretValue copies value. The caller owns the first reference.
 func newSecretValue(value []byte) *secretValue {
 	return &secretValue{refs: 1, bytes: slices.Clone(value)}
 }
@@ -58,8 +58,8 @@ type binding struct {
 	value *secretValue // nil if there is none
 }
 
-// sameValue reports whether the binding has a value that is the same as one to which the
-// caller has a reference.
+// sameValue reports whether the binding's value equals v, to which the caller has a
+// reference.
 func (b *binding) sameValue(v *secretValue) bool {
 	if b.value == nil || v == nil || !b.value.acquire() {
 		return false
@@ -68,21 +68,21 @@ func (b *binding) sameValue(v *secretValue) bool {
 	return subtle.ConstantTimeCompare(b.value.bytes, v.bytes) == 1
 }
 
-// bindings are the secrets of a sandbox at one time, and the headers that its policy sets,
-// in which the placeholders of secrets may be. They are never changed.
+// bindings are the secrets of a sandbox at one time, and the headers that its policy
+// sets, which may contain placeholders of secrets. They are never changed.
 type bindings struct {
 	list         []*binding
 	headers      []sandbox.HeaderRule
 	placeholders sandbox.PlaceholderAction
 }
 
-// newBindings returns bindings with copies of the values that values passes.
+// newBindings returns bindings with copies of the values that values yields.
 func newBindings(n *engine.Network, values engine.Values) (*bindings, error) {
 	bs := &bindings{placeholders: n.Policy.Placeholders, headers: n.Headers, list: make([]*binding, len(n.Bindings))}
 	byPlaceholder := make(map[string]*binding, len(n.Bindings))
 	for i, b := range n.Bindings {
 		if len(b.Placeholder) < minPlaceholder {
-			return nil, fmt.Errorf("the placeholder of secret %s is too short to be looked for", b.Secret)
+			return nil, fmt.Errorf("the placeholder of secret %s is too short to be searched for", b.Secret)
 		}
 		bs.list[i] = &binding{Binding: b}
 		byPlaceholder[b.Placeholder] = bs.list[i]
@@ -128,13 +128,13 @@ func (bs *bindings) of(host string) []*binding {
 	return list
 }
 
-// concern reports whether requests to a host may be changed.
-func (bs *bindings) concern(host string) bool {
+// changeRequestsTo reports whether requests to a host may be changed.
+func (bs *bindings) changeRequestsTo(host string) bool {
 	return len(bs.of(host)) > 0 || egress.HeadersFor(bs.headers, host) != nil
 }
 
-// isFor reports whether the value may be sent to host, which is in lower case without
-// a final dot.
+// isFor reports whether the value may be sent to host, which is in lower case without a
+// trailing dot.
 func (b *binding) isFor(host string) bool {
 	return host != "" && slices.ContainsFunc(b.Hosts, func(h string) bool {
 		if domain, ok := strings.CutPrefix(h, "*"); ok { // ".example.com"

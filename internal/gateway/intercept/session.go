@@ -23,20 +23,20 @@ type session struct {
 	cancel context.CancelFunc
 	// conn is c.Conn; closing it ends the session.
 	conn *notifyConn
-	// host is the name or address that the connection is for. Over TLS, requests to
-	// other hosts are refused.
+	// host is the name or address that the connection is for. Over TLS, requests to other
+	// hosts are refused.
 	host string
 
 	// handlers counts the requests in progress; begin adds to it.
 	handlers sync.WaitGroup
 
 	mu sync.Mutex // guards the fields below
-	// ended means that no further request may begin.
+	// ended reports that no further request may start.
 	ended bool
-	// transport is created for the first request, which determines the version of HTTP.
+	// transport is created by the first request, which determines the version of HTTP.
 	transport *http.Transport
-	// idle means that the client's HTTP/1 connection is between requests. upstreams
-	// counts the connections to the host; closed means that one was open and ended.
+	// idle reports whether the client's HTTP/1 connection is between requests. upstreams
+	// counts the connections to the host; closed reports whether one was open and has ended.
 	idle      bool
 	upstreams int
 	closed    bool
@@ -91,7 +91,8 @@ func (s *session) serveHTTP(conn net.Conn) error {
 	return nil
 }
 
-// connContext returns a context for requests that holds their session and ends with it.
+// connContext returns a context for requests that contains their session and ends with
+// it.
 func (x *Interceptor) connContext(ctx context.Context, conn net.Conn) context.Context {
 	found, ok := x.sessions.Load(conn)
 	if !ok {
@@ -109,8 +110,8 @@ type sessionKey struct{}
 // closed its own, as the sandbox would see it without the gateway. Otherwise the
 // sandbox's next request, which may not be repeatable, would fail.
 //
-// HTTP/2 connections are left alone: they do not correspond to connections to the host,
-// and the server reports them as idle before their last frames are written.
+// It does not close HTTP/2 connections: they do not correspond to connections to the
+// host, and the server reports them as idle before their last frames are written.
 func (x *Interceptor) connState(conn net.Conn, state http.ConnState) {
 	if c, ok := conn.(*tls.Conn); ok && c.ConnectionState().NegotiatedProtocol == "h2" {
 		return
@@ -126,8 +127,8 @@ func (x *Interceptor) connState(conn net.Conn, state http.ConnState) {
 	s.closeIfStale()
 }
 
-// closeIfStale closes the sandbox's connection if it is idle and the host has closed
-// its own. Preconditions: s.mu is held.
+// closeIfStale closes the sandbox's connection if it is idle and the host has closed its
+// own. The caller must hold s.mu.
 func (s *session) closeIfStale() {
 	if s.c.TLS && s.idle && s.closed && s.upstreams == 0 {
 		s.cancel()
@@ -156,7 +157,7 @@ func (s *session) transportFor(r *http.Request) *http.Transport {
 			}
 			return s.dialTLS(ctx, "http/1.1")
 		},
-		// The host gets the client's version where it supports that: an upgrade needs
+		// The host gets the client's version where it supports that version: an upgrade needs
 		// HTTP/1, and gRPC needs HTTP/2.
 		Protocols:              protocols(!http2 || s.c.TLS, http2 && s.c.TLS, http2 && !s.c.TLS),
 		DisableCompression:     true,
@@ -177,7 +178,7 @@ func (s *session) transportFor(r *http.Request) *http.Transport {
 
 // dial opens a connection to a host if the network policy allows it.
 func (s *session) dial(ctx context.Context, host string) (net.Conn, error) {
-	// The transport may go on dialling after the request has ended.
+	// The transport may continue to dial after the request has ended.
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(s.ctx, cancel)()
@@ -246,7 +247,7 @@ func (c *notifyConn) Close() error {
 
 func (c *notifyConn) CloseWrite() error { return closeWrite(c.Conn) }
 
-// closeWrite closes the sending direction of a connection that can do that.
+// closeWrite closes the sending direction of a connection that supports this.
 func closeWrite(c net.Conn) error {
 	if w, ok := c.(interface{ CloseWrite() error }); ok {
 		return w.CloseWrite()

@@ -14,10 +14,10 @@ import (
 )
 
 const (
-	// maxSwapped bounds headers and query with values in them: a request may
-	// name a placeholder often, and a value may be long.
+	// maxSwapped bounds headers and query with values in them: a request may contain a
+	// placeholder many times, and a value may be long.
 	maxSwapped = 1 << 20
-	// maxSwappedBody does so for a body.
+	// maxSwappedBody bounds a body with values in it.
 	maxSwappedBody = 4 * sandbox.MaxSecretBody
 )
 
@@ -49,8 +49,8 @@ func swap(r *http.Request, found []finding) error {
 	return nil
 }
 
-// cost is how much of a budget of bytes one occurrence of a value takes: the size class
-// of its longest form, so that a refusal does not reveal the length.
+// cost is how much of a budget of bytes one occurrence of a value uses: the size class of
+// its longest form, so that a refusal does not reveal the length.
 func (b *binding) cost() int { return sizeClass(growth * len(b.value.bytes)) }
 
 // spend deducts the cost of n occurrences of the value from a budget of bytes.

@@ -19,7 +19,8 @@ func basic(user, password string) string {
 	return "Basic " + base64.StdEncoding.EncodeToString([]byte(user+":"+password))
 }
 
-// Every place in which a client may put a token, in both versions of HTTP.
+// TestSwapInHeaders tries every header in which a client may put a token, in both
+// versions of HTTP.
 func TestSwapInHeaders(t *testing.T) {
 	w := newHarness(t)
 	var g got
@@ -31,7 +32,7 @@ func TestSwapInHeaders(t *testing.T) {
 			{"Authorization", "Bearer " + placeholder, "Bearer " + value},
 			{"Authorization", "token " + placeholder, "token " + value},
 			{"Authorization", basic("me", placeholder), basic("me", value)},
-			// Not with another user, whom the sandbox has chosen.
+			// Not with another user, which the sandbox chose.
 			{"Authorization", basic("another", placeholder), basic("another", placeholder)},
 			{"Authorization", basic(placeholder, ""), basic(placeholder, "")},
 			{"Authorization", basic("me", placeholder+"more"), basic("me", placeholder+"more")},
@@ -39,11 +40,11 @@ func TestSwapInHeaders(t *testing.T) {
 			{"Private-Token", placeholder, value},
 			{"Cookie", "a=b; session=" + placeholder, "a=b; session=" + value},
 			{"X-Custom", "k=" + placeholder + ",again=" + placeholder, "k=" + value + ",again=" + value},
-			// Not where servers show it.
+			// Not in headers that servers show.
 			{"User-Agent", "me/" + placeholder, "me/" + placeholder},
 			{"Referer", "https://x/" + placeholder, "https://x/" + placeholder},
 			{"X-Forwarded-For", placeholder, placeholder},
-			// Nothing that only looks like one.
+			// Not for text that only resembles a placeholder.
 			{"X-Api-Key", placeholder[:len(placeholder)-1], placeholder[:len(placeholder)-1]},
 			{"Authorization", "Basic !!!" + placeholder, "Basic !!!" + placeholder},
 			{"Authorization", basic("a", "b"), basic("a", "b")},
@@ -82,7 +83,7 @@ func TestRequestIsOtherwiseUnchanged(t *testing.T) {
 	if d := cmp.Diff(want, r.Header); d != "" {
 		t.Error(d)
 	}
-	// A host without a secret is asked as the client asked.
+	// A host without a secret gets the client's request unchanged.
 	var o got
 	w.host(&o, otherHost)
 	do(t, w.client(1), "GET", "https://"+otherHost+"/", "", "Accept-Encoding: br", "User-Agent: me")
@@ -115,7 +116,7 @@ func TestSwapInQuery(t *testing.T) {
 			t.Errorf("%s came as %s, want %s", send, r.URL.RawQuery, want)
 		}
 	}
-	// Not for a secret that travels in a header.
+	// Not for a secret that is sent in a header.
 	w.set(secret(), value)
 	do(t, w.client(1), "GET", "https://"+apiHost+"/v1?x-api-key="+placeholder, "")
 	if r, _, _ := g.request(); strings.Contains(r.URL.RawQuery, "live") {
@@ -151,7 +152,7 @@ func TestSwapInBody(t *testing.T) {
 				t.Errorf("HTTP/%d %s: got %.200q (%d), want %.200q", version, test.kind, body, r.ContentLength, test.want)
 			}
 		}
-		// Of unknown length, in pieces.
+		// A body of unknown length, in pieces.
 		pr, pw := io.Pipe()
 		go func() {
 			_, _ = io.WriteString(pw, "one "+placeholder[:10])
@@ -170,7 +171,7 @@ func TestSwapInBody(t *testing.T) {
 		if _, body, _ := g.request(); body != "one "+awkward+" two" {
 			t.Errorf("HTTP/%d in pieces: %q", version, body)
 		}
-		// Too long, with a placeholder: said. Without: sent as it is.
+		// A body that is too long is sent unchanged, and so is one for another host.
 		res, body := do(t, w.client(version), "POST", "https://"+apiHost+"/", placeholder+strings.Repeat("x", sandbox.MaxSecretBody), "Content-Type: text/plain")
 		if _, sent, _ := g.request(); res.StatusCode != 200 || body != "fine" || !strings.HasPrefix(sent, placeholder+"xx") {
 			t.Errorf("HTTP/%d too long by its length: %d", version, res.StatusCode)
@@ -182,7 +183,7 @@ func TestSwapInBody(t *testing.T) {
 	}
 }
 
-func TestEventsTellOfPlaceholders(t *testing.T) {
+func TestPlaceholderEvents(t *testing.T) {
 	w := newHarness(t)
 	w.host(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) }), apiHost, otherHost)
 	c := w.client(2)
@@ -215,7 +216,7 @@ func TestTwoSecretsInOneRequest(t *testing.T) {
 	w.host(&g, apiHost)
 	other := secret()
 	other.Placeholder, other.Secret = "cove_0123456789012345678901234567890123456789012", "second"
-	err := w.x.Set(&engine.Network{Bindings: []engine.Binding{secret(), other}}, tell(map[string]string{placeholder: value, other.Placeholder: "second-value"}))
+	err := w.x.Set(&engine.Network{Bindings: []engine.Binding{secret(), other}}, valuesOf(map[string]string{placeholder: value, other.Placeholder: "second-value"}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -229,7 +230,8 @@ func TestTwoSecretsInOneRequest(t *testing.T) {
 	}
 }
 
-// Values in place of very many placeholders must not fill the memory.
+// TestSwapIsBounded checks that values in place of very many placeholders do not fill the
+// memory.
 func TestSwapIsBounded(t *testing.T) {
 	w := newHarness(t)
 	var g got
@@ -273,10 +275,10 @@ func FuzzSwap(f *testing.F) {
 			t.Fatalf("changed without a placeholder: %q → %q, %q → %q", header, now, query, r.URL.RawQuery)
 		}
 		if !had && b.find(&http.Request{Header: r.Header, URL: r.URL})&(inHeader|inQuery) != 0 && !strings.Contains(value, placeholder) {
-			// Nothing that could be replaced is left.
+			// No placeholder that could be replaced is left.
 			t.Fatalf("left: %q, %q", now, r.URL.RawQuery)
 		}
-		// What came of values is masked again.
+		// What the values became is masked again.
 		ms := masksOf([]*binding{b})
 		ms.header(r.Header)
 		if strings.Contains(r.Header.Get(name), value) {

@@ -20,7 +20,7 @@ const maxHello = 64 << 10
 
 // serveTLS terminates the sandbox's TLS and serves the protocol inside.
 func (s *session) serveTLS() error {
-	// The deadline covers everything until the client has sent data inside of TLS.
+	// The deadline covers everything until the client has sent data inside TLS.
 	if err := s.conn.SetDeadline(time.Now().Add(helloTimeout)); err != nil {
 		return err
 	}
@@ -33,7 +33,7 @@ func (s *session) serveTLS() error {
 	}
 	replayed := &replayConn{Conn: s.conn, first: raw}
 	if !hello.mayBeHTTP() {
-		if s.x.bindings.Load().concern(s.host) {
+		if s.x.bindings.Load().changeRequestsTo(s.host) {
 			return fmt.Errorf("the client offers no HTTP in TLS (%q), and a secret or headers are for %s", hello.alpn, s.host)
 		}
 		return s.passThrough(replayed)
@@ -66,20 +66,20 @@ type hello struct {
 	alpn []string
 }
 
-// mayBeHTTP reports whether the client may speak HTTP: it offers HTTP, or no protocol
-// at all.
+// mayBeHTTP reports whether the client may speak HTTP: it offers HTTP, or no protocol at
+// all.
 func (h hello) mayBeHTTP() bool {
 	return len(h.alpn) == 0 || slices.Contains(h.alpn, "h2") || slices.Contains(h.alpn, "http/1.1")
 }
 
 var errHelloRead = errors.New("hello read")
 
-// readHello reads a ClientHello and returns it with all bytes that were read.
+// readHello reads a ClientHello and returns it with all bytes read.
 func readHello(conn net.Conn) (hello, []byte, error) {
 	var h *hello
 	var raw bytes.Buffer
-	// The standard library parses it, as it does in the handshake later: both must see
-	// the same name.
+	// The standard library parses it here, as in the later handshake: both must see the same
+	// name.
 	r := io.TeeReader(io.LimitReader(conn, maxHello), &raw)
 	err := tls.Server(readOnly{r: r}, &tls.Config{
 		GetConfigForClient: func(info *tls.ClientHelloInfo) (*tls.Config, error) {
@@ -95,7 +95,7 @@ func readHello(conn net.Conn) (hello, []byte, error) {
 
 // readOnly is a connection that discards writes.
 type readOnly struct {
-	net.Conn // nil: nothing else is called
+	net.Conn // nil, because nothing else is called
 	r        io.Reader
 }
 
@@ -106,11 +106,11 @@ func (c readOnly) SetDeadline(time.Time) error      { return nil }
 func (c readOnly) SetReadDeadline(time.Time) error  { return nil }
 func (c readOnly) SetWriteDeadline(time.Time) error { return nil }
 
-// replayConn is a connection whose first bytes were already read.
+// replayConn is a connection whose first bytes have already been read.
 type replayConn struct {
 	net.Conn
 	first []byte
-	// pending, if not nil, delivers first: another goroutine is still reading it.
+	// pending, if not nil, comes first: another goroutine is still reading it.
 	pending <-chan sniffed
 }
 
@@ -261,10 +261,10 @@ func sniff(conn net.Conn) sniffed {
 	}
 }
 
-// looksLikeHTTP reports whether the data from a client is the beginning of an HTTP
-// request, once that can be decided. In case of doubt it is: the server then refuses
-// data that it cannot parse, so that nothing that a lenient host would accept as a
-// request passes unchecked.
+// looksLikeHTTP reports whether the data from a client is the start of an HTTP request,
+// once that can be decided. In case of doubt it is: the server then refuses data that it
+// cannot parse, so that nothing that a lenient host would accept as a request passes
+// unchecked.
 func looksLikeHTTP(b []byte) (is, decided bool) {
 	trimmed := bytes.TrimLeft(b, "\r\n\t ")
 	if len(trimmed) < len(b) {
@@ -289,7 +289,7 @@ func looksLikeHTTP(b []byte) (is, decided bool) {
 		if n == len(scheme) {
 			return true, true
 		}
-		return false, false // more is needed
+		return false, false // more data is needed
 	}
 	// Any other target, such as in "GET host/path".
 	line, _, whole := bytes.Cut(target, []byte("\n"))

@@ -72,7 +72,7 @@ func readAll(t *testing.T, dir string, req sandbox.NetworkLogRequest) []sandbox.
 	}
 }
 
-func TestPagesAreNewestFirstWithoutGapOrRepeat(t *testing.T) {
+func TestReadPages(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, 0, 1, 501)
 	all := readAll(t, dir, sandbox.NetworkLogRequest{Page: sandbox.Page{Limit: 7}})
@@ -90,14 +90,14 @@ func TestPagesAreNewestFirstWithoutGapOrRepeat(t *testing.T) {
 	}
 }
 
-func TestALogThatIsNotThereIsEmpty(t *testing.T) {
+func TestMissingLogIsEmpty(t *testing.T) {
 	events, cursor, err := Read(t.Context(), filepath.Join(t.TempDir(), "none"), sandbox.NetworkLogRequest{})
 	if len(events) != 0 || cursor != "" || err != nil {
 		t.Errorf("got %v, %q, %v, want nothing", events, cursor, err)
 	}
 }
 
-func TestTheOldestGoAtTheBound(t *testing.T) {
+func TestOldestSegmentsAreRemoved(t *testing.T) {
 	dir := t.TempDir()
 	const most = 64 << 10
 	for i := range 40 {
@@ -120,9 +120,9 @@ func TestTheOldestGoAtTheBound(t *testing.T) {
 	}
 }
 
-func TestIDsGoOnAboveThoseOfTheWriterBefore(t *testing.T) {
+func TestIDsGrowAcrossWriters(t *testing.T) {
 	dir := t.TempDir()
-	// A clock that was ahead leaves ids of the future.
+	// A clock that was ahead leaves behind ids in the future.
 	ahead := nextID(time.Now().Add(time.Hour), 0, 0)
 	line := fmt.Sprintf(`{"id":%d,"sandbox_id":"sbx_1","time":"2026-01-01T00:00:00Z","kind":"dns","protocol":"udp","verdict":"allowed","match":"default"}`+"\n", ahead)
 	if err := os.WriteFile(filepath.Join(dir, segmentName(ahead)), []byte(line), 0o600); err != nil {
@@ -164,7 +164,7 @@ func TestTwoWritersAtOnce(t *testing.T) {
 	}
 }
 
-func TestATornLastLineIsSkippedAndNotAppendedTo(t *testing.T) {
+func TestTornLastLine(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, 0, 1, 4)
 	all, _ := segments(dir)
@@ -235,12 +235,12 @@ func TestInvalidRequests(t *testing.T) {
 	}
 }
 
-// stalled makes a writer whose disk takes nothing.
+// stalled returns a writer whose disk accepts nothing.
 func stalled() *Writer {
 	return &Writer{queue: make(chan sandbox.NetworkEvent, 2), done: make(chan struct{})}
 }
 
-func TestRecordNeverBlocksAndDropsAreRecorded(t *testing.T) {
+func TestRecordNeverBlocks(t *testing.T) {
 	w := stalled()
 	w.cfg.Dir, w.cfg.MaxBytes = t.TempDir(), 1<<20
 	for i := range 10 {
@@ -274,7 +274,7 @@ func TestFollow(t *testing.T) {
 	const most = 1 << 20
 	w := open(t, dir, most)
 	const before = -2
-	begun := func() bool { // it may begin with what is there already, or not: both are right
+	begun := func() bool { // it may start with the events present already, or not: both are correct
 		w.Record(event("example.com", before))
 		select {
 		case <-got:
@@ -304,7 +304,7 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-func TestFollowEndsWithTheErrorOfItsSink(t *testing.T) {
+func TestFollowReturnsSinkError(t *testing.T) {
 	dir := t.TempDir()
 	mine := errors.New("mine")
 	done := make(chan error, 1)
@@ -325,7 +325,7 @@ func TestFollowEndsWithTheErrorOfItsSink(t *testing.T) {
 	}
 }
 
-// A segment may hold anything: it was written by a process that can be killed
+// FuzzRead reads arbitrary segments: a segment is written by a process that can be killed
 // at any byte, on a disk that can be full.
 func FuzzRead(f *testing.F) {
 	f.Add([]byte(`{"id":5,"kind":"dns","time":"2026-01-01T00:00:00Z","verdict":"allowed"}`+"\n"), "", 10)
@@ -361,8 +361,8 @@ func FuzzRead(f *testing.F) {
 	})
 }
 
-// TestFullDiskLeavesNoFiles lets every write fail, as on a full disk: no file
-// stays for each of them.
+// TestFullDiskLeavesNoFiles makes every write fail, as on a full disk, and checks that
+// the attempts leave no files behind.
 func TestFullDiskLeavesNoFiles(t *testing.T) {
 	dir := t.TempDir()
 	w := &Writer{cfg: WriterConfig{Dir: dir, MaxBytes: 1 << 20, Logger: slog.New(slog.DiscardHandler)}}

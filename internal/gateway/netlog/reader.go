@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// followEvery is how often a followed log is polled.
+	// followEvery is the interval at which a followed log is polled.
 	followEvery = 200 * time.Millisecond
 	// readAtOnce bounds one read from a segment, in bytes.
 	readAtOnce = 1 << 20
@@ -49,10 +49,10 @@ func Read(ctx context.Context, dir string, req sandbox.NetworkLogRequest) ([]san
 	return page, strconv.FormatInt(page[limit-1].ID, 36), nil
 }
 
-// newest returns the newest n events that want selects, newest first. It reads
-// from the newest segment backwards and skips segments whose last id is below all
-// n events found so far. It cannot stop at the first of these, since the ids of two
-// writers overlap.
+// newest returns the newest n events for which want returns true, newest first. It reads
+// from the newest segment backwards and skips segments whose last id is below all n
+// events found so far. It cannot stop at the first of these, since the ids of two writers
+// overlap.
 func newest(ctx context.Context, all []segment, n int, want func(*sandbox.NetworkEvent) bool, before int64) ([]sandbox.NetworkEvent, error) {
 	var found []sandbox.NetworkEvent
 	for _, s := range slices.Backward(all) {
@@ -132,15 +132,15 @@ func (s *selection) has(e *sandbox.NetworkEvent) bool {
 	return e.Host == s.host
 }
 
-// Follow passes the events that are written to the log in dir from now on to
-// sink, in order. It returns nil when ctx is cancelled, and sink's error when sink
-// fails. The log need not exist yet. The request's limit and cursor are ignored.
+// Follow passes the events that are written to the log in dir from now on to sink, in
+// order. It returns nil when ctx is cancelled, and sink's error when sink fails. The log
+// need not exist yet. The request's limit and cursor are ignored.
 func Follow(ctx context.Context, dir string, req sandbox.NetworkLogRequest, sink func(sandbox.NetworkEvent) error) error {
 	sel, err := newSelection(req)
 	if err != nil {
 		return err
 	}
-	at := map[string]int64{} // how far each segment was read
+	at := map[string]int64{} // offset up to which each segment was read
 	all, err := segments(dir)
 	if err != nil {
 		return err

@@ -67,8 +67,8 @@ func segments(dir string) ([]segment, error) {
 	return all[max(0, len(all)-maxSegments):], nil
 }
 
-// read returns the events in the complete lines of up to most bytes from offset
-// on, and the offset after these lines. Lines that hold no event are skipped.
+// read returns the events in the complete lines of up to most bytes from offset, and the
+// offset after these lines. It skips lines that contain no event.
 func (s segment) read(offset, most int64) (events []sandbox.NetworkEvent, next int64, err error) {
 	f, err := os.Open(s.path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -84,7 +84,7 @@ func (s segment) read(offset, most int64) (events []sandbox.NetworkEvent, next i
 	}
 	events, used := parse(data)
 	if used == 0 && int64(len(data)) == most && most > maxLine {
-		used = len(data) // no event is that long: the segment is damaged
+		used = len(data) // no event is that long, so the segment is damaged
 	}
 	return events, offset + int64(used), nil
 }

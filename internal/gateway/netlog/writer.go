@@ -35,8 +35,8 @@ type WriterConfig struct {
 	Logger *slog.Logger
 }
 
-// Writer appends events to a log. It is safe for concurrent use. A log may
-// have several writers for a short time, when one instance replaces another.
+// Writer appends events to a log. It is safe for concurrent use. A log may have several
+// writers for a short time, when one instance replaces another.
 type Writer struct {
 	cfg     WriterConfig
 	queue   chan sandbox.NetworkEvent
@@ -77,9 +77,9 @@ func NewWriter(cfg WriterConfig) (*Writer, error) {
 	return w, nil
 }
 
-// Record appends an event under a new id, greater than those before. It never
-// blocks: events that come faster than the disk takes them are dropped, and their
-// number is recorded.
+// Record appends an event under a new id, greater than all earlier ones. It never blocks:
+// events that arrive faster than the disk can store them are dropped, and their number is
+// recorded.
 func (w *Writer) Record(e sandbox.NetworkEvent) {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
@@ -160,9 +160,9 @@ const idSlots = 8
 
 var idEpoch = time.Date(2024, 1, 1, 0, 0, 0, 0, time.UTC).UnixMicro()
 
-// nextID returns an id: the time, or the next above the last, and in its low digits
-// the writer's slot. So ids grow, and writers that overlap assign different ones. Ids
-// are exact in JavaScript until 2059.
+// nextID returns an id: the time, or the next value above the last id, with the writer's
+// slot in its low digits. Ids therefore grow, and writers that overlap assign different
+// ones. Ids are exact in JavaScript until 2059.
 func nextID(now time.Time, last, slot int64) int64 {
 	at := max(now.UnixMicro()-idEpoch, last/idSlots+1)
 	return at*idSlots + slot
@@ -184,8 +184,8 @@ func (w *Writer) encode(e sandbox.NetworkEvent) {
 	w.buf = append(append(w.buf, line...), '\n')
 }
 
-// flush writes the batch at once, so that readers see complete lines. If it cannot
-// be written, its events are lost; traffic goes on.
+// flush writes the batch at once, so that readers see complete lines. If it cannot be
+// written, its events are lost; traffic continues.
 func (w *Writer) flush() {
 	if len(w.buf) == 0 {
 		return
@@ -213,7 +213,7 @@ func (w *Writer) flush() {
 	}
 }
 
-// open begins a segment, and removes the oldest ones if there are too many.
+// open starts a segment, and removes the oldest ones if there are too many.
 func (w *Writer) open() error {
 	events, _ := parse(w.buf)
 	if len(events) == 0 {
@@ -232,8 +232,8 @@ func (w *Writer) open() error {
 	}
 }
 
-// trim removes the oldest segments so that the log stays within its size when the
-// new segment is full.
+// trim removes the oldest segments so that the log stays within its size when the new
+// segment is full.
 func (w *Writer) trim() error {
 	all, err := segments(w.cfg.Dir)
 	if err != nil {

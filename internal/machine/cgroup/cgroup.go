@@ -1,7 +1,7 @@
 // Package cgroup limits the memory, processor time and number of processes of one
 // sandbox, and counts what its processes use.
 //
-// It uses the files of cgroup v1 (each controller in a hierarchy of its own), of v2 (one
+// It uses the files of cgroup v1 (each controller in a separate hierarchy), of v2 (one
 // hierarchy), or of both on machines that have both: each controller in the hierarchy
 // that has it. A group's directories are cove/<name> below the cgroup of the process that
 // creates the group if that is writable, so that limits set on Cove itself apply to all
@@ -12,12 +12,12 @@
 // process is alone in its cgroup, [Create] therefore moves it into a child named
 // cove-daemon first; otherwise the limits are reported as unavailable.
 //
-// What a machine cannot do is reported in words and is not an error: see [Support] and
+// What a machine cannot do is described in text and is not an error: see [Support] and
 // [Group.Missing].
 //
-// v1 is tested against the kernel. v2 is tested against the kernel where no controller
-// is needed (processes, killing, processor time); its limits are tested on a directory
-// tree that imitates the kernel's.
+// v1 is tested against the kernel. v2 is tested against the kernel where no controller is
+// needed (processes, killing, processor time); its limits are tested on a directory tree
+// that imitates the kernel's.
 //
 // github.com/opencontainers/cgroups and github.com/containerd/cgroups would replace an
 // eighth of this package: writing limits and reading counters. They leave the rest to
@@ -51,7 +51,8 @@ type Limits struct {
 	PIDs int64
 }
 
-// Stats is what the processes of a group use. What the machine does not count is zero.
+// Stats is what the processes of a group use. Values that the machine does not count are
+// zero.
 type Stats struct {
 	CPUNanos    int64
 	MemoryBytes int64
@@ -62,7 +63,7 @@ type Stats struct {
 	PIDDenials int64
 }
 
-// Support is what this user can limit on this machine.
+// Support describes what this user can limit on this machine.
 type Support struct {
 	// Version is "v1", "v2", "hybrid" or "none".
 	Version string `json:"version"`
@@ -113,15 +114,15 @@ type Group struct {
 // Available reports what can be limited. It changes nothing.
 func Available() Support { return detect("/").support() }
 
-// Create makes a group, of which none of that name may exist, and sets its limits.
-// Limits that cannot be set on this machine are in [Group.Missing]. After an error,
-// nothing is left behind.
+// Create makes a group and sets its limits. No group of that name may exist. Limits that
+// cannot be set on this machine are in [Group.Missing]. After an error, nothing is left
+// behind.
 func Create(name string, l Limits) (*Group, error) { return detect("/").create(name, l) }
 
-// Open finds a group that exists. The error is [fs.ErrNotExist] if none does.
+// Open finds an existing group. If there is none, the error is [fs.ErrNotExist].
 func Open(name string) (*Group, error) { return detect("/").open(name) }
 
-// List returns the names, sorted, of all groups that begin with prefix.
+// List returns the names, sorted, of all groups that start with prefix.
 func List(prefix string) ([]string, error) { return detect("/").list(prefix) }
 
 // Name returns the group's name.
@@ -182,7 +183,7 @@ func (h *hierarchies) create(name string, l Limits) (_ *Group, err error) {
 		return nil, err
 	}
 	if g.v2has[memory] {
-		// The processes of a sandbox are useless without each other.
+		// If one process of a sandbox is killed, the others are of no use.
 		_ = writeFile(filepath.Join(g.v2, "memory.oom.group"), "1")
 	}
 	g.missing = h.missingFor(l, parents)
@@ -209,7 +210,7 @@ func (h *hierarchies) makeGroup(dir string) error {
 }
 
 // Enter moves a process with all its threads into the group. Processes that it started
-// before stay where they are.
+// earlier are not moved.
 func (g *Group) Enter(pid int) error {
 	for _, d := range g.dirs() {
 		if err := writeFile(filepath.Join(d, "cgroup.procs"), fmt.Sprint(pid)); err != nil {
@@ -219,8 +220,8 @@ func (g *Group) Enter(pid int) error {
 	return nil
 }
 
-// Update changes limits; zero fields stay as they are. Memory in use above a lower limit
-// is reclaimed if possible; otherwise the error is EBUSY, and no limit is changed.
+// Update changes limits; zero fields change nothing. Memory in use above a lower limit is
+// reclaimed if possible; otherwise the error is EBUSY, and no limit is changed.
 func (g *Group) Update(l Limits) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -251,7 +252,7 @@ func (g *Group) Kill() error {
 // group.
 const patience = 30 * time.Second
 
-// retry tries until it succeeds or the deadline has passed. The last attempt begins
+// retry calls try until it succeeds or the deadline has passed. The last attempt starts
 // after the deadline, in case this process could not run for a while.
 func retry(deadline time.Time, try func() error) error {
 	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
@@ -276,7 +277,7 @@ func (g *Group) Remove() error {
 	return errors.Join(errs...)
 }
 
-// removeDir removes a group's directory, and its parent if that is empty then.
+// removeDir removes a group's directory, and its parent if it is then empty.
 func (h *hierarchies) removeDir(dir string, deadline time.Time) error {
 	// An ended process keeps the group busy for a moment.
 	err := retry(deadline, func() error {
@@ -326,7 +327,7 @@ func (h *hierarchies) findIn(m mount, name string) string {
 			return dir
 		}
 	}
-	// Perhaps a process in another cgroup made it, such as an earlier session's.
+	// A process in another cgroup may have made it, such as that of an earlier session.
 	found := ""
 	h.walk(m, func(parent string) bool {
 		if dir := filepath.Join(parent, name); exists(dir) {

@@ -15,7 +15,7 @@ import (
 	"github.com/cove-sh/cove/internal/testing/needs"
 )
 
-// TestMain is also the program that the tests limit.
+// TestMain also implements the program that the tests limit.
 func TestMain(m *testing.M) {
 	switch os.Getenv("CGROUP_TEST_ROLE") {
 	case "wait":
@@ -63,7 +63,7 @@ func newGroup(t *testing.T, l cgroup.Limits) *cgroup.Group {
 	return g
 }
 
-func TestLifeOfAGroup(t *testing.T) {
+func TestGroupLifecycle(t *testing.T) {
 	needs.Cgroups(t)
 	g := newGroup(t, cgroup.Limits{MemoryBytes: 64 << 20, CPUs: 0.5, PIDs: 100})
 	if len(g.Missing()) > 0 {
@@ -111,7 +111,7 @@ func TestLifeOfAGroup(t *testing.T) {
 	}
 }
 
-func TestMemoryLimitBites(t *testing.T) {
+func TestMemoryLimitIsEnforced(t *testing.T) {
 	needs.Cgroups(t)
 	g := newGroup(t, cgroup.Limits{MemoryBytes: 64 << 20})
 	cmd, say := start(t, "hog")
@@ -128,7 +128,7 @@ func TestMemoryLimitBites(t *testing.T) {
 	}
 }
 
-func TestPIDsLimitBites(t *testing.T) {
+func TestPIDsLimitIsEnforced(t *testing.T) {
 	needs.Cgroups(t)
 	needs.Command(t, "sh")
 	g := newGroup(t, cgroup.Limits{PIDs: 3})

@@ -18,20 +18,19 @@ import (
 type mount struct {
 	dir string
 	v2  bool
-	// controllers are those of a v1 hierarchy that this package uses.
+	// controllers are the controllers of a v1 hierarchy that this package uses.
 	controllers []string
-	// at is the directory of this process's cgroup in the hierarchy. own is the same,
-	// unless this package made that cgroup: then own is the nearest cgroup above that it
-	// did not make.
+	// at is the directory of this process's cgroup in the hierarchy. own is the same, unless
+	// this package made that cgroup: then own is the nearest ancestor that it did not make.
 	at, own string
 }
 
 // hierarchies are the mounted hierarchies and this process's cgroups in them. They are
-// read anew for each call, since both may change.
+// read again for each call, since both may change.
 type hierarchies struct {
 	root   string
 	mounts []mount
-	// mkdir and rmdir are the system's. In tests, which imitate the kernel's tree, they
+	// mkdir and rmdir are the system calls. In tests, which imitate the kernel's tree, they
 	// also do what the kernel would do.
 	mkdir, rmdir func(string) error
 }
@@ -71,8 +70,8 @@ func detect(root string) *hierarchies {
 	return h
 }
 
-// readOwn returns the paths of the process's cgroups by controller; the one of v2 is
-// under "".
+// readOwn returns the paths of the process's cgroups by controller; that of v2 is under
+// "".
 func readOwn(file string) map[string]string {
 	own := map[string]string{}
 	data, err := os.ReadFile(file)
@@ -91,8 +90,8 @@ func readOwn(file string) map[string]string {
 	return own
 }
 
-// parseMount parses one line of mountinfo. It returns false for mounts that are no
-// usable cgroup hierarchy.
+// parseMount parses one line of mountinfo. It returns false for mounts that are not
+// usable cgroup hierarchies.
 func parseMount(line, root string, own map[string]string) (mount, bool) {
 	head, tail, ok := strings.Cut(line, " - ")
 	hf, tf := strings.Fields(head), strings.Fields(tail)
@@ -119,8 +118,8 @@ func parseMount(line, root string, own map[string]string) (mount, bool) {
 		return mount{}, false
 	}
 	m.at = m.dir
-	// The mount shows the part of the hierarchy below top; a process outside of that
-	// part is treated as if it were at the top.
+	// The mount shows the part of the hierarchy below top; a process outside that part is
+	// treated as if it were at the top.
 	if p, ok := own[key]; ok && !strings.HasPrefix(p, "/..") {
 		rel, err := filepath.Rel(top, p)
 		if err == nil && rel != ".." && !strings.HasPrefix(rel, "../") {
@@ -205,7 +204,7 @@ func (h *hierarchies) choose2(m mount, p *parents) {
 				p.why[c] = "other processes live in the same cgroup; start cove in one of its own ('systemd-run --scope -p Delegate=yes')"
 			}
 		}
-		// Without controllers, a group still serves to kill all its processes.
+		// Without controllers, a group can still be used to kill all its processes.
 		if can && p.v2 == "" || len(got) > len(p.v2has) {
 			p.v2, p.v2has = dir, got
 		}
@@ -215,8 +214,8 @@ func (h *hierarchies) choose2(m mount, p *parents) {
 	}
 }
 
-// realRoot returns m's directory if it is the root of the whole hierarchy, which may have
-// both processes and controllers for its children; else "".
+// realRoot returns m's directory if it is the root of the entire hierarchy, which may
+// have both processes and controllers for its children; else "".
 func realRoot(m mount) string {
 	// Only the root has no cgroup.type file.
 	if exists(filepath.Join(m.dir, "cgroup.type")) {
@@ -232,7 +231,7 @@ func onlyMe(dir string) bool {
 }
 
 // prepare chooses where groups are made and prepares the parent in v2: it moves this
-// process out of it and enables controllers for its children.
+// process out of the parent and enables controllers for the parent's children.
 func (h *hierarchies) prepare() parents {
 	p := h.choose()
 	if p.v2 == "" || len(p.v2has) == 0 {
@@ -258,8 +257,8 @@ func (h *hierarchies) isRoot2(dir string) bool {
 	return slices.ContainsFunc(h.mounts, func(m mount) bool { return m.v2 && realRoot(m) == dir })
 }
 
-// enableAll enables all controllers of the group that contains all sandboxes for its
-// children.
+// enableAll enables all controllers for the children of the group that contains all
+// sandboxes.
 func (h *hierarchies) enableAll(dir string) error {
 	for _, c := range fields(filepath.Join(dir, "cgroup.controllers")) {
 		if slices.Contains(limiting, c) {

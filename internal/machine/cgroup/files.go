@@ -18,8 +18,8 @@ import (
 // is the kernel's default.
 const period = 100_000
 
-// limitFile2 has, for each controller, a file that a v2 group has if the controller is
-// enabled.
+// limitFile2 maps each controller to a file that exists in a v2 group if the controller
+// is enabled.
 var limitFile2 = map[string]string{memory: "memory.max", cpu: "cpu.max", pids: "pids.max"}
 
 // set writes the limits that are not zero and that have a controller.
@@ -69,7 +69,7 @@ func (g *Group) dirOf(c string) string {
 
 // unreclaimable returns how much memory of a version 2 group the kernel cannot reclaim.
 // With a limit below that, the kernel would kill processes; version 1 refuses such a
-// limit, and so do we.
+// limit, and so does this package.
 func (g *Group) unreclaimable() int64 {
 	var sum int64
 	for _, key := range []string{"anon", "shmem"} {
@@ -152,7 +152,7 @@ func (g *Group) PIDs() []int {
 	var out []int
 	for _, d := range g.dirs() {
 		for _, f := range fields(filepath.Join(d, "cgroup.procs")) {
-			// A process of another pid namespace is shown as 0.
+			// A process of another pid namespace appears as 0.
 			if pid, err := strconv.Atoi(f); err == nil && pid > 0 && !seen[pid] {
 				seen[pid] = true
 				out = append(out, pid)
@@ -162,7 +162,7 @@ func (g *Group) PIDs() []int {
 	return out
 }
 
-// killAll kills every process of the group but this one and returns how many it found.
+// killAll kills every process of the group except this one and returns how many it found.
 func (g *Group) killAll() int {
 	n := 0
 	for _, pid := range g.PIDs() {
@@ -226,7 +226,7 @@ func readKey(file, key string) (int64, error) {
 	return 0, nil
 }
 
-// fields returns the words in a file; none if it cannot be read.
+// fields returns the words in a file, or none if it cannot be read.
 func fields(file string) []string {
 	s, _ := readSmall(file)
 	return strings.Fields(s)

@@ -11,15 +11,15 @@ import (
 type Room struct {
 	// Dir is the cgroup's directory.
 	Dir string
-	// Limit is the most that its processes may use together, and Free how much of it is
-	// left. The kernel's page cache counts as free, but its active part only by half: a
-	// group without any page cache thrashes.
+	// Limit is the most that its processes may use together, and Free is how much of it is
+	// left. The kernel's page cache counts as free, but its active part only half: a group
+	// without any page cache thrashes.
 	Limit, Free int64
 }
 
 // MemoryRooms returns the room in each cgroup with a memory limit that applies to new
-// groups: the cgroup in which they are made, and those above it. If no group can be
-// made, these are the cgroup of this process and those above it.
+// groups: the cgroup in which they are made, and its ancestors. If no group can be made,
+// these are the cgroup of this process and its ancestors.
 func MemoryRooms() []Room { return detect("/").memoryRooms() }
 
 func (h *hierarchies) memoryRooms() []Room {
@@ -69,8 +69,8 @@ func room1(dir string) (Room, error) {
 	return newRoom(dir, limit, usage, cache), errors.Join(err1, err2, err3)
 }
 
-// room2 reads the room of a group of version 2. memory.high is a limit too: above it,
-// processes are throttled until they hardly run.
+// room2 reads the room of a group of version 2. memory.high counts as a limit too: above
+// it, processes are throttled until they hardly run.
 func room2(dir string) (Room, error) {
 	limit, err1 := readInt(filepath.Join(dir, "memory.max"))
 	if high, err := readInt(filepath.Join(dir, "memory.high")); err == nil {

@@ -13,7 +13,8 @@ import (
 
 const mib = 1 << 20
 
-// The room of a group follows from its limit, its use and its files in memory.
+// TestRoom checks that the room of a group follows from its limit, its use and its files
+// in memory.
 func TestRoom(t *testing.T) {
 	stat := func(names string, inactive, active int) string {
 		f := strings.Fields(names)
@@ -59,8 +60,8 @@ func TestRoom(t *testing.T) {
 	}
 }
 
-// A group is bounded by those above it too.
-func TestRoomsOfAllAbove(t *testing.T) {
+// TestRoomsOfAncestors checks that a group's ancestors bound it too.
+func TestRoomsOfAncestors(t *testing.T) {
 	tr := newTree(t, "/system.slice/cove.service", "cpu memory pids\n")
 	tr.cgroup("sys/fs/cgroup/system.slice", "cpu memory pids\n", "")
 	tr.cgroup("sys/fs/cgroup/system.slice/cove.service", "cpu memory pids\n", fmt.Sprintln(os.Getpid()))
@@ -74,7 +75,8 @@ func TestRoomsOfAllAbove(t *testing.T) {
 	}
 }
 
-// Whatever the kernel's files hold, a group has no more room than its limit.
+// FuzzRoom checks that a group never has more room than its limit, whatever the kernel's
+// files contain.
 func FuzzRoom(f *testing.F) {
 	f.Add("3145728000\n", "1048576000\n", "total_inactive_file 1\ntotal_active_file 2\n")
 	f.Add("9223372036854771712", "-1", "total_inactive_file -9\ntotal_active_file 99999999999999999999\n")

@@ -83,8 +83,8 @@ func TestV2DelegatedSubtree(t *testing.T) {
 	tr := newTree(t, own, "cpu memory pids")
 	self := fmt.Sprint(os.Getpid())
 	tr.cgroup("sys/fs/cgroup"+own, "cpu memory pids", self+"\n")
-	// The imitation keeps the last controller written; that all are on shows
-	// what the kernel would show afterwards.
+	// The imitation keeps the last controller written; that all are enabled shows what the
+	// kernel would show afterwards.
 	h := tr.detect()
 
 	if got := h.support(); !got.Memory || !got.CPU || !got.PIDs || !got.Swap || got.Version != "v2" {
@@ -119,7 +119,7 @@ func TestV2DelegatedSubtree(t *testing.T) {
 	if names, _ := h.list("sbx-"); !slices.Equal(names, []string{"sbx-1"}) {
 		t.Errorf("list = %v", names)
 	}
-	// Less memory than is in use would have the kernel kill.
+	// With a limit below the memory in use, the kernel would kill processes.
 	tr.put(dir+"/memory.stat", "anon 600000\nfile 900000\nshmem 200000\n")
 	if err := g.Update(Limits{MemoryBytes: 700_000, PIDs: 3}); !errors.Is(err, unix.EBUSY) || tr.get(dir+"/pids.max") != "9" {
 		t.Errorf("a limit below what is in use: %v", err)
@@ -127,20 +127,20 @@ func TestV2DelegatedSubtree(t *testing.T) {
 	if err := g.Update(Limits{MemoryBytes: 800_000}); err != nil || tr.get(dir+"/memory.max") != "800000" {
 		t.Errorf("a limit that fits: %v, %s", err, tr.get(dir+"/memory.max"))
 	}
-	// From the leaf where it is now, the process finds the same groups.
+	// From its present leaf, the process finds the same groups.
 	tr.put("proc/self/cgroup", "0::"+own+"/cove-daemon\n")
 	if g2, err := tr.detect().open("sbx-1"); err != nil || g2.v2 != g.v2 {
 		t.Errorf("open: %v, %v", g2, err)
 	}
 }
 
-// The kernel takes its time with a group whose processes have just ended, and
-// so may the machine with this process.
-func TestRemoveIsPatient(t *testing.T) {
+// TestRemoveWaits checks that Remove waits for the kernel, which may take time to
+// release a group whose processes have just ended, and copes with delays of this process.
+func TestRemoveWaits(t *testing.T) {
 	for _, tt := range []struct {
 		name string
-		busy int           // how often the kernel says that the group is in use
-		stop time.Duration // how long this process then stands still
+		busy int           // how often the kernel reports that the group is in use
+		stop time.Duration // how long this process then does not run
 		want error
 	}{
 		{"a moment", 20, 0, nil},
@@ -187,7 +187,7 @@ func TestV2EnablesMissingControllers(t *testing.T) {
 	}
 }
 
-func TestV2SaysWhatIsMissing(t *testing.T) {
+func TestV2Missing(t *testing.T) {
 	tests := []struct {
 		name  string
 		setup func(*tree)
@@ -217,7 +217,7 @@ func TestV2SaysWhatIsMissing(t *testing.T) {
 	}
 }
 
-func TestNoCgroupsAtAll(t *testing.T) {
+func TestNoCgroups(t *testing.T) {
 	h := detect(t.TempDir())
 	if got := h.support(); got.Version != "none" || len(got.Missing) != 3 {
 		t.Errorf("support = %+v", got)
