@@ -238,7 +238,7 @@ func TestTryProgressAndCancel(t *testing.T) {
 	}
 	want := sandbox.TryRequest{
 		Commands: []sandbox.TryCommand{{Shell: "a", Env: map[string]string{"A": "1"}, WorkDir: "/w", User: "u"}, {Shell: "b", Env: map[string]string{"A": "1"}, WorkDir: "/w", User: "u"}}, TimeoutMS: 45_000,
-		Pick: sandbox.PickNone, Merge: sandbox.MergeWhole, Keep: sandbox.KeepNone,
+		Pick: sandbox.PickNone, Keep: sandbox.KeepNone, // merge without pick is refused
 	}
 	if diff := cmp.Diff(want, svc.got); diff != "" {
 		t.Error(diff)
