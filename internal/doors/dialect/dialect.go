@@ -184,6 +184,8 @@ type Tool struct {
 	// Writes marks a tool that changes something although its hint, which is
 	// the product's, says that it does not.
 	Writes bool
+	// Asks marks a tool that asks with [Call.Elicit].
+	Asks bool
 	// Run does the work. It may return a result with IsError set, or an error
 	// that the dialect turns into one.
 	Run func(ctx context.Context, c *Call) (*mcp.CallToolResult, error)
@@ -266,11 +268,17 @@ type Call struct {
 	Ask func(ctx context.Context, key, question string) (yes bool, err error)
 	// Elicit asks like Ask, but takes for an answer only what the user has answered:
 	// a failure, and a user who dismisses the question, is [NoAnswer]. It may be called
-	// from any goroutine while the call runs. Nil where the client cannot ask.
+	// from any goroutine while the call of a tool runs that Asks. Nil where the client
+	// cannot ask.
 	Elicit func(ctx context.Context, key, question string) (Answer, error)
-	// ElicitEnds says that a question of Elicit ends the call, as one of Ask does with
-	// clients of the newest revisions.
+	// ElicitEnds says that a question of Elicit ends the request that waits for the call,
+	// as with clients of the newest revisions. The call goes on without, and is waited for
+	// again when the client repeats it with the answer.
 	ElicitEnds bool
+	// WaitingSince returns when the request began that waits for the call, once there is
+	// one: none does while a question of Elicit has ended it. Its error is that of the
+	// context. Nil where one request waits all the time.
+	WaitingSince func(ctx context.Context) (time.Time, error)
 	// Env returns a variable of the environment of a client that has started
 	// the server for itself alone, and "" over HTTP.
 	Env func(name string) string

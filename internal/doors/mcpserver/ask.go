@@ -20,18 +20,11 @@ func canAsk(req *mcp.CallToolRequest) bool {
 }
 
 // elicitor returns the function that asks the client's user and takes nothing else for
-// their answer, or nil if the client cannot.
+// their answer, or nil if the client cannot, or is asked with the result of a request:
+// see [parked].
 func elicitor(req *mcp.CallToolRequest) func(ctx context.Context, key, question string) (dialect.Answer, error) {
-	if !canAsk(req) {
+	if !canAsk(req) || req.ProtocolVersion() >= statelessRevision {
 		return nil
-	}
-	if req.ProtocolVersion() >= statelessRevision {
-		return func(_ context.Context, key, question string) (dialect.Answer, error) {
-			if answer, ok := req.Params.InputResponses[key].(*mcp.ElicitResult); ok && answer != nil {
-				return answerOf(answer), nil
-			}
-			return dialect.NoAnswer, &dialect.InputNeeded{Requests: mcp.InputRequestMap{key: &mcp.ElicitParams{Message: question, RequestedSchema: yesOrNo}}}
-		}
 	}
 	return func(ctx context.Context, _, question string) (dialect.Answer, error) {
 		answer, err := req.Session.Elicit(ctx, &mcp.ElicitParams{Message: question, RequestedSchema: yesOrNo})

@@ -191,9 +191,39 @@ func (w *waiting) Attach(ctx context.Context, name, id string, _ sandbox.AttachR
 	return w.GetJob(ctx, name, id)
 }
 
-// With clients of the newest revision a question ends the call, so that only a tool asks
-// that can be called again: job_get does before it looks, and a command is not run for a
-// question.
+// asksTwice has two questions open.
+type asksTwice struct{ *waiting }
+
+func (a *asksTwice) ListApprovals(ctx context.Context, req sandbox.ListApprovalsRequest) (*sandbox.List[sandbox.Approval], error) {
+	list, err := a.waiting.ListApprovals(ctx, req)
+	other := list.Items[0]
+	other.ID = "apr-2"
+	list.Items = append(list.Items, other)
+	return list, err
+}
+
+// A question that the user has dismissed is not asked again in the same call.
+func TestUserDismissesStateless(t *testing.T) {
+	w := serve(t, Config{Service: &asksTwice{&waiting{newFake(), make(chan sandbox.AnswerApprovalRequest, 2)}}})
+	asked := 0
+	opts := &mcp.ClientOptions{ElicitationHandler: func(context.Context, *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
+		asked++
+		return &mcp.ElicitResult{Action: "cancel"}, nil
+	}}
+	client := mcp.NewClient(&mcp.Implementation{Name: "t", Version: "1"}, opts)
+	cs, err := client.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: w.url + "/mcp", HTTPClient: w.client}, &mcp.ClientSessionOptions{ProtocolVersion: statelessRevision})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cs.Close()
+	res, err := cs.CallTool(t.Context(), &mcp.CallToolParams{Name: "job_get", Arguments: map[string]any{"sandbox": "sbx-1", "job_id": "job-1"}})
+	if err != nil || !res.IsError || asked != 2 {
+		t.Errorf("asked %d times; got %+v, %v", asked, res, err)
+	}
+}
+
+// With clients of the newest revision job_get asks before it looks: no request waits
+// meanwhile.
 func TestUserAnswersPolicyStateless(t *testing.T) {
 	for answer, want := range map[string]string{"accept": "allowed", "decline": "refused", "cancel": "open"} {
 		t.Run(answer, func(t *testing.T) {

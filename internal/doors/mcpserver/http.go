@@ -57,6 +57,7 @@ type Handler struct {
 	limit     *sessionLimit
 	tasks     *tasks
 	watches   *watches
+	parking   *parking
 
 	mu      sync.Mutex
 	servers map[string]*mcp.Server // guarded by mu
@@ -73,6 +74,7 @@ func NewHTTP(cfg Config) (*Handler, error) {
 		servers:  make(map[string]*mcp.Server),
 		tasks:    newTasks(),
 		watches:  newWatches(cfg.MaxSessionsPerKey, 0),
+		parking:  newParking(),
 	}
 	for _, d := range all.Dialects() {
 		h.dialects[d.Name()] = newSessions(true)
@@ -121,7 +123,7 @@ func (h *Handler) server(name string, sel dialect.Selection) (*mcp.Server, error
 	if s, ok := h.servers[key]; ok {
 		return s, nil
 	}
-	b := &builder{cfg: h.cfg, dialect: d, sessions: h.dialects[d.Name()], tasks: h.tasks, watches: h.watches, join: h.join}
+	b := &builder{cfg: h.cfg, dialect: d, sessions: h.dialects[d.Name()], tasks: h.tasks, watches: h.watches, parking: h.parking, join: h.join}
 	s, err := b.build(sel)
 	if err != nil {
 		return nil, err
@@ -371,9 +373,11 @@ func (b *beforeAnswer) Write(p []byte) (int, error) {
 	return b.ResponseWriter.Write(p)
 }
 
-// Close ends all tasks and sessions and returns when they have been cleaned up.
+// Close ends all tasks, parked calls and sessions and returns when they have been cleaned
+// up.
 func (h *Handler) Close() error {
 	h.tasks.close()
+	h.parking.close()
 	servers := h.limit.servers()
 	h.mu.Lock()
 	for _, s := range h.servers {

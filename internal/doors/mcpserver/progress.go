@@ -142,3 +142,44 @@ func (p *progress) run() {
 		timer.Reset(nextProgress)
 	}
 }
+
+// teller tells a client of the progress of its call.
+type teller interface {
+	status(message string)
+	fraction(done float64)
+	tell(message string)
+	output(o dialect.Output)
+}
+
+// relay is the teller of a call for which several requests wait one after the other: it
+// tells the client of the one that came last.
+type relay struct {
+	mu      sync.Mutex
+	to      *progress // guarded by mu
+	message string    // guarded by mu
+}
+
+// turn makes p the one that is told.
+func (r *relay) turn(p *progress) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.to = p
+	p.status(r.message)
+}
+
+func (r *relay) now() *progress {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.to
+}
+
+func (r *relay) status(message string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.message = message
+	r.to.status(message)
+}
+
+func (r *relay) fraction(done float64)   { r.now().fraction(done) }
+func (r *relay) tell(message string)     { r.now().tell(message) }
+func (r *relay) output(o dialect.Output) { r.now().output(o) }

@@ -16,7 +16,10 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-const methodListTools = "tools/list"
+const (
+	methodListTools = "tools/list"
+	methodCallTool  = "tools/call"
+)
 
 // linkRevision is the revision of the protocol that brought resource links.
 const linkRevision = "2025-06-18"
@@ -28,6 +31,7 @@ type builder struct {
 	sessions *sessions
 	tasks    *tasks
 	watches  *watches
+	parking  *parking
 	// send sends a message to a client.
 	send mcp.MethodHandler
 	// join derives the context of a request's work: it carries the caller and
@@ -181,37 +185,57 @@ func (b *builder) handler(s *mcp.Server, o *offer, t dialect.Tool) mcp.ToolHandl
 	return func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		p := startProgress(ctx, req)
 		defer p.stop()
-		session := sync.OnceValue(func() *dialect.Session { return b.sessions.of(ctx, req.Session) })
-		c := &dialect.Call{
-			Service:     b.cfg.Service,
-			Args:        req.Params.Arguments,
-			Session:     session,
-			Status:      p.status,
-			Fraction:    p.fraction,
-			Tell:        p.tell,
-			Output:      p.output,
-			Ask:         asker(req, b.cfg.Log),
-			Elicit:      elicitor(req),
-			ElicitEnds:  req.ProtocolVersion() >= statelessRevision,
-			Env:         b.cfg.Env,
-			Protocol:    req.ProtocolVersion(),
-			DetachAfter: b.detachAfter(ctx),
-			Header:      header(req),
-			Log:         b.cfg.Log,
-
-			MaxResult: b.maxResult,
+		switch {
+		case t.Asks && req.Params.RequestState != "":
+			return b.resume(ctx, req, p)
+		case t.Asks && canAsk(req) && req.ProtocolVersion() >= statelessRevision:
+			return b.park(ctx, req, p, func(ctx context.Context, k *parked) (*mcp.CallToolResult, error) {
+				if k == nil {
+					return b.invoke(ctx, s, o, t, b.callOf(ctx, req, p))
+				}
+				c := b.callOf(ctx, req, &k.told)
+				c.Elicit, c.ElicitEnds, c.WaitingSince = k.elicit, true, k.waitingSince
+				return b.invoke(ctx, s, o, t, c)
+			})
 		}
-		if o.dynamic {
-			c.Toolsets = &toolsetSwitch{offer: o, session: session, announce: func() {
-				s.AddTool(t.Def, b.handler(s, o, t)) // the same tool: the library announces a change of the list
-			}}
-		}
-		res, err := dialect.Invoke(ctx, b.dialect, t, c)
-		if err != nil {
-			return nil, err
-		}
-		return adapt(res, c.Protocol), nil
+		return b.invoke(ctx, s, o, t, b.callOf(ctx, req, p))
 	}
+}
+
+// callOf is the call that a request makes, whose progress is told by p.
+func (b *builder) callOf(ctx context.Context, req *mcp.CallToolRequest, p teller) *dialect.Call {
+	return &dialect.Call{
+		Service:     b.cfg.Service,
+		Args:        req.Params.Arguments,
+		Session:     sync.OnceValue(func() *dialect.Session { return b.sessions.of(ctx, req.Session) }),
+		Status:      p.status,
+		Fraction:    p.fraction,
+		Tell:        p.tell,
+		Output:      p.output,
+		Ask:         asker(req, b.cfg.Log),
+		Elicit:      elicitor(req),
+		Env:         b.cfg.Env,
+		Protocol:    req.ProtocolVersion(),
+		DetachAfter: b.detachAfter(ctx),
+		Header:      header(req),
+		Log:         b.cfg.Log,
+
+		MaxResult: b.maxResult,
+	}
+}
+
+// invoke makes a call.
+func (b *builder) invoke(ctx context.Context, s *mcp.Server, o *offer, t dialect.Tool, c *dialect.Call) (*mcp.CallToolResult, error) {
+	if o.dynamic {
+		c.Toolsets = &toolsetSwitch{offer: o, session: c.Session, announce: func() {
+			s.AddTool(t.Def, b.handler(s, o, t)) // the same tool: the library announces a change of the list
+		}}
+	}
+	res, err := dialect.Invoke(ctx, b.dialect, t, c)
+	if err != nil {
+		return nil, err
+	}
+	return adapt(res, c.Protocol), nil
 }
 
 // detachAfter is how long a call waits for a command: as long as commands may take if

@@ -33,8 +33,10 @@ func RunStdio(ctx context.Context, cfg Config, in io.Reader, out io.Writer) erro
 	kept := newSessions(false)
 	works := newTasks()
 	defer works.close()
+	lot := newParking()
+	defer lot.close()
 	told := newWatches(0, listQuiet)
-	b := &builder{cfg: cfg, dialect: d, sessions: kept, tasks: works, watches: told, maxResult: maxResult, join: func(ctx context.Context, _ mcp.Request) (context.Context, context.CancelFunc) {
+	b := &builder{cfg: cfg, dialect: d, sessions: kept, tasks: works, watches: told, parking: lot, maxResult: maxResult, join: func(ctx context.Context, _ mcp.Request) (context.Context, context.CancelFunc) {
 		ctx, cancel := context.WithCancel(sandbox.WithCaller(ctx, caller))
 		unhook := context.AfterFunc(run, cancel)
 		return ctx, func() { unhook(); cancel() }
@@ -54,6 +56,7 @@ func RunStdio(ctx context.Context, cfg Config, in io.Reader, out io.Writer) erro
 	err = session.Wait()
 	stop()
 	works.close()
+	lot.close()
 	kept.wait()
 	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrClosedPipe) && ctx.Err() == nil {
 		return fmt.Errorf("serve on standard input and output: %w", err)

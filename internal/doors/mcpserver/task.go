@@ -159,8 +159,8 @@ func wireError(err error) *jsonrpc.Error {
 }
 
 // ask suspends a task that was handed over until its client has answered all
-// questions.
-func (t *task) ask(ctx context.Context, requests mcp.InputRequestMap) (mcp.InputResponseMap, error) {
+// questions, or they are over.
+func (t *task) ask(ctx context.Context, requests mcp.InputRequestMap, over <-chan struct{}) (mcp.InputResponseMap, error) {
 	t.mu.Lock()
 	t.questions, t.answers, t.answered = make(map[string]question), make(mcp.InputResponseMap), make(chan struct{})
 	for key, r := range requests {
@@ -174,12 +174,13 @@ func (t *task) ask(ctx context.Context, requests mcp.InputRequestMap) (mcp.Input
 	t.mu.Unlock()
 	select {
 	case <-answered:
+	case <-over:
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.status, t.updated = taskWorking, time.Now()
+	t.status, t.updated, t.questions = taskWorking, time.Now(), nil
 	return t.answers, nil
 }
 

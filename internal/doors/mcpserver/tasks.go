@@ -250,8 +250,10 @@ func (b *builder) work(ctx context.Context, t *task, next mcp.MethodHandler, met
 			t.finish(outcome{res, err})
 			return
 		}
-		answers, err := t.ask(ctx, asks.InputRequests)
+		// A call that is parked may end before its client has answered.
+		answers, err := t.ask(ctx, asks.InputRequests, b.parking.over(ownerOf(ctx), asks.RequestState))
 		if err != nil {
+			b.parking.end(ownerOf(ctx), asks.RequestState)
 			t.finish(outcome{nil, err})
 			return
 		}

@@ -22,28 +22,25 @@ const (
 )
 
 // asking lets the client's user answer what the sandbox's policy asks while the tool runs.
-// Where a question ends the call and the client repeats it, only a tool asks that may be
-// repeated.
+// A tool that only looks asks about what is open before it does, where a question ends
+// the request: no request waits meanwhile, however long the user takes.
 func asking(t dialect.Tool) dialect.Tool {
 	run := t.Run
-	repeats := t.Def.Annotations.IdempotentHint
+	looks := t.ReadOnly()
 	forks := t.Def.Name == "sandbox_try"
+	t.Asks = true
 	t.Run = func(ctx context.Context, c *dialect.Call) (*mcp.CallToolResult, error) {
 		name := sandboxOf(c.Args)
-		switch {
-		case c.Elicit == nil || name == "":
+		if c.Elicit == nil || name == "" {
 			return run(ctx, c)
-		case c.ElicitEnds:
-			if repeats {
-				if err := askOpen(ctx, c, name); err != nil {
-					return nil, err
-				}
-			}
-			return run(ctx, c)
+		}
+		q := &questions{call: c, left: maxAsked, seen: make(map[string]bool)}
+		if looks && c.ElicitEnds {
+			_ = q.askOpen(ctx, name) // the tool itself says what is wrong
 		}
 		ctx, stop := context.WithCancel(ctx)
 		var wg sync.WaitGroup
-		wg.Go(func() { askWhile(ctx, c, name, forks) })
+		wg.Go(func() { q.askWhile(ctx, name, forks) })
 		defer wg.Wait()
 		defer stop()
 		return run(ctx, c)
@@ -60,67 +57,65 @@ func sandboxOf(args json.RawMessage) string {
 	return in.Sandbox
 }
 
+// questions are what the client's user is asked in the course of one call, each once and
+// one after the other.
+type questions struct {
+	call   *dialect.Call
+	left   int
+	seen   map[string]bool
+	parent string // whose forks ask, or ""
+}
+
 // askOpen asks about the questions that are open.
-func askOpen(ctx context.Context, c *dialect.Call, name string) error {
-	list, err := c.Service.ListApprovals(ctx, sandbox.ListApprovalsRequest{Sandbox: name, Page: sandbox.Page{Limit: maxAsked}})
+func (q *questions) askOpen(ctx context.Context, name string) error {
+	list, err := q.call.Service.ListApprovals(ctx, sandbox.ListApprovalsRequest{Sandbox: name, Page: sandbox.Page{Limit: maxAsked}})
 	if err != nil {
-		return nil // the tool itself says what is wrong
+		return err
 	}
 	for i := range list.Items {
-		if err := askUser(ctx, c, &list.Items[i]); err != nil {
+		if err := q.ask(ctx, &list.Items[i]); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// askWhile asks about questions of a sandbox, or of its forks, one after the other, until
-// ctx ends.
-func askWhile(ctx context.Context, c *dialect.Call, name string, forks bool) {
+// askWhile asks about questions of a sandbox, or of its forks, until ctx ends.
+func (q *questions) askWhile(ctx context.Context, name string, forks bool) {
 	select {
 	case <-ctx.Done():
 		return
 	case <-time.After(askAfter):
 	}
-	parent := ""
 	if forks {
-		sb, err := c.Service.Get(ctx, name)
+		sb, err := q.call.Service.Get(ctx, name)
 		if err != nil {
 			return // the tool itself says what is wrong
 		}
-		name, parent = "", sb.ID
-	}
-	left := maxAsked
-	seen := map[string]bool{}
-	ask := func(a *sandbox.Approval) error {
-		if seen[a.ID] || left == 0 {
-			return nil
-		}
-		seen[a.ID] = true
-		if forks {
-			if sb, err := c.Service.Get(ctx, a.SandboxID); err != nil || sb.ForkedFrom != parent {
-				return nil // it may have ended
-			}
-		}
-		left--
-		return askUser(ctx, c, a)
+		name, q.parent = "", sb.ID
 	}
 	// The client's user learns of a failure here by what the connection says.
-	_ = c.Service.FollowEvents(ctx, sandbox.FollowEventsRequest{Sandbox: name, Kinds: []sandbox.EventKind{sandbox.EventApprovalAsked}}, func(e sandbox.Event) error {
+	_ = q.call.Service.FollowEvents(ctx, sandbox.FollowEventsRequest{Sandbox: name, Kinds: []sandbox.EventKind{sandbox.EventApprovalAsked}}, func(e sandbox.Event) error {
 		if e.Approval != nil {
-			return ask(e.Approval)
+			return q.ask(ctx, e.Approval)
 		}
-		list, err := c.Service.ListApprovals(ctx, sandbox.ListApprovalsRequest{Sandbox: name, Page: sandbox.Page{Limit: maxAsked}})
-		if err != nil {
-			return err
-		}
-		for i := range list.Items {
-			if err := ask(&list.Items[i]); err != nil {
-				return err
-			}
-		}
-		return nil
+		return q.askOpen(ctx, name)
 	})
+}
+
+// ask asks about a question, unless that was done.
+func (q *questions) ask(ctx context.Context, a *sandbox.Approval) error {
+	if q.seen[a.ID] || q.left == 0 {
+		return nil
+	}
+	q.seen[a.ID] = true
+	if q.parent != "" {
+		if sb, err := q.call.Service.Get(ctx, a.SandboxID); err != nil || sb.ForkedFrom != q.parent {
+			return nil // it may have ended
+		}
+	}
+	q.left--
+	return askUser(ctx, q.call, a)
 }
 
 // askUser asks the client's user a question and passes a yes or a no on, once. Whatever

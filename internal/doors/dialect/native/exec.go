@@ -51,20 +51,44 @@ func runCommand(ctx context.Context, c *dialect.Call, in execArgs) (*reply[execR
 	if !r.Background {
 		r.DetachAfterMS = cmp.Or(c.DetachAfter, detachAfter).Milliseconds()
 	}
-	var out collector
-	out.stdout, out.stderr = newCapture(maxStreamBytes), newCapture(maxStreamBytes)
+	out := collector{stdout: newCapture(maxStreamBytes), stderr: newCapture(maxStreamBytes), next: make(map[sandbox.Stream]int64)}
 	c.Status("running")
 	out.progress = func(total int64) { c.Status(fmt.Sprintf("running; %d bytes of output", total)) }
 	streamer := newOutputStreamer(ctx, c.Output)
-	job, err := c.Service.Exec(ctx, in.Sandbox, r, func(e sandbox.JobEvent) error {
+	sink := func(e sandbox.JobEvent) error {
 		streamer.write(e.Stream, e.Data)
 		return out.take(e)
-	})
+	}
+	job, err := c.Service.Exec(ctx, in.Sandbox, r, sink)
+	if err == nil && !r.Background {
+		job, err = waitFurther(ctx, c, in.Sandbox, job, time.Duration(r.DetachAfterMS)*time.Millisecond, &out, sink)
+	}
 	streamer.end()
 	if err != nil {
 		return nil, explainLine(in.Command, err)
 	}
 	return execDone(job, time.Duration(r.TimeoutMS)*time.Millisecond, r.Background, &out)
+}
+
+// waitFurther waits for a command that was detached while its caller was asked, so that
+// no request waited: each waits as long as a call does.
+func waitFurther(ctx context.Context, c *dialect.Call, sb string, job *sandbox.Job, limit time.Duration, out *collector, sink sandbox.JobSink) (*sandbox.Job, error) {
+	for job.State == sandbox.JobRunning && c.WaitingSince != nil {
+		since, err := c.WaitingSince(ctx)
+		if err != nil {
+			return nil, err
+		}
+		left := limit - time.Since(since)
+		if left < time.Millisecond {
+			break
+		}
+		stdout, stderr := out.offsets()
+		job, err = c.Service.Attach(ctx, sb, job.ID, sandbox.AttachRequest{StdoutOffset: stdout, StderrOffset: stderr, DetachAfterMS: left.Milliseconds()}, sink)
+		if err != nil {
+			return nil, err
+		}
+	}
+	return job, nil
 }
 
 // explainLine explains the error of a command that holds a whole shell line.
@@ -78,8 +102,16 @@ func explainLine(command []string, err error) error {
 // collector takes the output of a command.
 type collector struct {
 	mu             sync.Mutex
-	stdout, stderr *capture // guarded by mu
+	stdout, stderr *capture                 // guarded by mu
+	next           map[sandbox.Stream]int64 // the offset after what was taken; guarded by mu
 	progress       func(total int64)
+}
+
+// offsets are those of the bytes that come next.
+func (o *collector) offsets() (stdout, stderr int64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.next[sandbox.Stdout], o.next[sandbox.Stderr]
 }
 
 func (o *collector) take(e sandbox.JobEvent) error {
@@ -93,6 +125,7 @@ func (o *collector) take(e sandbox.JobEvent) error {
 	default:
 		return nil
 	}
+	o.next[e.Stream] = e.Offset + int64(len(e.Data))
 	o.progress(o.stdout.total + o.stderr.total)
 	return nil
 }
