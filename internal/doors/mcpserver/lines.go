@@ -47,13 +47,14 @@ type lines struct {
 	closeOnce sync.Once
 
 	mu      sync.Mutex
-	out     io.Writer     // writes are guarded by mu
-	pending int           // calls without an answer; guarded by mu
-	idle    chan struct{} // closed when pending is 0 at the end of input; guarded by mu
+	out     io.Writer       // writes are guarded by mu
+	pending int             // calls without an answer; guarded by mu
+	listens map[string]bool // by id, requests that listen, which nobody waits for; guarded by mu
+	idle    chan struct{}   // closed when pending is 0 at the end of input; guarded by mu
 }
 
 func newLines(in io.Reader, out io.Writer) *lines {
-	return &lines{in: bufio.NewReaderSize(in, 64<<10), out: out, closed: make(chan struct{})}
+	return &lines{in: bufio.NewReaderSize(in, 64<<10), out: out, listens: make(map[string]bool), closed: make(chan struct{})}
 }
 
 // Read reads valid lines.
@@ -128,10 +129,7 @@ func longAnswer(p []byte) (id json.RawMessage, long bool) {
 	if len(p) <= maxLine {
 		return nil, false
 	}
-	var m struct {
-		ID     json.RawMessage `json:"id"`
-		Method string          `json:"method"`
-	}
+	var m envelope
 	if json.Unmarshal(p, &m) != nil || len(m.ID) == 0 || m.Method != "" {
 		return nil, false
 	}
@@ -145,17 +143,20 @@ func (l *lines) Close() error {
 	return nil
 }
 
-// count counts calls received and answers sent. A message that it misjudges only
-// lengthens or shortens the wait at the end.
+// envelope is the part of a message that says what it is.
+type envelope struct {
+	ID     json.RawMessage `json:"id"`
+	Method string          `json:"method"`
+}
+
+// count counts calls received and answers sent, but for those of requests that listen. A
+// message that it misjudges only lengthens or shortens the wait at the end.
 func (l *lines) count(message []byte, delta int) {
 	method, id := bytes.Contains(message, []byte(`"method"`)), bytes.Contains(message, []byte(`"id"`))
+	var m envelope
 	if method && id { // either may be nested: arguments of tools have such names
-		var m struct {
-			ID     any    `json:"id"`
-			Method string `json:"method"`
-		}
 		if json.Unmarshal(message, &m) == nil {
-			method, id = m.Method != "", m.ID != nil
+			method, id = m.Method != "", len(m.ID) > 0 && string(m.ID) != "null"
 		}
 	}
 	if !id || method != (delta > 0) {
@@ -163,11 +164,32 @@ func (l *lines) count(message []byte, delta int) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if m.Method == methodListen {
+		l.listens[string(m.ID)] = true
+		return
+	}
+	if delta < 0 && l.listened(message) {
+		return
+	}
 	l.pending += delta
 	if l.pending <= 0 && l.idle != nil {
 		close(l.idle)
 		l.idle = nil
 	}
+}
+
+// listened reports whether an answer is the first to a request that listens. The caller
+// holds mu.
+func (l *lines) listened(answer []byte) bool {
+	if len(l.listens) == 0 {
+		return false
+	}
+	var m envelope
+	if json.Unmarshal(answer, &m) != nil || !l.listens[string(m.ID)] {
+		return false
+	}
+	delete(l.listens, string(m.ID))
+	return true
 }
 
 // drain waits at most answerTime until all calls are answered or the reader of the

@@ -19,6 +19,7 @@ import (
 const (
 	methodListTools = "tools/list"
 	methodCallTool  = "tools/call"
+	methodListen    = "subscriptions/listen"
 )
 
 // linkRevision is the revision of the protocol that brought resource links.

@@ -309,6 +309,46 @@ func TestStdioAnswersAtTheEnd(t *testing.T) {
 	}
 }
 
+// A request that listens has no answer that anybody waits for: it does not delay the end,
+// and its end does not take the time of others.
+func TestStdioEndsWhileItListens(t *testing.T) {
+	const takes = 5 * time.Second
+	listen, _ := newEra(7, methodListen, "", `"notifications":{"resourcesListChanged":true}`)
+	list, _ := newEraCall(8, "sandbox_list", "{}")
+	for name, tt := range map[string]struct {
+		in   []string
+		took time.Duration
+	}{
+		"alone":      {[]string{listen}, 0},
+		"and calls":  {[]string{listen, list}, takes},
+		"and is cut": {[]string{listen, list, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":7}}`}, takes},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var out bytes.Buffer
+				start := time.Now()
+				if err := RunStdio(t.Context(), Config{Service: uneventful{slowList{newFake(), takes}}}, strings.NewReader(strings.Join(tt.in, "\n")), &out); err != nil {
+					t.Fatal(err)
+				}
+				if took := time.Since(start); took != tt.took || (takes == tt.took) != strings.Contains(out.String(), `"sandboxes":[]`) {
+					t.Errorf("it took %s, and said %s", took, out.String())
+				}
+			})
+		})
+	}
+}
+
+// uneventful is a service in which nothing happens.
+type uneventful struct{ slowList }
+
+func (e uneventful) FollowEvents(ctx context.Context, _ sandbox.FollowEventsRequest, sink func(sandbox.Event) error) error {
+	if err := sink(sandbox.Event{Kind: sandbox.EventBegun}); err != nil {
+		return err
+	}
+	<-ctx.Done()
+	return ctx.Err()
+}
+
 // slowList is a service that takes some time to list.
 type slowList struct {
 	*fake
