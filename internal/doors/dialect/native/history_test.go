@@ -1,6 +1,7 @@
 package native_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -413,6 +414,10 @@ func (m *imaginary) Try(ctx context.Context, ref string, req sandbox.TryRequest,
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.lastTry = req
+	if req.Pick == sandbox.PickNone && req.Merge != "" { // as the service does
+		return nil, sandbox.Errorf(sandbox.CodeInvalid, "merge says how the picked attempt comes back, but none is picked")
+	}
+	req.Merge = cmp.Or(req.Merge, sandbox.MergeWhole)
 	out := &sandbox.TryResult{}
 	for i, sb := range list.Items {
 		b, err := m.box(sb.ID)
