@@ -7,6 +7,7 @@ package needs
 import (
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"testing"
 
@@ -64,6 +65,23 @@ func Command(t testing.TB, names ...string) {
 			missing(t, "the program %s", name)
 		}
 	}
+}
+
+// PostgreSQL requires PostgreSQL's server, and returns the directory of its
+// programs: Debian's is on nobody's PATH.
+func PostgreSQL(t testing.TB) string {
+	t.Helper()
+	found, err := filepath.Glob("/usr/lib/postgresql/*/bin/postgres")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if path, err := exec.LookPath("postgres"); err == nil && len(found) == 0 {
+		found = append(found, path)
+	}
+	if len(found) == 0 {
+		missing(t, "PostgreSQL's server")
+	}
+	return filepath.Dir(found[len(found)-1])
 }
 
 // Cgroups requires that this user can limit memory, processor time and

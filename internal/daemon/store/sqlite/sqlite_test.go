@@ -156,6 +156,16 @@ func TestCancelledContext(t *testing.T) {
 	}
 }
 
+// Creating a record is the part of "create" that waits for the store.
+func BenchmarkCreateSandbox(b *testing.B) {
+	s, err := Open(b.Context(), filepath.Join(b.TempDir(), "cove.db"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer s.Close()
+	storetest.BenchmarkCreate(b, s)
+}
+
 func BenchmarkSandboxByID(b *testing.B) {
 	s, err := Open(b.Context(), filepath.Join(b.TempDir(), "cove.db"))
 	if err != nil {

@@ -46,7 +46,9 @@ func testClock(t *testing.T, open Opener) {
 	later := store.ClockReading{BootID: "boot-1", Wall: epoch.Add(3 * time.Hour), Running: 2 * time.Minute}
 	must(t, s.SetClock(t.Context(), later, later.Drift(first)))
 	check(3*time.Hour - time.Minute)
-	if got, err := open(t).ClockReading(t.Context()); err != nil || got != later {
+	must(t, s.Close())
+	s = open(t)
+	if got, err := s.ClockReading(t.Context()); err != nil || got != later {
 		t.Errorf("stored %+v, %v; want %+v", got, err, later)
 	}
 	must(t, s.SetClock(t.Context(), first, -3*time.Hour+time.Minute))

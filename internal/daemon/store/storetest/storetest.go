@@ -33,6 +33,7 @@ func Run(t *testing.T, fresh func(t *testing.T) Opener) {
 		{"ConcurrentTransitions", testConcurrentTransitions},
 		{"Quota", testQuota},
 		{"ConcurrentQuota", testConcurrentQuota},
+		{"ConcurrentAdmission", testConcurrentAdmission},
 		{"ListFilters", testListFilters},
 		{"ListPages", testListPages},
 		{"HostileCursors", testHostileCursors},
