@@ -90,6 +90,10 @@ func Write(ctx context.Context, o Options) (err error) {
 		o.Warn = func(string) {}
 	}
 	if _, err := os.Stat(filepath.Join(o.StateDir, database)); err != nil {
+		if _, err := os.Stat(filepath.Join(o.StateDir, "engine", "installation")); err == nil {
+			return sandbox.Errorf(sandbox.CodeUnsupported, "%s has no %s: the records of what is there are in a database of PostgreSQL, or lost; for PostgreSQL, stop the server, "+
+				"and keep the state directory and what pg_dump writes together", o.StateDir, database)
+		}
 		return sandbox.Errorf(sandbox.CodeNotFound, "%s has no %s (%v); name the server's state directory with --state-dir", o.StateDir, database, err)
 	}
 	if _, err := os.Lstat(o.File); err == nil {

@@ -196,6 +196,16 @@ func TestUnwrittenCheckpoint(t *testing.T) {
 }
 
 func TestNothingToBackUp(t *testing.T) {
+	elsewhere := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(elsewhere, "engine"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(elsewhere, "engine", "installation"), []byte("id\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := Write(t.Context(), Options{StateDir: elsewhere, File: filepath.Join(t.TempDir(), "b")}); sandbox.CodeOf(err) != sandbox.CodeUnsupported || !strings.Contains(err.Error(), "pg_dump") {
+		t.Errorf("records in PostgreSQL: %v", err)
+	}
 	if err := Write(t.Context(), Options{StateDir: t.TempDir(), File: filepath.Join(t.TempDir(), "b")}); sandbox.CodeOf(err) != sandbox.CodeNotFound {
 		t.Errorf("of an empty directory: %v", err)
 	}

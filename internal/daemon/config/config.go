@@ -24,6 +24,9 @@ import (
 type Config struct {
 	// StateDir holds everything the daemon keeps. One daemon uses it at a time.
 	StateDir string `yaml:"state_dir"`
+	// Store is the address of a PostgreSQL database that has the records, with its
+	// password. Empty is a file in StateDir.
+	Store Secret `yaml:"store"`
 	// Listen is the TCP address, host:port, or "off".
 	Listen string `yaml:"listen"`
 	// Socket is the path of the unix socket, whose user is trusted. Empty is
@@ -271,6 +274,7 @@ func (c *Config) Validate() error {
 		bad          bool
 	}{
 		{"state_dir", "is not an absolute path", !filepath.IsAbs(c.StateDir)},
+		{"store", "is not the address of a PostgreSQL database, postgres://USER:PASSWORD@HOST:PORT/DATABASE", c.Store.Reveal() != "" && !postgresAddress(c.Store.Reveal())},
 		{"socket", "is not an absolute path", c.Socket != "" && !filepath.IsAbs(c.Socket)},
 		{"socket", fmt.Sprintf("is longer than %d bytes (%s); use a shorter state_dir", maxSocketPath, c.SocketPath()), len(c.SocketPath()) > maxSocketPath},
 		{"listen", "is not host:port or off", !validListen(c.Listen)},
@@ -318,6 +322,10 @@ func (c *Config) Validate() error {
 		return nil
 	}
 	return c.validateSSO()
+}
+
+func postgresAddress(s string) bool {
+	return strings.HasPrefix(s, "postgres://") || strings.HasPrefix(s, "postgresql://")
 }
 
 // maxDomain leaves room for the label of a preview, in bytes.

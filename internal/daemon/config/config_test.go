@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -21,6 +22,9 @@ func noEnv(name string) string {
 	}
 	return ""
 }
+
+// seen lets secrets be compared.
+var seen = cmp.AllowUnexported(sandbox.SecretValue{})
 
 func TestSampleIsTheDefaults(t *testing.T) {
 	data, err := os.ReadFile("sample.yaml")
@@ -43,7 +47,7 @@ func TestSampleIsTheDefaults(t *testing.T) {
 	want.SSO.Rules = []SSORule{}
 	want.Webhooks.Approvals = []ApprovalWebhook{}
 	want.Registries = Registries{Mirrors: map[string][]string{}, Insecure: []string{}, Private: []string{}}
-	if diff := cmp.Diff(want, got); diff != "" {
+	if diff := cmp.Diff(want, got, seen); diff != "" {
 		t.Errorf("sample.yaml differs from the defaults (-want +got):\n%s", diff)
 	}
 	// Every key of the struct is in the sample.
@@ -99,14 +103,14 @@ func TestLoadOrder(t *testing.T) {
 	want.Dev = true
 	want.AllowedHosts = []string{"a", "b"}
 	want.Quotas.Sandboxes, want.Quotas.MemoryMiB = 3, 4096
-	if diff := cmp.Diff(want, got); diff != "" {
+	if diff := cmp.Diff(want, got, seen); diff != "" {
 		t.Errorf("loaded differs (-want +got):\n%s", diff)
 	}
 }
 
 func TestEverySettingTakesEffect(t *testing.T) {
 	values := map[string]string{
-		"state-dir": "/x", "listen": "127.0.0.1:9", "socket": "/x/s", "dev": "true", "allowed-hosts": "a, b",
+		"state-dir": "/x", "store": "postgres://cove@db/cove", "listen": "127.0.0.1:9", "socket": "/x/s", "dev": "true", "allowed-hosts": "a, b",
 		"key-prefix": "k_", "user-ids": "1000000-2000000", "idle-exit": "7s", "drain-timeout": "8s", "log-level": "debug", "log-format": "json",
 		"default-template": "debian", "default-lifetime": "2h", "default-idle-timeout": "3h",
 		"quota-sandboxes": "11", "quota-vcpus": "12", "quota-memory-mib": "13", "quota-disk-mib": "15", "quota-snapshots": "14", "warm": "5",
@@ -134,7 +138,7 @@ func TestEverySettingTakesEffect(t *testing.T) {
 			got, err := Load(src)
 			if err != nil {
 				t.Errorf("%s by %s: %v", s.Flag, from, err)
-			} else if cmp.Equal(base, got) {
+			} else if cmp.Equal(base, got, seen) {
 				t.Errorf("%s by %s changes nothing", s.Flag, from)
 			}
 		}
@@ -289,6 +293,34 @@ func TestUserIDRange(t *testing.T) {
 		}
 		if err := c.Validate(); (err == nil) != (want[1] > 0 || text == "off") {
 			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
+// The address of the store has a password, which nothing shows.
+func TestStoreIsNotShown(t *testing.T) {
+	const password = "hunter2hunter2"
+	for _, address := range []string{"postgres://cove:" + password + "@db/cove", "mysql://cove:" + password + "@db/cove", "{" + password + ": x}"} {
+		file := filepath.Join(t.TempDir(), "cove.yaml")
+		if err := os.WriteFile(file, []byte("store: "+address+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for from, src := range map[string]Source{
+			"file":        {File: file, Env: noEnv},
+			"flag":        {Env: noEnv, Flags: map[string]string{"store": address}},
+			"environment": {Env: func(name string) string { return map[string]string{"COVE_STORE": address, "HOME": "/home/user"}[name] }},
+		} {
+			cfg, err := Load(src)
+			if ok := strings.HasPrefix(address, "postgres:"); ok != (err == nil) || ok && cfg.Store.Reveal() != address {
+				t.Errorf("%s: %v", from, err)
+			}
+			text, yerr := yaml.Marshal(cfg)
+			if yerr != nil {
+				t.Fatal(yerr)
+			}
+			if said := fmt.Sprintf("%v %+v %#v %s %v", cfg, cfg, cfg, text, err); strings.Contains(said, password) {
+				t.Errorf("%s: the password is shown: %s", from, said)
+			}
 		}
 	}
 }

@@ -30,6 +30,7 @@ type Setting struct {
 func Settings() []Setting {
 	return []Setting{
 		{"state-dir", "COVE_STATE_DIR", "directory of everything the daemon keeps", false, text(func(c *Config) *string { return &c.StateDir })},
+		{"store", "COVE_STORE", "address of a PostgreSQL database for the records, postgres://USER:PASSWORD@HOST:PORT/DATABASE (default a file in the state directory)", false, func(c *Config, s string) error { c.Store = Secret{sandbox.NewSecretValue(s)}; return nil }},
 		{"listen", "COVE_LISTEN", "TCP address, host:port, or off", false, text(func(c *Config) *string { return &c.Listen })},
 		{"socket", "COVE_SOCKET", "path of the unix socket (default cove.sock in the state directory)", false, text(func(c *Config) *string { return &c.Socket })},
 		{repeated, "COVE_DIALECT_PORTS", "NAME=PORT or NAME=HOST:PORT: a further address, on loopback unless told, where /mcp speaks another dialect; may be repeated", false, list(func(c *Config) *[]string { return &c.DialectPorts })},

@@ -18,8 +18,8 @@ const installationFile = "installation"
 // checkInstallation refuses a state directory in which the database is not the
 // one that has the records of sandboxes, snapshots and volumes beside it: what no
 // record names would be set aside. It gives its id to directories that have none
-// and are empty; adopts gives it to full ones too.
-func checkInstallation(stateDir, id string, adopts bool) error {
+// and are empty; adopts gives it to full ones too. Where names the database in errors.
+func checkInstallation(stateDir, where, id string, adopts bool) error {
 	contents := map[string][]string{
 		"engine":  {"checkpoints/ckp-*", "cells/*"},
 		"volumes": {"*/data"},
@@ -39,9 +39,9 @@ func checkInstallation(stateDir, id string, adopts bool) error {
 			return ferr
 		}
 		if full && (err == nil || !adopts) {
-			return fmt.Errorf("%s holds what %s has no record of, and starting would set it aside: put back the cove.db that belongs to it, "+
+			return fmt.Errorf("%s holds what %s has no record of, and starting would set it aside: put back the database that belongs to it, "+
 				"or move the directories engine and volumes away to begin anew; only if they do belong together, run: echo %s > %s",
-				dir, filepath.Join(stateDir, "cove.db"), id, file)
+				dir, where, id, file)
 		}
 	}
 	// Nothing is written before both are known to be right.

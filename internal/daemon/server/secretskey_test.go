@@ -29,7 +29,7 @@ func sealed(t *testing.T, dir string) store.SecretRecord {
 }
 
 func TestRotateSecretsKey(t *testing.T) {
-	if _, err := server.RotateSecretsKey(t.Context(), t.TempDir(), ""); sandbox.CodeOf(err) != sandbox.CodeNotFound {
+	if _, err := server.RotateSecretsKey(t.Context(), t.TempDir(), sandbox.SecretValue{}, ""); sandbox.CodeOf(err) != sandbox.CodeNotFound {
 		t.Errorf("in an empty directory: %v", err)
 	}
 	r := mustStart(t, nil)
@@ -39,7 +39,7 @@ func TestRotateSecretsKey(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := server.RotateSecretsKey(t.Context(), dir, ""); sandbox.CodeOf(err) != sandbox.CodeConflict {
+	if _, err := server.RotateSecretsKey(t.Context(), dir, sandbox.SecretValue{}, ""); sandbox.CodeOf(err) != sandbox.CodeConflict {
 		t.Errorf("while a server runs: %v", err)
 	}
 	if done, err := r.client(t).RotateSecretsKey(t.Context()); err != nil || done.Values != 1 {
@@ -48,7 +48,7 @@ func TestRotateSecretsKey(t *testing.T) {
 	r.end(t)
 	before, oldKey := sealed(t, dir), keyFile(t, dir)
 
-	done, err := server.RotateSecretsKey(t.Context(), dir, "")
+	done, err := server.RotateSecretsKey(t.Context(), dir, sandbox.SecretValue{}, "")
 	if err != nil || done.Values != 1 || len(done.Lost) != 0 {
 		t.Fatalf("%+v, %v", done, err)
 	}
@@ -64,7 +64,7 @@ func TestRotateSecretsKey(t *testing.T) {
 	if err := os.Remove(filepath.Join(dir, vault.KeyFile)); err != nil {
 		t.Fatal(err)
 	}
-	done, err = server.RotateSecretsKey(t.Context(), dir, "")
+	done, err = server.RotateSecretsKey(t.Context(), dir, sandbox.SecretValue{}, "")
 	if err != nil || done.Values != 0 || len(done.Lost) != 1 || done.Lost[0] != "one" {
 		t.Errorf("%+v, %v", done, err)
 	}

@@ -22,7 +22,6 @@ import (
 	"github.com/cove-sh/cove/internal/daemon/service"
 	"github.com/cove-sh/cove/internal/daemon/sso"
 	"github.com/cove-sh/cove/internal/daemon/store"
-	"github.com/cove-sh/cove/internal/daemon/store/sqlite"
 	"github.com/cove-sh/cove/internal/daemon/vault"
 	"github.com/cove-sh/cove/internal/daemon/volume"
 	"github.com/cove-sh/cove/internal/daemon/webhook"
@@ -96,7 +95,8 @@ func New(cfg config.Config, deps Deps) *Server {
 
 // parts are what is closed at the end, in the order in which it was opened.
 type parts struct {
-	store     *sqlite.Store
+	store     recordStore
+	storeLost <-chan struct{} // nil if that cannot happen
 	engine    engine.Engine
 	templates service.TemplateProvider
 	service   *service.Service
@@ -134,12 +134,16 @@ func (s *Server) Run(ctx context.Context) (err error) {
 	if err := front.listen(ctx); err != nil {
 		return err
 	}
-	ctx, stop := context.WithCancel(ctx)
+	ctx, end := context.WithCancelCause(ctx)
+	stop := func() { end(nil) }
 	defer stop()
-	stopped := s.background(ctx, stop, &p, front)
+	stopped := s.background(ctx, end, &p, front)
 	err = front.serve(ctx)
 	stop()
 	stopped()
+	if errors.Is(context.Cause(ctx), errStoreLost) {
+		err = errors.Join(err, errStoreLost)
+	}
 	return err
 }
 
@@ -154,15 +158,15 @@ func (s *Server) open(ctx context.Context, p *parts) error {
 		return err
 	}
 	p.onClose(unlock)
-	if p.store, err = sqlite.Open(ctx, filepath.Join(dir, "cove.db")); err != nil {
-		return fmt.Errorf("open the store: %w", err)
+	if p.store, p.storeLost, err = openStore(ctx, dir, s.cfg.Store.SecretValue); err != nil {
+		return err
 	}
 	p.onClose(p.store.Close)
 	id, adopts, err := p.store.Installation(ctx)
 	if err != nil {
 		return err
 	}
-	if err := checkInstallation(dir, id, adopts); err != nil {
+	if err := checkInstallation(dir, s.databaseName(), id, adopts); err != nil {
 		return err
 	}
 	if p.engine, err = s.deps.Assembly.Engine(ctx, filepath.Join(dir, "engine"), &s.cfg, s.log); err != nil {
@@ -235,6 +239,14 @@ func (s *Server) open(ctx context.Context, p *parts) error {
 	return s.collect(ctx, p)
 }
 
+// databaseName names in errors what has the records.
+func (s *Server) databaseName() string {
+	if s.cfg.Store.Reveal() != "" {
+		return "the database of --store (COVE_STORE)"
+	}
+	return filepath.Join(s.cfg.StateDir, databaseFile)
+}
+
 // checkMachine is [Deps.CheckMachine] for the daemon's own state directory.
 func (s *Server) checkMachine() func(context.Context) sandbox.MachineReport {
 	if s.deps.CheckMachine == nil {
@@ -272,11 +284,18 @@ func (s *Server) collect(ctx context.Context, p *parts) error {
 
 // background starts what runs beside the doors until ctx ends; the result
 // waits for its end.
-func (s *Server) background(ctx context.Context, stop context.CancelFunc, p *parts, f *front) (wait func()) {
+func (s *Server) background(ctx context.Context, end context.CancelCauseFunc, p *parts, f *front) (wait func()) {
 	var wg sync.WaitGroup
 	keeper := janitor.New(janitor.Config{Records: p.store, Keeper: p.service, Log: s.log})
 	wg.Go(func() { keeper.Run(ctx) })
-	wg.Go(func() { s.exitWhenIdle(ctx, stop, p.service, f) })
+	wg.Go(func() { s.exitWhenIdle(ctx, func() { end(nil) }, p.service, f) })
+	wg.Go(func() {
+		select {
+		case <-ctx.Done():
+		case <-p.storeLost:
+			end(errStoreLost)
+		}
+	})
 	wg.Go(func() { s.warm(ctx, p.service) })
 	return wg.Wait
 }

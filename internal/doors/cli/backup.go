@@ -37,6 +37,16 @@ func (a *app) backupCommand() *cobra.Command {
 	})
 }
 
+// withoutDatabaseServer refuses a command that works on the records in a state
+// directory, where they are in a database server.
+func (a *app) withoutDatabaseServer(instead string) error {
+	store, err := a.store()
+	if err == nil && store.Reveal() != "" {
+		err = sandbox.Errorf(sandbox.CodeUnsupported, "the server's records are in PostgreSQL (COVE_STORE), of which this command knows nothing; %s: docs/postgres.md", instead)
+	}
+	return err
+}
+
 // localState returns the state directory for a command that works on it directly.
 func (a *app) localState() (string, error) {
 	if a.globals.URL != "" {
@@ -47,6 +57,9 @@ func (a *app) localState() (string, error) {
 
 func (c *call) writeBackup(ctx context.Context, opts backup.Options) (err error) {
 	if opts.StateDir, err = c.localState(); err != nil {
+		return err
+	}
+	if err := c.withoutDatabaseServer("stop the server, and keep the state directory and what pg_dump writes together"); err != nil {
 		return err
 	}
 	if opts.File, err = filepath.Abs(c.args[0]); err != nil {
@@ -99,6 +112,9 @@ func (a *app) restoreCommand() *cobra.Command {
 func (a *app) runRestore(ctx context.Context, file string) (err error) {
 	dir, err := a.localState()
 	if err != nil {
+		return err
+	}
+	if err := a.withoutDatabaseServer("put back the state directory, and the database with pg_restore"); err != nil {
 		return err
 	}
 	release, err := server.Hold(ctx, dir)

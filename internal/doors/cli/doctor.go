@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cove-sh/cove/internal/cell/runsc"
+	"github.com/cove-sh/cove/internal/daemon/server"
 	"github.com/cove-sh/cove/internal/doors/console"
 	"github.com/cove-sh/cove/internal/doors/preview"
 	"github.com/cove-sh/cove/internal/guest/agent/kernel"
@@ -30,7 +31,11 @@ func runDoctor(ctx context.Context, c *call) error {
 	if err != nil {
 		return err
 	}
-	report := checkMachine(ctx, dir)
+	store, err := c.store()
+	if err != nil {
+		return err
+	}
+	report := checkMachine(ctx, dir, store)
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -41,8 +46,9 @@ func runDoctor(ctx context.Context, c *call) error {
 	return &exit{code: exitError}
 }
 
-// checkMachine says what this machine lets this program do with a state directory.
-func checkMachine(ctx context.Context, stateDir string) sandbox.MachineReport {
+// checkMachine says what this machine lets this program do with a state directory, and
+// with the database of PostgreSQL at an address, if it is not empty.
+func checkMachine(ctx context.Context, stateDir string, store sandbox.SecretValue) sandbox.MachineReport {
 	report := machine.Probe(ctx, machine.Config{StateDir: stateDir})
 	if _, err := agentbin.Binary(); err != nil {
 		report.Checks = append(report.Checks, sandbox.MachineCheck{
@@ -50,7 +56,9 @@ func checkMachine(ctx context.Context, stateDir string) sandbox.MachineReport {
 			Fix: "build the program with 'make build', which embeds the agent",
 		})
 	}
-	report.Checks = append(report.Checks, gvisorCheck(), packagesCheck(console.Built(), preview.HasViewer(), kernel.HasParser()))
+	records := server.CheckStore(ctx, stateDir, store)
+	report.OK = report.OK && records.Status != sandbox.CheckFail
+	report.Checks = append(report.Checks, records, gvisorCheck(), packagesCheck(console.Built(), preview.HasViewer(), kernel.HasParser()))
 	return report
 }
 

@@ -41,7 +41,11 @@ func (c *call) rotateSecretsKey(ctx context.Context) (*sandbox.Resealed, error) 
 		if err != nil {
 			return nil, err
 		}
-		done, err := server.RotateSecretsKey(ctx, dir, c.Env(vault.EnvKey))
+		store, err := c.store()
+		if err != nil {
+			return nil, err
+		}
+		done, err := server.RotateSecretsKey(ctx, dir, store, c.Env(vault.EnvKey))
 		if sandbox.CodeOf(err) != sandbox.CodeConflict {
 			return done, err
 		}

@@ -77,7 +77,10 @@ func (a *app) runServe(ctx context.Context, opts serveOptions) error {
 		return err
 	}
 	log := server.NewLog(cfg.Log, a.Stderr)
-	deps := server.Deps{Assembly: a.Assembly, Version: a.Version, Log: log, CheckMachine: checkMachine}
+	check := func(ctx context.Context, dir string) sandbox.MachineReport {
+		return checkMachine(ctx, dir, cfg.Store.SecretValue)
+	}
+	deps := server.Deps{Assembly: a.Assembly, Version: a.Version, Log: log, CheckMachine: check}
 	if opts.OnDemand {
 		deps.LockWait, deps.OnDemand = onDemandWait, true
 	} else {
@@ -123,6 +126,14 @@ func (a *app) serveConfig(opts serveOptions) (config.Config, error) {
 		env = withFallback(env, map[string]string{"COVE_LISTEN": "127.0.0.1:0", "COVE_IDLE_EXIT": onDemandIdle})
 	}
 	return config.Load(config.Source{File: opts.Config, Env: env, Flags: given})
+}
+
+// store returns the address of the database that a server of this machine has its
+// records in, as far as the environment tells, or none if they are in its state
+// directory.
+func (a *app) store() (sandbox.SecretValue, error) {
+	cfg, err := config.Load(config.Source{File: a.Env("COVE_CONFIG"), Env: a.Env})
+	return cfg.Store.SecretValue, err
 }
 
 func withFallback(env func(string) string, fallback map[string]string) func(string) string {
