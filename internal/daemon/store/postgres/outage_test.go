@@ -22,8 +22,7 @@ import (
 
 // Connections that are cut between calls and in the middle of a change are made
 // anew, and nobody notices.
-func TestCutConnections(t *testing.T) {
-	server := postgrestest.Start(t)
+func testCutConnections(t *testing.T, server *postgrestest.Server) {
 	s := openAt(t, server.Schema(t))
 	add(t, s, "a")
 	server.CutConnections(t)
@@ -174,8 +173,7 @@ func (b *breaker) relay(daemon net.Conn) {
 
 // A connection that is lost at the commit leaves nobody in doubt: a change that was
 // committed is not made again, and one that was not is.
-func TestConnectionLostAtCommit(t *testing.T) {
-	server := postgrestest.Start(t)
+func testConnectionLostAtCommit(t *testing.T, server *postgrestest.Server) {
 	for _, before := range []bool{true, false} {
 		b, address := newBreaker(t, server.Schema(t), before)
 		s := openAt(t, address)
@@ -204,8 +202,8 @@ func TestConnectionLostAtCommit(t *testing.T) {
 }
 
 // Two that wait for each other are a deadlock, of which one is done again.
-func TestDeadlock(t *testing.T) {
-	s := openAt(t, postgrestest.Start(t).Schema(t))
+func testDeadlock(t *testing.T, server *postgrestest.Server) {
+	s := openAt(t, server.Schema(t))
 	var runs atomic.Int32
 	var both sync.WaitGroup
 	both.Add(2)
@@ -233,8 +231,8 @@ func TestDeadlock(t *testing.T) {
 }
 
 // What is undone each time is an error in the end, and one that says to come again.
-func TestConflictThatLasts(t *testing.T) {
-	s := openAt(t, postgrestest.Start(t).Schema(t))
+func testConflictThatLasts(t *testing.T, server *postgrestest.Server) {
+	s := openAt(t, server.Schema(t))
 	runs := 0
 	err := s.db.Change(t.Context(), func(*sql.Tx) error {
 		runs++
@@ -248,8 +246,8 @@ func TestConflictThatLasts(t *testing.T) {
 
 // Of daemons that start at the same time with a new database, one has it, with its
 // schema, and the others say why they have not.
-func TestOneDaemon(t *testing.T) {
-	address := postgrestest.Start(t).Schema(t)
+func testOneDaemon(t *testing.T, server *postgrestest.Server) {
+	address := server.Schema(t)
 	const n = 6
 	type opened struct {
 		s   *Store
@@ -288,8 +286,7 @@ func TestOneDaemon(t *testing.T) {
 
 // A daemon that was cut off, and whose database another has opened meanwhile, can do
 // nothing more with it.
-func TestTakenOver(t *testing.T) {
-	server := postgrestest.Start(t)
+func testTakenOver(t *testing.T, server *postgrestest.Server) {
 	address := server.Schema(t)
 	old := openAt(t, address)
 	add(t, old, "a")

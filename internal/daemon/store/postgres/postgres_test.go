@@ -81,9 +81,34 @@ func TestStore(t *testing.T) {
 	})
 }
 
+// Tests that leave their server as it was have one together.
+func TestDatabase(t *testing.T) {
+	server := postgrestest.Start(t)
+	for _, c := range []struct {
+		name string
+		run  func(*testing.T, *postgrestest.Server)
+	}{
+		{"SchemaIsSQLites", testSchemaIsSQLites},
+		{"NewerSchemaIsRefused", testNewerSchemaIsRefused},
+		{"UnsuitableDatabases", testUnsuitableDatabases},
+		{"PasswordIsNotShown", testPasswordIsNotShown},
+		{"TextThatIsNone", testTextThatIsNone},
+		{"CancelledContext", testCancelledContext},
+		{"Dump", testDump},
+		{"CutConnections", testCutConnections},
+		{"ConnectionLostAtCommit", testConnectionLostAtCommit},
+		{"Deadlock", testDeadlock},
+		{"ConflictThatLasts", testConflictThatLasts},
+		{"OneDaemon", testOneDaemon},
+		{"TakenOver", testTakenOver},
+	} {
+		t.Run(c.name, func(t *testing.T) { c.run(t, server) })
+	}
+}
+
 // The schema has the tables and columns of SQLite's, at the same number.
-func TestSchemaIsSQLites(t *testing.T) {
-	s := openAt(t, postgrestest.Start(t).Schema(t))
+func testSchemaIsSQLites(t *testing.T, server *postgrestest.Server) {
+	s := openAt(t, server.Schema(t))
 	path := filepath.Join(t.TempDir(), "cove.db")
 	other, err := sqlite.Open(t.Context(), path)
 	if err != nil {
@@ -133,8 +158,8 @@ func TestSchemaIsSQLites(t *testing.T) {
 	}
 }
 
-func TestNewerSchemaIsRefused(t *testing.T) {
-	address := postgrestest.Start(t).Schema(t)
+func testNewerSchemaIsRefused(t *testing.T, server *postgrestest.Server) {
+	address := server.Schema(t)
 	s := openAt(t, address)
 	if _, err := s.db.pool.ExecContext(t.Context(), "INSERT INTO goose_db_version (version_id, is_applied) VALUES (99999, true)"); err != nil {
 		t.Fatal(err)
@@ -147,8 +172,7 @@ func TestNewerSchemaIsRefused(t *testing.T) {
 	}
 }
 
-func TestUnsuitableDatabases(t *testing.T) {
-	server := postgrestest.Start(t)
+func testUnsuitableDatabases(t *testing.T, server *postgrestest.Server) {
 	server.Exec(t, "CREATE DATABASE ascii ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0")
 	for options, want := range map[string]string{
 		"dbname=ascii":     "encoding is SQL_ASCII; make one with: createdb --encoding=UTF8",
@@ -170,8 +194,7 @@ func TestUnsuitableDatabases(t *testing.T) {
 }
 
 // No error has a password in it, whatever is wrong with its address.
-func TestPasswordIsNotShown(t *testing.T) {
-	server := postgrestest.Start(t)
+func testPasswordIsNotShown(t *testing.T, server *postgrestest.Server) {
 	for _, password := range []string{"wrong-one", "wr/ong:-one@", "wrong-one%zz", "wrong-one x", "wr?ong:-one", "wr#ong:-one", "wr/ong:-one"} {
 		for _, address := range []string{
 			strings.Replace(server.Address(nil).Reveal(), url.UserPassword("", postgrestest.Password).String()[1:], password, 1),
@@ -236,8 +259,8 @@ func TestCommitsAreDurable(t *testing.T) {
 
 // Text that PostgreSQL does not take, such as what a program has written, is kept
 // without what makes it so.
-func TestTextThatIsNone(t *testing.T) {
-	s := openAt(t, postgrestest.Start(t).Schema(t))
+func testTextThatIsNone(t *testing.T, server *postgrestest.Server) {
+	s := openAt(t, server.Schema(t))
 	r := running("a")
 	r.Reason = "exit \x00 and \xff"
 	if err := s.CreateSandbox(t.Context(), r, store.Quota{}); err != nil {
@@ -251,8 +274,8 @@ func TestTextThatIsNone(t *testing.T) {
 	}
 }
 
-func TestCancelledContext(t *testing.T) {
-	s := openAt(t, postgrestest.Start(t).Schema(t))
+func testCancelledContext(t *testing.T, server *postgrestest.Server) {
+	s := openAt(t, server.Schema(t))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, err := s.Sandbox(ctx, "a")
@@ -280,8 +303,7 @@ func TestCancelledContext(t *testing.T) {
 }
 
 // What pg_dump has written is restored by pg_restore, as docs/postgres.md says.
-func TestDump(t *testing.T) {
-	server := postgrestest.Start(t)
+func testDump(t *testing.T, server *postgrestest.Server) {
 	address := server.Schema(t)
 	s := openAt(t, address)
 	add(t, s, "a")
