@@ -25,7 +25,8 @@ func (c *calls) DueSandboxes(context.Context, time.Time) ([]string, error) {
 func (c *calls) Expire(context.Context, string) error { c.list = append(c.list, "expire"); return nil }
 func (c *calls) Repair(context.Context) error         { return nil }
 
-// No sandbox ends before the clock is kept, and none if that fails.
+// TestClockBeforeExpiry checks that the clock is kept before any sandbox expires, and that
+// none expires if that fails.
 func TestClockBeforeExpiry(t *testing.T) {
 	c := &calls{}
 	j := New(Config{Records: c, Keeper: c})
