@@ -86,7 +86,8 @@ func TestAsideAndBack(t *testing.T) {
 	}
 }
 
-// What cannot be moved is not aside, and leaves nothing.
+// TestPutFails checks that content which cannot be moved is not set aside, and that nothing
+// is left.
 func TestPutFails(t *testing.T) {
 	d := open(t, t.TempDir())
 	refused := errors.New("refused")
@@ -103,7 +104,8 @@ func TestPutFails(t *testing.T) {
 	}
 }
 
-// A process that is killed leaves no step half done for the next.
+// TestKilledOnTheWay checks that the next process finishes what a killed process left half
+// done.
 func TestKilledOnTheWay(t *testing.T) {
 	path := t.TempDir()
 	d := open(t, path)

@@ -55,7 +55,7 @@ func TestFlows(t *testing.T) {
 		if _, err := f.end(b.token, b.state); sandbox.CodeOf(err) != sandbox.CodeUnauthenticated || !strings.Contains(err.Error(), "10 minutes") {
 			t.Errorf("after its time: %v", err)
 		}
-		// The memory of those that came back is bounded, and freed.
+		// The memory for completed sign-ins is bounded, and is freed.
 		for range maxUsed - 1 {
 			one := f.begin()
 			if _, err := f.end(one.token, one.state); err != nil {
@@ -79,7 +79,8 @@ func TestFlows(t *testing.T) {
 	})
 }
 
-// Anybody can bring answers that are refused: nothing is remembered of them.
+// TestRefusedAnswersLeaveNothing checks that refused responses, which anybody can bring,
+// take no memory.
 func TestRefusedAnswersLeaveNothing(t *testing.T) {
 	p := New(Config{Name: "Example", Issuer: "https://login.example", Log: slog.New(slog.DiscardHandler)})
 	defer p.Close()
