@@ -1,7 +1,6 @@
-// Package miosa speaks to clients of MIOSA's MCP server: 25 tools for
-// sandboxes, files, commands, previews, snapshots and desktop computers, with
-// an active sandbox in each session. README.md lists the
-// differences.
+// Package miosa serves clients of MIOSA's MCP server: 25 tools for sandboxes, files,
+// commands, previews, snapshots and desktop computers, with an active sandbox in each
+// session. README.md lists the differences.
 package miosa
 
 import (
@@ -40,7 +39,7 @@ func New() *Dialect {
 	return d
 }
 
-// runners make the tools of their definitions, by name.
+// runners make the tools from their definitions, by name.
 var runners = map[string]func(*definition) dialect.Tool{
 	"sandbox_create":          tool(createSandbox),
 	"sandbox_get":             tool(getSandbox),
@@ -69,8 +68,8 @@ var runners = map[string]func(*definition) dialect.Tool{
 	"computer_stop":           tool(stopComputer),
 }
 
-// The further names of arguments that some tools take. "id" is what the tool is
-// about, before it is a sandbox: see [arguments.plain].
+// Other names of arguments that some tools accept. "id" names the tool's own subject before
+// it names a sandbox: see [arguments.plain].
 var (
 	execAliases    = []alias{{"cwd", "working_dir"}, {"cwd", "dir"}, {"timeout", "timeout_sec"}}
 	jobAliases     = []alias{{"job_id", "id"}}
@@ -100,14 +99,14 @@ func definitions() []*definition {
 	return list
 }
 
-// Environment implements [dialect.Configured]. The product's address may end with
-// the path of its REST interface.
+// Environment implements [dialect.Configured]. The product's address may end with the path
+// of its REST interface.
 func (d *Dialect) Environment(get func(string) string) (server, key string) {
 	server, key = d.Product.Environment(get)
 	return strings.TrimSuffix(server, "/api/v1"), key
 }
 
-// LogLevel reads MIOSA_LOG_LEVEL; the product's default is warn.
+// LogLevel returns the level in MIOSA_LOG_LEVEL; the product's default is warn.
 func (d *Dialect) LogLevel(get func(string) string) slog.Level {
 	level, ok := map[string]slog.Level{"debug": slog.LevelDebug, "info": slog.LevelInfo, "error": slog.LevelError}[strings.ToLower(get("MIOSA_LOG_LEVEL"))]
 	if !ok {

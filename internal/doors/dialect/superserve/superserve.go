@@ -1,6 +1,5 @@
-// Package superserve speaks to clients of Superserve's MCP server: 19 tools
-// without sessions, whose calls name their sandbox. README.md lists the
-// differences.
+// Package superserve serves clients of Superserve's MCP server: 19 tools without sessions,
+// whose calls name their sandbox. README.md lists the differences.
 package superserve
 
 import (
@@ -33,14 +32,14 @@ func New() *Dialect {
 	}}
 	for _, def := range dialect.Definitions(toolsJSON) {
 		t := runners[def.Name](def)
-		// The product calls it read-only, but it publishes the port.
+		// The product marks it read-only, but it publishes the port.
 		t.Writes = def.Name == "sandbox_preview_url"
 		d.Table = append(d.Table, t)
 	}
 	return d
 }
 
-// runners make the tools of their definitions, by name.
+// runners make the tools from their definitions, by name.
 var runners = map[string]func(*mcp.Tool) dialect.Tool{
 	"sandbox_create":             tool(create),
 	"sandbox_template_list":      tool(listTemplates),
@@ -69,7 +68,7 @@ var toolsJSON []byte
 // Sessionless reports that a call needs no session.
 func (d *Dialect) Sessionless() bool { return true }
 
-// PlainJSON reports that clients accept JSON and no streams.
+// PlainJSON reports that clients accept JSON but no streams.
 func (d *Dialect) PlainJSON() bool { return true }
 
 // Clients that keep only the first 512 characters show the first paragraph.
