@@ -32,8 +32,8 @@ type Setup struct {
 	idBase, idMask uint32
 }
 
-// handshake asks for a connection without authorisation: everything in the sandbox may
-// use its screen.
+// handshake requests a connection without authorisation: everything in the sandbox may use
+// its screen.
 func handshake(nc net.Conn) (*Setup, error) {
 	hello := make([]byte, 12)
 	hello[0] = 'l' // little endian
