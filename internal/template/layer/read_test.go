@@ -165,7 +165,7 @@ func TestReadOfGVisor(t *testing.T) {
 	}
 }
 
-// A hostile sandbox writes what it likes. Each of these is refused.
+// TestReadRefuses reads streams of a hostile sandbox, which must all be refused.
 func TestReadRefuses(t *testing.T) {
 	file := func(name, content string) entry { e := head(tar.TypeReg, name); e.content = content; return e }
 	link := func(name, target string) entry { e := head(tar.TypeLink, name); e.Linkname = target; return e }
@@ -226,7 +226,8 @@ func TestReadRefuses(t *testing.T) {
 	}
 }
 
-// A sparse file of a petabyte takes a few bytes of stream, and days to hash.
+// TestReadRefusesSparse refuses a sparse file of a petabyte, which takes a few bytes of
+// stream and days to hash.
 func TestReadRefusesSparse(t *testing.T) {
 	e := head(tar.TypeReg, "./f")
 	e.PAXRecords = map[string]string{"XYZ.sparse.major": "1", "XYZ.sparse.minor": "0", "XYZ.sparse.realsize": "999999999999"}
@@ -237,7 +238,7 @@ func TestReadRefusesSparse(t *testing.T) {
 	}
 }
 
-// Contents are kept up to a budget, and only if they are text.
+// TestReadKeeps checks that contents are kept up to a budget, and only if they are text.
 func TestReadKeeps(t *testing.T) {
 	file := func(name, content string) entry { e := head(tar.TypeReg, name); e.content = content; return e }
 	stream := tarOf(t, rootEntry, file("./a", "1234"), file("./bin", "\x00"), file("./c", "123456"), file("./d", "12"))

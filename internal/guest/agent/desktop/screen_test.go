@@ -49,7 +49,7 @@ func shoot(t testing.TB, d *Desktop, req sandbox.ScreenshotRequest) (*sandbox.Sc
 	return shot, img
 }
 
-// near tells whether a pixel has about a colour.
+// near reports whether a pixel has approximately a colour.
 func near(img image.Image, x, y int, want color.RGBA, off int) bool {
 	r, g, b, _ := img.At(x, y).RGBA()
 	diff := func(a uint32, b uint8) int { return max(int(a>>8)-int(b), int(b)-int(a>>8)) }
@@ -266,8 +266,8 @@ func TestOtherServers(t *testing.T) {
 	}
 }
 
-// TestSharedMemoryStays does what a hostile server could do with the memory that
-// it gets: reading what is no longer there would end the first process.
+// TestSharedMemoryStays does what a hostile server could do with the shared memory: reading
+// truncated memory would end the first process.
 func TestSharedMemoryStays(t *testing.T) {
 	fd, mem, err := sealedMemory(8192)
 	if err != nil {
@@ -363,7 +363,7 @@ func resize(t *testing.T, conn *xgb.Conn, size image.Point) {
 	set(randr.Mode(res.Modes[mode].Id), res.Outputs[:1])
 }
 
-// TestServerRestart ends the server; the next call finds the one that comes.
+// TestServerRestart ends the server; the next call finds the new one.
 func TestServerRestart(t *testing.T) {
 	// A number of its own, which stays free while no server runs.
 	x := startX(t, "Xvfb", fmt.Sprintf(":%d", 200+os.Getpid()%700), "-screen", "0", "320x240x24")
@@ -397,7 +397,7 @@ func TestServerRestart(t *testing.T) {
 	_ = last
 }
 
-// TestHostileServers connects to what is no X server.
+// TestHostileServers connects to programs that are not X servers.
 func TestHostileServers(t *testing.T) {
 	for name, says := range map[string]string{
 		"nothing":   "",
@@ -500,7 +500,7 @@ func TestWindows(t *testing.T) {
 	}
 	control(one, sandbox.WindowMaximize, nil)
 	want := sandbox.Region{X: 33, Y: 44, Width: 555, Height: 333}
-	// The manager tells of a window's frame after it has changed it.
+	// The manager announces a window's frame after it has changed it.
 	is := func(want sandbox.Region) func() bool {
 		return func() bool {
 			list, err := d.ListWindows(t.Context())
@@ -587,7 +587,7 @@ func TestClipboard(t *testing.T) {
 		got, err := d.GetClipboard(t.Context())
 		return err == nil && got == "text"
 	})
-	// What is no UTF-8 becomes longer in it.
+	// Invalid UTF-8 becomes longer when converted.
 	put(strings.Repeat("\xff ", sandbox.MaxClipboard/3))
 	eventually(t, "what becomes too long is refused", func() bool {
 		_, err := d.GetClipboard(t.Context())
@@ -651,7 +651,7 @@ func TestPNG(t *testing.T) {
 	}
 }
 
-// FuzzText reads what programs say of themselves, and names of keys.
+// FuzzText reads the texts that programs set, and key names.
 func FuzzText(f *testing.F) {
 	f.Add([]byte("title\x00Class"), byte(8), "ctrl+shift+t")
 	f.Add([]byte{0xff, 0xfe, 0, 1}, byte(32), "U+1F600")

@@ -7,7 +7,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// TestOutboxCountsAll adds outputs that are large in what is not their data.
+// TestOutboxCountsAll adds outputs that are large except for their data.
 func TestOutboxCountsAll(t *testing.T) {
 	big := make([]byte, sandbox.MaxOutputBytes)
 	for name, out := range map[string]*agentv1.CodeOutput{

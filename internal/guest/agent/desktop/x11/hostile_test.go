@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// setupReply is what a decent server says first.
+// setupReply is the first message of an honest server.
 func setupReply() []byte {
 	b := make([]byte, 32+8+40+8+24)
 	le := binary.LittleEndian
@@ -55,8 +55,7 @@ func reply(seq uint16, more uint32, body ...byte) []byte {
 	return append(b, body...)
 }
 
-// talk connects to a server that, after a good beginning, says what it is told
-// to whatever it is asked.
+// talk connects to a server that, after a correct setup, answers every request with says.
 func talk(t testing.TB, says []byte, thenCloses bool) (*Conn, func()) {
 	t.Helper()
 	near, far := net.Pipe()
@@ -150,8 +149,8 @@ func TestSilentServer(t *testing.T) {
 	})
 }
 
-// TestManyRequests sends more than a message has numbers for, to a server that
-// only answers questions.
+// TestManyRequests sends more requests than a message can number, to a server that only
+// answers requests that have a reply.
 func TestManyRequests(t *testing.T) {
 	near, far := net.Pipe()
 	go func() {
@@ -198,7 +197,7 @@ func TestManyRequests(t *testing.T) {
 	}
 }
 
-// FuzzServer lets a server say anything to questions of all kinds.
+// FuzzServer lets a server send anything in answer to requests of all kinds.
 func FuzzServer(f *testing.F) {
 	f.Add(reply(1, 0))
 	f.Add(reply(1, 2, 0, 0, 0, 0, 0, 0, 0, 0))
