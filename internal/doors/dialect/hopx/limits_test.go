@@ -11,7 +11,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// holding is a service with one file, in which no command starts.
+// holding is a service with one file, in which no command can start.
 type holding struct {
 	*imaginary
 	content string
@@ -26,8 +26,8 @@ func (s *holding) Exec(context.Context, string, sandbox.ExecRequest, sandbox.Job
 	return nil, s.refusal
 }
 
-// A file may be large or strange, but not both: what is not text is six times as
-// long in a result.
+// TestReadIsBounded checks that a file may be large or binary, but not both: binary content
+// is six times as long in a result.
 func TestReadIsBounded(t *testing.T) {
 	const most = 8 << 20
 	for name, tt := range map[string]struct {
@@ -48,7 +48,8 @@ func TestReadIsBounded(t *testing.T) {
 	}
 }
 
-// Errors about a callback name the arguments that the client knows.
+// TestCallbackErrors checks that errors about a callback name the arguments that the client
+// knows.
 func TestCallbackErrors(t *testing.T) {
 	for ours, theirs := range map[string]string{
 		"webhook.url points to the server's own network": "callback_url points to the server's own network",
@@ -66,7 +67,8 @@ func TestCallbackErrors(t *testing.T) {
 	}
 }
 
-// Of several numbers that are wrong it is always the first that is told.
+// TestFirstWrongNumberIsTold checks that of several invalid numbers, the first is always
+// the one reported.
 func TestFirstWrongNumberIsTold(t *testing.T) {
 	for range 20 {
 		got := answer(t, first, newImaginary(), "create_sandbox", `{"template_id":"host","vcpu":0,"memory_mb":0,"disk_gb":0}`)
@@ -76,7 +78,8 @@ func TestFirstWrongNumberIsTold(t *testing.T) {
 	}
 }
 
-// What is too large for a result is told of, with where it is.
+// TestLargeOutputsAreToldOf checks that outputs too large for a result are reported, with
+// their place.
 func TestLargeOutputsAreToldOf(t *testing.T) {
 	value := func(n int) json.RawMessage { return json.RawMessage(`"` + strings.Repeat("x", n) + `"`) }
 	output := func(mime string, n int) sandbox.CodeOutput {

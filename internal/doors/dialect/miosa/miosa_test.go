@@ -84,7 +84,7 @@ func TestTools(t *testing.T) {
 	}
 }
 
-// What the reference says of single arguments.
+// TestSchemas checks what the reference says about single arguments.
 func TestSchemas(t *testing.T) {
 	for tool, args := range map[string]map[string]string{
 		"sandbox_create": {

@@ -80,7 +80,8 @@ func TestExecRequests(t *testing.T) {
 	refuses(t, svc, "sandbox_exec", `{"sandbox_id":"sbx-3","command":"pwd"}`, gone("sbx-3"))
 }
 
-// A stream keeps its head and its tail, and no part of a character.
+// TestTruncation checks that a stream keeps its head and its tail, without partial
+// characters.
 func TestTruncation(t *testing.T) {
 	for name, tt := range map[string]struct {
 		output string
@@ -127,7 +128,8 @@ func TestTruncation(t *testing.T) {
 	}
 }
 
-// Two archives unpack beside each other, and symbolic links are left out.
+// TestArchivesHaveADirectory checks that two archives unpack side by side, and that
+// symbolic links are left out.
 func TestArchivesHaveADirectory(t *testing.T) {
 	var data bytes.Buffer
 	w := zip.NewWriter(&data)
@@ -181,8 +183,8 @@ func TestArchivesHaveADirectory(t *testing.T) {
 	}
 }
 
-// The product's curated templates are listed under its names when the templates
-// in their place are built.
+// TestCuratedTemplates checks that the product's curated templates are listed under its
+// names if their substitutes are built.
 func TestCuratedTemplates(t *testing.T) {
 	svc := newImaginary()
 	svc.ready = []sandbox.Template{{Name: "code-interpreter", State: sandbox.TemplateReady, Resources: sandbox.Resources{VCPUs: 2, MemoryMiB: 2048, DiskMiB: 8192}}}
@@ -194,7 +196,7 @@ func TestCuratedTemplates(t *testing.T) {
 	}
 }
 
-// A directory is listed as a whole, or not at all.
+// TestLargeDirectory checks that a directory is listed completely or not at all.
 func TestLargeDirectory(t *testing.T) {
 	svc := newImaginary()
 	structured, _ := ask(t, svc, "sandbox_files_list", `{"sandbox_id":"one","path":"/20000"}`)
@@ -224,7 +226,7 @@ func TestTemplates(t *testing.T) {
 	if svc.built.Force {
 		t.Error("the second attempt at a template makes no use of what the first has kept")
 	}
-	// Images and steps, in the order in which they are given.
+	// Images and steps, in the given order.
 	for args, want := range map[string]sandbox.TemplateSpec{
 		`"from":"python:3.11"`: {From: sandbox.TemplateSource{Image: "python:3.11"}},
 		`"from":"debian"`:      {From: debian},
@@ -250,7 +252,7 @@ func TestTemplates(t *testing.T) {
 	refuses(t, svc, "sandbox_template_create", `{"name":"host","from":"debian","run_steps":["apt-get install jq"]}`, "Conflict: there is a template host already, choose another name")
 }
 
-// Each error in the product's words.
+// TestFailures checks each error in the product's terms.
 func TestFailures(t *testing.T) {
 	d := superserve.New()
 	for want, err := range map[string]error{

@@ -106,7 +106,8 @@ func TestArguments(t *testing.T) {
 	}
 }
 
-// Where only what changes nothing is served, no port is published.
+// TestReadOnlySelection checks that no port is published if only read-only tools are
+// served.
 func TestReadOnlySelection(t *testing.T) {
 	tools, err := dialect.Select(superserve.New(), dialect.Selection{ReadOnly: true})
 	if err != nil {

@@ -10,7 +10,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// minimal is a description as the product's program sends it, with one member replaced.
+// minimal returns a description as the product's program sends it, with one member
+// replaced.
 func minimal(t *testing.T, member, value string) *spec {
 	t.Helper()
 	all := map[string]json.RawMessage{
@@ -52,7 +53,7 @@ func TestDescriptionOfTheProductsOwn(t *testing.T) {
 	}
 }
 
-// What Cove does not enforce is refused by its name.
+// TestRefusals checks that what Cove does not enforce is refused by name.
 func TestRefusals(t *testing.T) {
 	for _, c := range []struct{ member, value, says string }{
 		{"name", `"sbx-x"`, "name"}, {"name", `"a\u0000b"`, "name"}, {"name", `"` + strings.Repeat("a", 129) + `"`, "name"},

@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// The client of a long answer gets a status after a while, and blanks that JSON allows.
+// TestPatience checks that the client of a long answer gets a status after a while, and
+// blanks, which JSON allows.
 func TestPatience(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := httptest.NewRecorder()
@@ -36,7 +37,7 @@ func TestPatience(t *testing.T) {
 	})
 }
 
-// A silent stream is kept alive, and nothing comes after its end.
+// TestStream checks that a silent stream is kept alive, and that nothing follows its end.
 func TestStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := httptest.NewRecorder()
