@@ -25,9 +25,9 @@ func (c *calls) DueSandboxes(context.Context, time.Time) ([]string, error) {
 func (c *calls) Expire(context.Context, string) error { c.list = append(c.list, "expire"); return nil }
 func (c *calls) Repair(context.Context) error         { return nil }
 
-// TestClockBeforeExpiry checks that the clock is kept before any sandbox expires, and that
+// TestClockIsKeptBeforeExpiry checks that the clock is kept before any sandbox expires, and that
 // none expires if that fails.
-func TestClockBeforeExpiry(t *testing.T) {
+func TestClockIsKeptBeforeExpiry(t *testing.T) {
 	c := &calls{}
 	j := New(Config{Records: c, Keeper: c})
 	must(t, j.expire(t.Context()))

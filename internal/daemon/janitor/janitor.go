@@ -99,7 +99,7 @@ func (j *Janitor) Run(ctx context.Context) {
 
 func (j *Janitor) attempt(ctx context.Context, what string, f func(context.Context) error) {
 	if err := f(ctx); err != nil && ctx.Err() == nil {
-		j.cfg.Log.Error("the janitor has failed", "task", what, "error", err)
+		j.cfg.Log.Error("janitor task failed", "task", what, "error", err)
 	}
 }
 

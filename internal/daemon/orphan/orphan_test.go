@@ -50,7 +50,7 @@ func list(t *testing.T, d *Dir) []Item {
 	return all
 }
 
-func TestAsideAndBack(t *testing.T) {
+func TestPutAndTake(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "orphans")
 	d := open(t, path)
 	one := put(t, d, Item{ID: "ckp-one", Kind: Checkpoint, Team: "red", SandboxID: "sbx-1", SizeBytes: 5, Why: "because", Record: json.RawMessage(`{"a":1}`)})
@@ -104,9 +104,9 @@ func TestPutFails(t *testing.T) {
 	}
 }
 
-// TestKilledOnTheWay checks that the next process finishes what a killed process left half
+// TestInterruptedSteps checks that the next process finishes what a killed process left half
 // done.
-func TestKilledOnTheWay(t *testing.T) {
+func TestInterruptedSteps(t *testing.T) {
 	path := t.TempDir()
 	d := open(t, path)
 	half := put(t, d, Item{ID: "ckp-half", Kind: Checkpoint})

@@ -177,7 +177,7 @@ func TestRotate(t *testing.T) {
 	}
 }
 
-func TestRotationsThatNeverEnd(t *testing.T) {
+func TestUnfinishedRotations(t *testing.T) {
 	v := load(t, t.TempDir())
 	for range maxKeys + 3 {
 		err := v.Rotate(t.Context(), func(context.Context, func(Ref, []byte) ([]byte, error)) error { return errors.New("no") })

@@ -76,7 +76,7 @@ func TestUsed(t *testing.T) {
 		t.Errorf("with 200 empty files it holds %d bytes", got)
 	}
 	if _, err := d.Used(t.Context(), "vol-none", 1); err == nil {
-		t.Error("a volume that is not there was measured")
+		t.Error("a missing volume was measured")
 	}
 	// A wide tree must not make the server hold all of its names in memory.
 	d.maxQueued = 64 << 10

@@ -195,7 +195,7 @@ func TestCopyHostile(t *testing.T) {
 				t.Errorf("the error is %v", err)
 			}
 			if _, err := os.Lstat("/tmp/cove-copied"); err == nil {
-				t.Error("it was written outside")
+				t.Error("a file was written outside the root")
 			}
 		})
 	}

@@ -17,9 +17,9 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// TestDebianModeTellsTheNextStep checks that the error on a machine that cannot build names
+// TestDebianModeErrors checks that the error on a machine that cannot build names
 // the one step after which it can.
-func TestDebianModeTellsTheNextStep(t *testing.T) {
+func TestDebianModeErrors(t *testing.T) {
 	const all = "mmdebstrap fakechroot fakeroot apt-get"
 	none := errors.New("/etc/subuid has no range for the user")
 	for _, tt := range []struct {

@@ -39,7 +39,7 @@ type flight[V any] struct {
 	fraction float64          // under mu
 }
 
-var errGivenUp = errors.New("nobody waited for the result any more")
+var errGivenUp = errors.New("no caller waits for the result any more")
 
 // get returns the result of create, or of another caller's create that is running for the
 // same key.

@@ -177,7 +177,7 @@ func (p *Provider) keep(key string, m *manifest) {
 		err = durable.WriteFile(p.cacheFile(key), append(data, '\n'))
 	}
 	if err != nil {
-		p.log.Warn("keep a step of a build for the next one", "error", err)
+		p.log.Warn("cache a build step", "error", err)
 	}
 }
 

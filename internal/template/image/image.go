@@ -416,7 +416,7 @@ func (p *Provider) sweep() {
 			continue
 		}
 		if err := discard(dir); err != nil {
-			p.log.Warn("remove what a build has left", "directory", dir, "error", err)
+			p.log.Warn("remove build leftovers", "directory", dir, "error", err)
 		}
 		unlock()
 	}

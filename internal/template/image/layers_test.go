@@ -352,9 +352,9 @@ func TestCopiedWhenNotLinked(t *testing.T) {
 	}
 }
 
-// TestPulledOnce checks that a layer that several callers need is unpacked once; the work
+// TestLayerIsUnpackedOnce checks that a layer that several callers need is unpacked once; the work
 // continues when the first caller gives up, and ends with the last.
-func TestPulledOnce(t *testing.T) {
+func TestLayerIsUnpackedOnce(t *testing.T) {
 	p := newProvider(t, "")
 	data := archive(t, file("f", strings.Repeat("x", 1<<16)))
 	var opened atomic.Int32

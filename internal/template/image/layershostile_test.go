@@ -53,7 +53,7 @@ func TestHostileLayers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			for _, want := range []string{digestOf(data), ""} {
 				if _, err := p.addLayer(t.Context(), want, "", opener(data)); err == nil {
-					t.Error("was unpacked")
+					t.Error("an unneeded layer was unpacked")
 				} else if tests[name] != nil && !errors.Is(err, errHostile) {
 					t.Errorf("error %v is not for a hostile archive", err)
 				}

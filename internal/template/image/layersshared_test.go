@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestSettledAtOnce finishes templates that share layers at the same time.
-func TestSettledAtOnce(t *testing.T) {
+// TestSharedLayersFinishConcurrently finishes templates that share layers at the same time.
+func TestSharedLayersFinishConcurrently(t *testing.T) {
 	p := newProvider(t, "")
 	info, err := p.addLayer(t.Context(), "", "", opener(archive(t, file("f", "x"))))
 	if err != nil {
@@ -37,9 +37,9 @@ func TestSettledAtOnce(t *testing.T) {
 	}
 }
 
-// TestLayerOfAnotherPlace checks that a source which claims to have a layer, but never
+// TestLayerOfAnotherSource checks that a source which claims to have a layer, but never
 // finishes sending it or sends another, does not affect other sources.
-func TestLayerOfAnotherPlace(t *testing.T) {
+func TestLayerOfAnotherSource(t *testing.T) {
 	p := newProvider(t, "")
 	data := archive(t, file("f", "x"))
 	ctx, cancel := context.WithCancel(t.Context())

@@ -40,7 +40,7 @@ func (s *layerStore) unpack(ctx context.Context, want string, open openLayer) (i
 	}
 	defer func() {
 		if rerr := removeTree(dir); rerr != nil {
-			s.log.Warn("remove what was unpacked of a layer", "directory", dir, "error", rerr)
+			s.log.Warn("remove partly unpacked layer", "directory", dir, "error", rerr)
 		}
 		unlock()
 	}()

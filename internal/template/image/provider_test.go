@@ -292,6 +292,6 @@ func TestCrashedBuildsAreSwept(t *testing.T) {
 		t.Errorf("list with a broken manifest: %v", err)
 	}
 	if err := removeScratch("/etc"); err == nil {
-		t.Error("a directory that is no scratch directory would be removed")
+		t.Error("a directory other than a scratch directory was removed")
 	}
 }

@@ -71,7 +71,7 @@ func TestUploadTicket(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, p := range []*Provider{p, again} {
-		unread := hook(func() { t.Error("an archive that comes too late was read") })
+		unread := hook(func() { t.Error("a refused archive was read") })
 		if err := keep(p, up, unread); sandbox.CodeOf(err) != sandbox.CodeConflict {
 			t.Errorf("another archive: %v", err)
 		}

@@ -241,7 +241,7 @@ func (p *Provider) readAliases() {
 		err = json.Unmarshal(data, &p.aliases)
 	}
 	if err != nil {
-		p.log.Warn("aliases of templates are not usable", "error", err)
+		p.log.Warn("cannot read template aliases", "error", err)
 		p.aliases = map[string]string{}
 	}
 }

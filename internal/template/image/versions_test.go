@@ -69,7 +69,7 @@ func TestExtendAndPublish(t *testing.T) {
 	}
 	key := ChainKey(base.Root, "a step")
 	if p.Extended(base, key) != nil || p.Extended(base, "../x") != nil {
-		t.Error("there is something that nobody has made")
+		t.Error("files appeared that no build has made")
 	}
 	next := extended(t, p, spec, key, map[string]string{"etc/new": "new", "etc/content": ""})
 	if src.builds != 1 {
@@ -79,7 +79,7 @@ func TestExtendAndPublish(t *testing.T) {
 		t.Errorf("the layer's file: %q, %v", b, err)
 	}
 	if _, err := os.Stat(filepath.Join(next.Root.Dir, "etc/content")); err == nil {
-		t.Error("what the layer takes away is there")
+		t.Error("a file that the layer removes is there")
 	}
 	if _, err := os.Stat(filepath.Join(base.Root.Dir, "etc/content")); err != nil {
 		t.Errorf("the base has changed: %v", err)
@@ -295,7 +295,7 @@ func TestReasonOfEarlierBuild(t *testing.T) {
 	ready := sandbox.Template{Name: "x", State: sandbox.TemplateReady}
 	again()(sandbox.Errorf(sandbox.CodeInvalid, "it is of no use"))
 	if got := p.status(ready).Reason; got == "" {
-		t.Error("after a failure there is no reason")
+		t.Error("a failed build has no reason")
 	}
 	done := again()
 	if got := p.status(ready).Reason; got != "" {

@@ -464,6 +464,6 @@ func TestWritePlanChecksContent(t *testing.T) {
 		}
 	}
 	if err := WritePlan(io.Discard, plan, nil); err == nil {
-		t.Error("no stream: it was taken")
+		t.Error("a nil stream was accepted")
 	}
 }

@@ -161,7 +161,7 @@ func TestReadOfGVisor(t *testing.T) {
 		}
 	}
 	if l.Entry("/workspace/t/a") != l.Entry("/workspace/t/b") {
-		t.Error("two names of a file are two files")
+		t.Error("a hard link became a separate file")
 	}
 }
 

@@ -85,9 +85,9 @@ func TestLogin(t *testing.T) {
 	wantCode(t, err, sandbox.CodeForbidden, "the login that came with the build")
 }
 
-// TestLoginIsCrossedOut attacks with a registry that repeats the login, so that it would
+// TestLoginIsRedacted attacks with a registry that repeats the login, so that it would
 // get into a log.
-func TestLoginIsCrossedOut(t *testing.T) {
+func TestLoginIsRedacted(t *testing.T) {
 	w := newHarness(t, false)
 	w.set(func(rw http.ResponseWriter, r *http.Request) bool {
 		if r.Header.Get("Authorization") == "" {
@@ -110,10 +110,10 @@ func TestLoginIsCrossedOut(t *testing.T) {
 	}
 }
 
-// TestLoginStaysHome attacks with registries that send a login elsewhere: by a redirect of
+// TestLoginIsNotForwarded attacks with registries that send a login elsewhere: by a redirect of
 // a manifest or a blob, by another owner's token server, or by a token server that
 // redirects.
-func TestLoginStaysHome(t *testing.T) {
+func TestLoginIsNotForwarded(t *testing.T) {
 	img, want := imageOf(t, platform.Architecture)
 	t.Run("blobs of another host", func(t *testing.T) {
 		w := newHarness(t, false)

@@ -479,7 +479,7 @@ func TestMirrors(t *testing.T) {
 	read(t, got, plain)
 	for _, m := range []string{"https://x", "", "a b"} {
 		if _, err := New(Config{Mirrors: map[string][]string{"x.example": {m}}}); err == nil {
-			t.Errorf("the mirror %q was taken", m)
+			t.Errorf("the mirror %q was accepted", m)
 		}
 	}
 }

@@ -244,7 +244,7 @@ func (m *vm) forget(ctx context.Context) {
 	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
 	if _, err := m.Service.Kill(clean, m.id); err != nil {
-		m.Log.Warn("a sandbox whose code did not run goes on until its lifetime ends", "sandbox", m.id, "error", err)
+		m.Log.Warn("a sandbox whose code did not run lives until its lifetime ends", "sandbox", m.id, "error", err)
 	}
 }
 

@@ -67,9 +67,9 @@ func TestCallbackErrors(t *testing.T) {
 	}
 }
 
-// TestFirstWrongNumberIsTold checks that of several invalid numbers, the first is always
+// TestFirstInvalidNumberIsReported checks that of several invalid numbers, the first is always
 // the one reported.
-func TestFirstWrongNumberIsTold(t *testing.T) {
+func TestFirstInvalidNumberIsReported(t *testing.T) {
 	for range 20 {
 		got := answer(t, first, newImaginary(), "create_sandbox", `{"template_id":"host","vcpu":0,"memory_mb":0,"disk_gb":0}`)
 		if text := fmt.Sprint(got["body"]); !strings.Contains(text, "vcpu is 0") {
@@ -78,9 +78,9 @@ func TestFirstWrongNumberIsTold(t *testing.T) {
 	}
 }
 
-// TestLargeOutputsAreToldOf checks that outputs too large for a result are reported, with
+// TestLargeOutputsAreReported checks that outputs too large for a result are reported, with
 // their place.
-func TestLargeOutputsAreToldOf(t *testing.T) {
+func TestLargeOutputsAreReported(t *testing.T) {
 	value := func(n int) json.RawMessage { return json.RawMessage(`"` + strings.Repeat("x", n) + `"`) }
 	output := func(mime string, n int) sandbox.CodeOutput {
 		return sandbox.CodeOutput{Data: map[string]json.RawMessage{mime: value(n)}}

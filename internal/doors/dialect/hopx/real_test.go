@@ -550,6 +550,6 @@ func configured(t *testing.T, d *covetest.Daemon) {
 		list, _ := s.ask("list_sandboxes", nil)["data"].([]any)
 		return len(list) == 0
 	}) {
-		t.Error("a sandbox with a timeout of one second lives on")
+		t.Error("a sandbox with a timeout of one second did not end")
 	}
 }

@@ -290,9 +290,9 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// TestIsolatedIsForgotten checks that a sandbox is killed if its code did not run, but not
+// TestIsolatedSandboxIsKilled checks that a sandbox is killed if its code did not run, but not
 // if the code fails.
-func TestIsolatedIsForgotten(t *testing.T) {
+func TestIsolatedSandboxIsKilled(t *testing.T) {
 	for code, want := range map[sandbox.Code]string{sandbox.CodeInternal: "Code execution failed", sandbox.CodeTimeout: "", sandbox.CodeInvalid: ""} {
 		svc := &failsLater{imaginary: newImaginary(), err: sandbox.Errorf(code, "it broke")}
 		got := answer(t, first, svc, "execute_code_isolated", `{"code":"1","template_name":"host"}`)
@@ -349,9 +349,9 @@ func TestCodeRequests(t *testing.T) {
 	}
 }
 
-// TestDefaultsAreNotGiven checks that a default of the schema does not count as given:
+// TestSchemaDefaultsDoNotCount checks that a default of the schema does not count as given:
 // background code has another default, and null names no sandbox.
-func TestDefaultsAreNotGiven(t *testing.T) {
+func TestSchemaDefaultsDoNotCount(t *testing.T) {
 	for args, want := range map[string]int64{
 		`"sandbox_id":"sbx-1"`:                            300_000,
 		`"sandbox_id":"sbx-1","timeout":null`:             300_000,

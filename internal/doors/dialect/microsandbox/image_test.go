@@ -61,9 +61,9 @@ func TestFailedImageIsDiscarded(t *testing.T) {
 	}
 }
 
-// TestKeysBuildTemplatesIfTheySaySo attacks with a key for one namespace, building
+// TestImageScopeOfKeys attacks with a key for one namespace, building
 // templates that all teams see.
-func TestKeysBuildTemplatesIfTheySaySo(t *testing.T) {
+func TestImageScopeOfKeys(t *testing.T) {
 	key := []byte("0123456789abcdef0123456789abcdef")
 	for _, images := range []bool{false, true} {
 		text, err := NewKey(key, Grant{Namespace: "research", Images: images}, time.Now(), time.Now().Add(time.Hour))

@@ -32,7 +32,7 @@ func TestLines(t *testing.T) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	if got := newLines().list(); got == nil {
-		t.Error("no output is no list")
+		t.Error("empty output is not a list")
 	}
 }
 

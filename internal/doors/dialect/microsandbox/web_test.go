@@ -292,9 +292,9 @@ func (s *hurried) RunCode(_ context.Context, _ string, req sandbox.RunCodeReques
 	return &sandbox.CodeResult{}, nil
 }
 
-// TestCodeHasAnHour checks that code without a timeout may run for an hour, which is also
+// TestCodeTimeoutLimit checks that code without a timeout may run for an hour, which is also
 // the maximum.
-func TestCodeHasAnHour(t *testing.T) {
+func TestCodeTimeoutLimit(t *testing.T) {
 	svc := &hurried{Service: local.New(t)}
 	w := harnessOf(t, svc)
 	w.trusted = true
@@ -309,9 +309,9 @@ func TestCodeHasAnHour(t *testing.T) {
 	}
 }
 
-// TestLongCallsLeaveRoom checks that slow calls without a Content-Length leave memory for
+// TestSlowCallsLeaveMemory checks that slow calls without a Content-Length leave memory for
 // others.
-func TestLongCallsLeaveRoom(t *testing.T) {
+func TestSlowCallsLeaveMemory(t *testing.T) {
 	svc := &slow{Service: local.New(t), listing: make(chan struct{}), done: make(chan struct{})}
 	w := harnessOf(t, svc)
 	w.trusted = true

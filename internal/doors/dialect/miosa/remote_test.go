@@ -234,7 +234,7 @@ func testCancel(t *testing.T, w *harness) {
 		}
 		return true
 	}) {
-		t.Error("what cancelled calls have started goes on")
+		t.Error("what cancelled calls have started keeps running")
 	}
 	dialecttest.KillAll(t, w.Daemon)
 }

@@ -80,9 +80,9 @@ func TestRealEgress(t *testing.T) {
 	}
 }
 
-// TestRealSecretsByStandIn checks that a bound secret is a placeholder inside, and that its
+// TestRealSecretPlaceholders checks that a bound secret is a placeholder inside, and that its
 // value is in no result.
-func TestRealSecretsByStandIn(t *testing.T) {
+func TestRealSecretPlaceholders(t *testing.T) {
 	needs.GVisor(t)
 	const value = "sk-proj-the-real-value"
 	d := covetest.Borrow(t, dialecttest.Ordinary())

@@ -49,7 +49,7 @@ func TestNetworkLog(t *testing.T) {
 	shows(t, svc, "sandbox_network_log", `{"sandbox_id":"sbx-1","verdict":"blocked"}`, `{"events":[`+row[3]+`],"has_more":false}`, stamp+"blocked 169.254.169.254")
 	refuses(t, svc, "sandbox_network_log", `{"sandbox_id":"sbx-2"}`, gone("sbx-2"))
 	if svc.resumed > 0 {
-		t.Error("a look at the log resumed the sandbox")
+		t.Error("reading the log resumed the sandbox")
 	}
 	for i := range 300 {
 		svc.events = append(svc.events, sandbox.NetworkEvent{ID: int64(10 + i), Kind: sandbox.NetworkConnection, Connection: int64(10 + i), Verdict: sandbox.NetworkFailed})
@@ -128,9 +128,9 @@ func TestTruncation(t *testing.T) {
 	}
 }
 
-// TestArchivesHaveADirectory checks that two archives unpack side by side, and that
+// TestArchivesHaveATopDirectory checks that two archives unpack side by side, and that
 // symbolic links are left out.
-func TestArchivesHaveADirectory(t *testing.T) {
+func TestArchivesHaveATopDirectory(t *testing.T) {
 	var data bytes.Buffer
 	w := zip.NewWriter(&data)
 	for name, mode := range map[string]fs.FileMode{"a.txt": 0o644, "sub/": fs.ModeDir | 0o755, "sub/b.sh": 0o755, "link": fs.ModeSymlink | 0o777} {
@@ -224,7 +224,7 @@ func TestTemplates(t *testing.T) {
 	}
 	ask(t, svc, "sandbox_template_create", `{"name":"mine","from":"debian","run_steps":["apt-get install jq"]}`)
 	if svc.built.Force {
-		t.Error("the second attempt at a template makes no use of what the first has kept")
+		t.Error("the second build of a template does not use the first one's cache")
 	}
 	// Images and steps, in the given order.
 	for args, want := range map[string]sandbox.TemplateSpec{

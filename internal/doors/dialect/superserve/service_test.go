@@ -316,7 +316,7 @@ func TestUpdates(t *testing.T) {
 	}
 	refuses(t, svc, "sandbox_update", `{"sandbox_id":"one","metadata":{"x":"y"},"deny_out":["example.com"]}`, "Invalid request: deny_out takes addresses and ranges")
 	if len(svc.updated) > 0 {
-		t.Error("a part of a refused update was done")
+		t.Error("part of a refused update was carried out")
 	}
 	ask(t, svc, "sandbox_update", `{"sandbox_id":"one","timeout_seconds":30}`)
 	ask(t, svc, "sandbox_update", `{"sandbox_id":"one","timeout_seconds":null}`)

@@ -115,7 +115,7 @@ func TestReadOnlySelection(t *testing.T) {
 	}
 	for _, tool := range tools {
 		if tool.Def.Name == "sandbox_preview_url" {
-			t.Error("sandbox_preview_url is among the tools that change nothing")
+			t.Error("sandbox_preview_url is among the read-only tools")
 		}
 	}
 }
@@ -132,7 +132,7 @@ func TestInstructions(t *testing.T) {
 		}
 	}
 	if !strings.Contains(text, "secrets") {
-		t.Error("the instructions do not tell of secrets")
+		t.Error("the instructions do not mention secrets")
 	}
 }
 

@@ -193,7 +193,7 @@ func TestTyping(t *testing.T) {
 		do(t, d, sandbox.Input{Type: "type", Text: text})
 		eventually(t, "all was typed", func() bool { return len([]rune(w.typed())) >= len([]rune(text)) })
 		if w.typed() != text {
-			t.Error("a long text came otherwise")
+			t.Error("a long text arrived changed")
 		}
 	})
 	t.Run("another layout", func(t *testing.T) {

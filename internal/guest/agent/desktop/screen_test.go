@@ -88,7 +88,7 @@ func TestScreenshot(t *testing.T) {
 		t.Errorf("the picture is said to be %+v", shot.Screen)
 	}
 	if !near(whole, left+50, top+50, red, 0) || !near(whole, left+150, top+50, green, 0) || !near(whole, left+50, top+150, blue, 0) {
-		t.Error("the colours are others")
+		t.Error("the colours differ")
 	}
 	_, part := shoot(t, d, sandbox.ScreenshotRequest{Region: &sandbox.Region{X: left + 90, Y: top + 95, Width: 21, Height: 11}})
 	for p, want := range map[image.Point]color.RGBA{{X: 9, Y: 4}: red, {X: 10, Y: 4}: green, {X: 9, Y: 5}: blue} {
@@ -105,7 +105,7 @@ func TestScreenshot(t *testing.T) {
 	}
 	photo, pixels := shoot(t, d, sandbox.ScreenshotRequest{Format: sandbox.ImageJPEG, Quality: 90})
 	if photo.MIME != "image/jpeg" || !near(pixels, left+50, top+50, red, 16) || !near(pixels, left+150, top+50, green, 16) {
-		t.Error("as JPEG the colours are others")
+		t.Error("the colours differ as JPEG")
 	}
 	with, hand := shoot(t, d, sandbox.ScreenshotRequest{Cursor: true})
 	changed := 0
@@ -180,7 +180,7 @@ func TestStableScreenshot(t *testing.T) {
 				}
 			}
 			if !shot.Stable {
-				t.Error("the screen is said not to be stable")
+				t.Error("the screen is reported as not stable")
 			}
 		})
 	}
@@ -205,7 +205,7 @@ func TestStableScreenshot(t *testing.T) {
 		close(stop)
 		<-ended
 		if shot.Stable {
-			t.Error("a screen that changes all the time is said to be stable")
+			t.Error("a screen that keeps changing is reported as stable")
 		}
 	})
 }
@@ -235,11 +235,11 @@ func TestOtherServers(t *testing.T) {
 			w.paint(paint, sandbox.Region{Width: 301, Height: 100})
 			_, img := shoot(t, d, sandbox.ScreenshotRequest{})
 			if !near(img, 10, 20, color.RGBA{0xff, 0x10, 0x20, 255}, c.exact) || !near(img, 310, 119, color.RGBA{0xff, 0x10, 0x20, 255}, c.exact) || !near(img, 310, 120, color.RGBA{255, 255, 255, 255}, c.exact) {
-				t.Error("the colours are others")
+				t.Error("the colours differ")
 			}
 			_, img = shoot(t, d, sandbox.ScreenshotRequest{Region: &sandbox.Region{X: 9, Y: 19, Width: 3, Height: 3}})
 			if near(img, 0, 0, color.RGBA{0xff, 0x10, 0x20, 255}, c.exact) || !near(img, 1, 1, color.RGBA{0xff, 0x10, 0x20, 255}, c.exact) {
-				t.Error("the colours of a part are others")
+				t.Error("the colours of a part differ")
 			}
 			if shared := !strings.Contains(c.name, "no shared memory"); (d.shared != nil) != shared {
 				t.Errorf("pictures come by shared memory: %t", !shared)
@@ -386,7 +386,7 @@ func TestServerRestart(t *testing.T) {
 	}
 	do(t, d, sandbox.Input{Type: "key", Keys: []string{"é"}}, sandbox.Input{Type: "type", Text: "hé"})
 	if len(d.held.keys) != 0 {
-		t.Error("a key of the server that ended is held")
+		t.Error("a key of the ended server is held")
 	}
 	again.stop()
 	last := startX(t, "Xvfb", x.display, "-screen", "0", "500x300x24")

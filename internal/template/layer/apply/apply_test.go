@@ -337,7 +337,7 @@ func FuzzApply(f *testing.F) {
 			t.Errorf("the staging directory is left:\n%s", after)
 		}
 		if dir := filepath.Dir(root.Name()); len(must(os.ReadDir(dir))) != 1 {
-			t.Error("something is beside the root")
+			t.Error("something was made outside the root")
 		}
 	})
 }

@@ -65,9 +65,9 @@ func TestFind(t *testing.T) {
 	}
 }
 
-// TestNamesAreTheOperators checks that the product's host names are ignored unless the
+// TestProductNamesNeedOperator checks that the product's host names are ignored unless the
 // operator has said that they lead here.
-func TestNamesAreTheOperators(t *testing.T) {
+func TestProductNamesNeedOperator(t *testing.T) {
 	for _, d := range []*Door{newDoor("localhost"), newDoor("vms.hopx.dev"), newDoor("cove.test", "other.test")} {
 		for _, host := range []string{"api.hopx.dev", "7777-" + one + ".vms.hopx.dev", "7777-" + one + ".localhost", "7777-" + one} {
 			if r := httptest.NewRequest(http.MethodGet, "http://"+host+"/v1/sandboxes", nil); d.ClaimsHost(r) {

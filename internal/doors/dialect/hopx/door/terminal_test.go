@@ -67,9 +67,9 @@ func say(t *testing.T, conn *websocket.Conn, message string) {
 	}
 }
 
-// TestTypingAhead checks that the terminal accepts other messages while the shell accepts
+// TestInputWhileShellIsBusy checks that the terminal accepts other messages while the shell accepts
 // no input.
-func TestTypingAhead(t *testing.T) {
+func TestInputWhileShellIsBusy(t *testing.T) {
 	s := &shell{take: make(chan struct{}), typed: make(chan string, 2), sizes: make(chan sandbox.TerminalSize, 1)}
 	conn := typist(t, s)
 	for _, message := range []string{`{"type":"input","data":"a"}`, `{"type":"input","data":"b"}`, `{"type":"resize","cols":90,"rows":30}`} {

@@ -170,7 +170,7 @@ func TestPatchContent(t *testing.T) {
 		t.Errorf("%q, %v", p.Content, err)
 	}
 	if err := json.Unmarshal([]byte(`{"type":"file","path":"/a","content":[256]}`), &p); err == nil {
-		t.Error("256 is a byte")
+		t.Error("256 was accepted as a byte")
 	}
 	for _, bad := range []patch{{Type: "copy_file", Src: "/etc/passwd", Dst: "/x"}, {Type: "text", Path: "a"}, {Type: "symlink", Target: "/a"}, {Type: "new", Path: "/a"}} {
 		if err := checkPatches([]patch{bad}); err == nil {

@@ -105,7 +105,7 @@ func TestUpdate(t *testing.T) {
 		}
 	}
 	if err := (&updateBody{}).check(); err == nil {
-		t.Error("a change of nothing is taken")
+		t.Error("an empty change was accepted")
 	}
 }
 

@@ -38,9 +38,9 @@ func (s *deaf) SignalJob(_ context.Context, _, _, name string, _ int64) (*sandbo
 	return &sandbox.Job{}, nil
 }
 
-// TestInputAhead checks that a signal reaches a command that accepts no input, and that the
+// TestSignalBeforeInput checks that a signal reaches a command that accepts no input, and that the
 // command then gets all its input.
-func TestInputAhead(t *testing.T) {
+func TestSignalBeforeInput(t *testing.T) {
 	s := &deaf{signal: make(chan string, 1), input: make(chan string, 4), heard: make(chan struct{})}
 	d := New(Config{Service: s, Bound: func(h http.Handler) http.Handler { return h }})
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

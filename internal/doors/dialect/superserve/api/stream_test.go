@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// TestPatience checks that the client of a long answer gets a status after a while, and
+// TestSlowAnswerSendsBlanks checks that the client of a long answer gets a status after a while, and
 // blanks, which JSON allows.
-func TestPatience(t *testing.T) {
+func TestSlowAnswerSendsBlanks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := httptest.NewRecorder()
 		p := newPatient(w)
@@ -43,7 +43,7 @@ func TestStream(t *testing.T) {
 		w := httptest.NewRecorder()
 		s := newStream(w)
 		if s.started() {
-			t.Error("it has begun before there is anything to send")
+			t.Error("the stream began before there was anything to send")
 		}
 		if err := s.send(execEvent{Stdout: "a\nb"}); err != nil {
 			t.Fatal(err)

@@ -275,7 +275,7 @@ func (c *Conn) receive() {
 		// No message from a server may crash the agent, which is the sandbox's first
 		// process.
 		if p := recover(); p != nil {
-			c.fail(fmt.Errorf("a message of the X server makes no sense: %v", p))
+			c.fail(fmt.Errorf("invalid message from the X server: %v", p))
 		}
 	}()
 	in := bufio.NewReaderSize(c.nc, 64<<10)
@@ -353,7 +353,7 @@ func (c *Conn) handleReply(head *Event, in *bufio.Reader) error {
 	}
 	more := int64(head.Uint32(4)) * 4
 	if r == nil || r.void {
-		return errors.New("the X server replies to what it was not asked")
+		return errors.New("the X server sent a reply without a request")
 	}
 	if more > int64(r.limit) {
 		err := fmt.Errorf("the X server sends a reply of %d bytes", more)

@@ -73,7 +73,7 @@ func printable(b []byte) string {
 	}, string(b)))
 }
 
-var errSetup = errors.New("the X server describes itself in a way that makes no sense")
+var errSetup = errors.New("the X server sent an invalid description of itself")
 
 // parseSetup parses the reply to the first message, without its first 8 bytes.
 func parseSetup(b []byte) (*Setup, error) {

@@ -114,9 +114,9 @@ func TestReadRefuses(t *testing.T) {
 	}
 }
 
-// TestAnnouncedLengthCostsNothing checks that memory depends on the data sent, not on the
+// TestAnnouncedLengthTakesNoMemory checks that memory depends on the data sent, not on the
 // announced length.
-func TestAnnouncedLengthCostsNothing(t *testing.T) {
+func TestAnnouncedLengthTakesNoMemory(t *testing.T) {
 	head := append(binary.BigEndian.AppendUint32(nil, wire.MaxFrame), make([]byte, 100)...)
 	result := testing.Benchmark(func(b *testing.B) {
 		b.ReportAllocs()
