@@ -75,7 +75,7 @@ func (k *Keys) Authenticate(ctx context.Context, secret string) (sandbox.Caller,
 		return sandbox.Caller{}, sandbox.Errorf(sandbox.CodeUnauthenticated, "the API key is not known to this server; check it, or ask for a new one")
 	}
 	now := time.Now()
-	good := isGood(&key, now)
+	good := isValid(&key, now)
 	k.Limiter.note(hash, good)
 	switch {
 	case key.RevokedAt != nil:
@@ -87,7 +87,7 @@ func (k *Keys) Authenticate(ctx context.Context, secret string) (sandbox.Caller,
 	return callerOf(&key), nil
 }
 
-func isGood(key *sandbox.Key, now time.Time) bool {
+func isValid(key *sandbox.Key, now time.Time) bool {
 	return key.RevokedAt == nil && (key.ExpiresAt == nil || now.Before(*key.ExpiresAt))
 }
 
@@ -99,17 +99,17 @@ func callerOf(key *sandbox.Key) sandbox.Caller {
 // that were derived from a key and end with it. The error for a missing, revoked or expired
 // key is unauthenticated.
 func (k *Keys) CallerOf(ctx context.Context, id string) (sandbox.Caller, error) {
-	key, err := k.goodKey(ctx, id)
+	key, err := k.validKey(ctx, id)
 	if err != nil {
 		return sandbox.Caller{}, err
 	}
 	return callerOf(&key), nil
 }
 
-// goodKey returns a valid key by its id, or an error as described at CallerOf.
-func (k *Keys) goodKey(ctx context.Context, id string) (sandbox.Key, error) {
+// validKey returns a valid key by its id, or an error as described at CallerOf.
+func (k *Keys) validKey(ctx context.Context, id string) (sandbox.Key, error) {
 	key, err := k.Store.KeyByID(ctx, id)
-	if sandbox.CodeOf(err) == sandbox.CodeNotFound || err == nil && !isGood(&key, time.Now()) {
+	if sandbox.CodeOf(err) == sandbox.CodeNotFound || err == nil && !isValid(&key, time.Now()) {
 		return sandbox.Key{}, sandbox.Errorf(sandbox.CodeUnauthenticated, "the API key is no longer good; ask for a new one")
 	}
 	return key, err
@@ -125,7 +125,7 @@ func (k *Keys) CallersOf(ctx context.Context, team string) ([]sandbox.Caller, er
 			return nil, err
 		}
 		for i := range keys {
-			if isGood(&keys[i], now) {
+			if isValid(&keys[i], now) {
 				callers = append(callers, callerOf(&keys[i]))
 			}
 		}

@@ -380,10 +380,10 @@ func TestCheckHost(t *testing.T) {
 	}
 }
 
-// TestRequestsOfForeignPages attacks with a page that a sandbox serves on a port of
+// TestForeignPagesAreRefused attacks with a page that a sandbox serves on a port of
 // localhost. It makes the browser send requests that need no permission: without an Origin
 // check, or without a Content-Type.
-func TestRequestsOfForeignPages(t *testing.T) {
+func TestForeignPagesAreRefused(t *testing.T) {
 	for name, cfg := range map[string]HostConfig{"loopback": {}, "others reach it": {AnyHost: true}} {
 		h := CheckHost(cfg)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 		for _, c := range []struct {
@@ -529,7 +529,7 @@ func TestLongRequestEndsWithItsKey(t *testing.T) {
 		time.Sleep(time.Hour)
 		select {
 		case <-ended:
-			t.Error("it ended while the key was good")
+			t.Error("the request ended while the key was valid")
 		default:
 		}
 		table.mu.Lock()

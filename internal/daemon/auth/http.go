@@ -55,14 +55,14 @@ func Middleware(cfg Config) func(http.Handler) http.Handler {
 				return
 			}
 			ctx := sandbox.WithCaller(r.Context(), c)
-			look := cfg.lookAt(c)
+			check := cfg.keyCheck(c)
 			if session != nil {
 				inert(w.Header())
-				look = cfg.Sessions.look(session)
+				check = cfg.Sessions.check(session)
 			}
-			if look != nil {
+			if check != nil {
 				var stop func()
-				ctx, stop = watch(ctx, look)
+				ctx, stop = watch(ctx, check)
 				defer stop()
 			}
 			next.ServeHTTP(w, r.WithContext(ctx))
@@ -77,15 +77,15 @@ func challenge(r *http.Request) string {
 	return `Bearer realm="cove", error="invalid_token"`
 }
 
-// lookAt returns a function that checks whether a caller's key is still valid, or nil for a
+// keyCheck returns a function that checks whether a caller's key is still valid, or nil for a
 // caller without a key.
-func (cfg *Config) lookAt(c sandbox.Caller) func(context.Context) error {
+func (cfg *Config) keyCheck(c sandbox.Caller) func(context.Context) error {
 	keys, ok := cfg.Authenticator.(*Keys)
 	if !ok || c.KeyID == sandbox.LocalCaller().KeyID {
 		return nil
 	}
 	return func(ctx context.Context) error {
-		_, err := keys.goodKey(ctx, c.KeyID)
+		_, err := keys.validKey(ctx, c.KeyID)
 		return err
 	}
 }

@@ -103,7 +103,7 @@ func (s *Sessions) begin(ctx context.Context, made sandbox.ConsoleSession, clien
 	if err := s.store.CreateSession(ctx, made, hash, maxSessions); err != nil {
 		return Secret{}, nil, err
 	}
-	found, err := s.stands(ctx, made, hash)
+	found, err := s.withOwner(ctx, made, hash)
 	return token, found, err
 }
 
@@ -179,18 +179,18 @@ func (s *Sessions) byHash(ctx context.Context, hash []byte) (*Session, error) {
 	if !time.Now().Before(found.ExpiresAt) {
 		return nil, errOver()
 	}
-	return s.stands(ctx, found, hash)
+	return s.withOwner(ctx, found, hash)
 }
 
-// stands returns a session with its owner and their current rights.
-func (s *Sessions) stands(ctx context.Context, found sandbox.ConsoleSession, hash []byte) (*Session, error) {
+// withOwner returns a session with its owner and their current rights.
+func (s *Sessions) withOwner(ctx context.Context, found sandbox.ConsoleSession, hash []byte) (*Session, error) {
 	if found.Person != nil {
-		return s.standsForPerson(found, hash)
+		return s.withPerson(found, hash)
 	}
 	if own := sandbox.LocalCaller(); found.KeyID == own.KeyID {
 		return &Session{ConsoleSession: found, Caller: own, hash: hash}, nil
 	}
-	key, err := s.keys.goodKey(ctx, found.KeyID)
+	key, err := s.keys.validKey(ctx, found.KeyID)
 	if err != nil {
 		return nil, err
 	}
@@ -200,9 +200,9 @@ func (s *Sessions) stands(ctx context.Context, found sandbox.ConsoleSession, has
 	return &Session{ConsoleSession: found, Caller: callerOf(&key), KeyName: key.Name, hash: hash}, nil
 }
 
-// standsForPerson returns the session of a person who signed in by single sign-on, with
+// withPerson returns the session of a person who signed in by single sign-on, with
 // what they may do now: the server's rules may have changed since.
-func (s *Sessions) standsForPerson(found sandbox.ConsoleSession, hash []byte) (*Session, error) {
+func (s *Sessions) withPerson(found sandbox.ConsoleSession, hash []byte) (*Session, error) {
 	if s.people == nil {
 		return nil, errOver()
 	}
@@ -235,9 +235,9 @@ func (s *Sessions) touch(ctx context.Context, found *Session) {
 	}
 }
 
-// look returns a function that checks whether a session is still valid. A long-running
+// check returns a function that checks whether a session is still valid. A long-running
 // request does not count as use of the session.
-func (s *Sessions) look(of *Session) func(context.Context) error {
+func (s *Sessions) check(of *Session) func(context.Context) error {
 	return func(ctx context.Context) error {
 		_, err := s.byHash(ctx, of.hash)
 		return err
@@ -245,14 +245,14 @@ func (s *Sessions) look(of *Session) func(context.Context) error {
 }
 
 // watch returns a context for a long-running request, such as a terminal. It ends soon
-// after look reports that the request's credential is no longer valid.
-func watch(ctx context.Context, look func(context.Context) error) (_ context.Context, stop func()) {
+// after check reports that the request's credential is no longer valid.
+func watch(ctx context.Context, check func(context.Context) error) (_ context.Context, stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var timer *time.Timer
 	armed := make(chan struct{})
 	timer = time.AfterFunc(recheckTime, func() {
 		<-armed
-		switch sandbox.CodeOf(look(ctx)) {
+		switch sandbox.CodeOf(check(ctx)) {
 		case sandbox.CodeNotFound, sandbox.CodeUnauthenticated:
 			cancel()
 		default:

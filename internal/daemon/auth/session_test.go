@@ -109,7 +109,7 @@ func TestSessionTimes(t *testing.T) {
 	})
 }
 
-func TestSessionUseIsNotedOnceAMinute(t *testing.T) {
+func TestSessionUseIsRecordedOnceAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, table, _, cookie := signedIn(t, redKey())
 		for range 8 {
@@ -259,7 +259,7 @@ func TestLinks(t *testing.T) {
 	})
 }
 
-func TestLinkWorksOnceHoweverManyUseIt(t *testing.T) {
+func TestLinkWorksOnceConcurrently(t *testing.T) {
 	l := NewLinks()
 	token, _, err := l.Make()
 	if err != nil {
@@ -276,7 +276,7 @@ func TestLinkWorksOnceHoweverManyUseIt(t *testing.T) {
 	}
 	wg.Wait()
 	if n := used.Load(); n != 1 {
-		t.Errorf("the link was good %d times", n)
+		t.Errorf("the link worked %d times", n)
 	}
 }
 

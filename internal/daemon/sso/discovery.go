@@ -73,7 +73,7 @@ func (p *Provider) discover(ctx context.Context) (*metadata, error) {
 	}
 	if err != nil {
 		p.cfg.Log.WarnContext(ctx, "cannot discover the identity provider", "provider", p.cfg.Name, "issuer", p.cfg.Issuer, "error", err)
-		return nil, p.down(err)
+		return nil, p.unavailable(err)
 	}
 	at.provider = found
 	return &at, nil

@@ -27,11 +27,11 @@ const (
 	anyAt = "*@"
 )
 
-// said holds the provider's claims about a person.
-type said map[string]any
+// claimSet holds the provider's claims about a person.
+type claimSet map[string]any
 
 // fulfils reports whether a person fulfils a rule.
-func (s said) fulfils(r *Rule) bool {
+func (s claimSet) fulfils(r *Rule) bool {
 	if r.Claim != emailClaim {
 		return slices.Contains(s.values(r.Claim), r.Value)
 	}
@@ -44,7 +44,7 @@ func (s said) fulfils(r *Rule) bool {
 }
 
 // values returns the values of a claim as texts.
-func (s said) values(claim string) []string {
+func (s claimSet) values(claim string) []string {
 	switch v := s[claim].(type) {
 	case string:
 		return []string{v}
@@ -69,7 +69,7 @@ const (
 
 // email returns the address that the provider has verified, or "". Some providers send
 // email_verified as text.
-func (s said) email() string {
+func (s claimSet) email() string {
 	address, _ := s[emailClaim].(string)
 	verified := s[emailVerifiedClaim] == true || s[emailVerifiedClaim] == "true"
 	if !verified || len(address) > maxEmail || strings.Count(address, "@") != 1 || !plain(address) || strings.ContainsAny(address, `:"<>`) {
@@ -85,7 +85,7 @@ func plain(s string) bool {
 }
 
 // person returns a person with the claims by which they fulfil rules.
-func (s said) person(issuer, subject string, rules []Rule) *sandbox.Person {
+func (s claimSet) person(issuer, subject string, rules []Rule) *sandbox.Person {
 	p := &sandbox.Person{Issuer: issuer, Subject: subject, Email: s.email(), Claims: []sandbox.Claim{}}
 	for i := range rules {
 		r := &rules[i]
@@ -115,7 +115,7 @@ const (
 
 // lookedAt describes a person's values of the claims that the rules use. It does not reveal
 // the values that would let them in.
-func (s said) lookedAt(rules []Rule) string {
+func (s claimSet) lookedAt(rules []Rule) string {
 	var parts []string
 	seen := map[string]bool{}
 	for i := range rules {
@@ -127,7 +127,7 @@ func (s said) lookedAt(rules []Rule) string {
 	return strings.Join(parts, "; ")
 }
 
-func (s said) describe(claim string) string {
+func (s claimSet) describe(claim string) string {
 	if _, there := s[claim]; !there {
 		return "(which is missing)"
 	}

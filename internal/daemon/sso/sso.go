@@ -151,7 +151,7 @@ func (p *Provider) Finish(ctx context.Context, token string, answer url.Values) 
 	}
 	who := claims.person(p.cfg.Issuer, subject, p.cfg.Rules)
 	if ruleFor(p.cfg.Rules, who) == nil {
-		p.cfg.Log.InfoContext(ctx, "nobody lets this person in", "subject", clip.Text(subject, maxSubject), "email", who.Email)
+		p.cfg.Log.InfoContext(ctx, "no rule admits this person", "subject", clip.Text(subject, maxSubject), "email", who.Email)
 		return nil, sandbox.Errorf(sandbox.CodeForbidden, "%s has signed you in as %s, whom no rule of this server lets in; it has looked at %s: ask who runs the server", p.cfg.Name, who.Name(), claims.lookedAt(p.cfg.Rules))
 	}
 	return who, nil
@@ -176,20 +176,20 @@ func (p *Provider) refusedCode(ctx context.Context, err error) error {
 	refused, ok := errors.AsType[*oauth2.RetrieveError](err)
 	switch {
 	case !ok || refused.Response != nil && refused.Response.StatusCode >= http.StatusInternalServerError:
-		return p.down(err)
+		return p.unavailable(err)
 	case refused.ErrorCode == "invalid_client" || refused.ErrorCode == "unauthorized_client":
 		return sandbox.Errorf(sandbox.CodeUnavailable, "%s does not take this server's client id and secret; who runs the server has to mend its configuration", p.cfg.Name)
 	}
 	return sandbox.Errorf(sandbox.CodeForbidden, "%s does not take the code that it has given (%s); sign in again", p.cfg.Name, readable(refused.ErrorCode, ""))
 }
 
-// down returns the error for a provider that cannot be used now.
-func (p *Provider) down(err error) error {
+// unavailable returns the error for a provider that cannot be used now.
+func (p *Provider) unavailable(err error) error {
 	return sandbox.Wrap(sandbox.CodeUnavailable, err, fmt.Sprintf("%s does not answer as it should; try again in a moment, or sign in with an API key", p.cfg.Name))
 }
 
 // verify checks the ID token, and returns its subject and claims.
-func (p *Provider) verify(ctx context.Context, at *metadata, tokens *oauth2.Token, nonce string) (string, said, error) {
+func (p *Provider) verify(ctx context.Context, at *metadata, tokens *oauth2.Token, nonce string) (string, claimSet, error) {
 	raw, _ := tokens.Extra("id_token").(string)
 	if raw == "" {
 		return "", nil, p.badToken(ctx, "says nobody", errors.New("there is no ID token"))
@@ -209,7 +209,7 @@ func (p *Provider) verify(ctx context.Context, at *metadata, tokens *oauth2.Toke
 	case !plain(id.Subject) || len(id.Subject) > maxSubject:
 		return "", nil, p.badToken(ctx, fmt.Sprintf("has a subject that is not 1 to %d plain characters", maxSubject), nil)
 	}
-	var claims said
+	var claims claimSet
 	if err := id.Claims(&claims); err != nil {
 		return "", nil, p.badToken(ctx, "cannot be read", err)
 	}
@@ -229,7 +229,7 @@ func (p *Provider) badToken(ctx context.Context, why string, err error) error {
 
 // addUserInfo adds the claims that the rules need and the ID token lacks: many providers
 // return e-mail addresses and groups only from the UserInfo endpoint.
-func (p *Provider) addUserInfo(ctx context.Context, at *metadata, tokens *oauth2.Token, id *oidc.IDToken, claims said) error {
+func (p *Provider) addUserInfo(ctx context.Context, at *metadata, tokens *oauth2.Token, id *oidc.IDToken, claims claimSet) error {
 	has := func(claim string) bool { _, ok := claims[claim]; return ok }
 	all := has(emailClaim) && has(emailVerifiedClaim) && !slices.ContainsFunc(p.cfg.Rules, func(r Rule) bool { return !has(r.Claim) })
 	if all || at.provider.UserInfoEndpoint() == "" {
@@ -243,12 +243,12 @@ func (p *Provider) addUserInfo(ctx context.Context, at *metadata, tokens *oauth2
 	info, err := at.provider.UserInfo(ctx, oauth2.StaticTokenSource(tokens))
 	if err != nil {
 		p.cfg.Log.WarnContext(ctx, "the identity provider returned no user info", "provider", p.cfg.Name, "error", err)
-		return p.down(err)
+		return p.unavailable(err)
 	}
 	if info.Subject != id.Subject {
 		return p.badToken(ctx, "names somebody else than the rest of its answer", nil)
 	}
-	var more said
+	var more claimSet
 	if err := info.Claims(&more); err != nil {
 		return p.badToken(ctx, "comes with what cannot be read", err)
 	}
