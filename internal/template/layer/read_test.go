@@ -113,14 +113,14 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// gvisor.tar.gz is what gVisor wrote after these commands, as root, above a Debian
-// template:
+// TestReadOfGVisor reads gvisor.tar.gz, which gVisor wrote after these commands, as root,
+// above a Debian template:
 //
 //	mkdir -p t/sub/ümläut; echo hi >t/a; ln t/a t/b; ln -s a t/l; mkfifo t/p
 //	chown 7:8 t/p; chmod 4755 t/a; chmod 600 /etc/passwd; mv /etc/skel /etc/skel2
 //	rm -rf /etc/profile.d; mkdir /etc/profile.d; echo x >/etc/profile.d/new
 //
-// and a socket, and files that came and went.
+// It also had a socket, and files that were made and removed again.
 func TestReadOfGVisor(t *testing.T) {
 	f, err := os.Open("testdata/gvisor.tar.gz")
 	if err != nil {

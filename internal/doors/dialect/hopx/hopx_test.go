@@ -18,7 +18,8 @@ import (
 	"github.com/cove-sh/cove/internal/testing/dialecttest"
 )
 
-// The two generations, made once, since making a table of tools takes milliseconds.
+// first and second are the two generations. They are made once, since making a table of
+// tools takes milliseconds.
 var first, second = hopx.New(), hopx.NewV2()
 
 // TestTools checks that both generations have the product's tools, in its order, with

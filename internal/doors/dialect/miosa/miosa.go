@@ -115,7 +115,8 @@ func (d *Dialect) LogLevel(get func(string) string) slog.Level {
 	return level
 }
 
-// Clients that keep only the first 512 characters show the first paragraph.
+// instructions are the server's instructions. Clients that keep only the first 512
+// characters show the first paragraph.
 const instructions = `sandbox_create boots a sandbox and makes it the active one of this session: sandbox_id may then be left out of the other tools. Commands are bash lines. sandbox_exec waits for them; one that still runs after half a minute, such as a dev server, goes on as a job (sandbox_job_status). Start servers with sandbox_exec_background, then preview_create gives the URL of a port.
 
 sandbox_stop pauses a sandbox with all its state, and using it again wakes it; sandbox_destroy is final. snapshot_create before risky changes, snapshot_restore to go back. For a desktop: computer_create, then computer_screenshot to see and computer_action to click, type, press keys and scroll, in pixels of the screenshot.`

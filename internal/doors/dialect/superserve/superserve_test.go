@@ -12,7 +12,7 @@ import (
 	"github.com/cove-sh/cove/internal/testing/dialecttest"
 )
 
-// The product's table: title, hints (read-only, destructive, idempotent) and
+// table is the product's table: title, hints (read-only, destructive, idempotent) and
 // the required arguments, in its order.
 const table = `
 sandbox_create|Create a sandbox|---|
@@ -77,7 +77,7 @@ func TestTools(t *testing.T) {
 	}
 }
 
-// The product's arguments, as its documentation has them.
+// arguments are the product's arguments, as documented.
 const arguments = `
 sandbox_create: allow_out string[], auto_delete_seconds integer >=0 <=2592000, deny_out string[], env_vars map, from_snapshot string, from_template string, metadata map, name string, secrets map, timeout_seconds integer >0 <=604800
 sandbox_template_list: name_prefix string

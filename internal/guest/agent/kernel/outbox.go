@@ -162,6 +162,8 @@ func (o *Outbox) Close(result *agentv1.CodeResult) {
 	o.notify()
 }
 
+// notify makes Wake ready.
+//
 // Preconditions: o.mu is held.
 func (o *Outbox) notify() {
 	select {

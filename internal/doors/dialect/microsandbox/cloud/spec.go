@@ -8,8 +8,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// The description of a sandbox, as clients send and receive it. They read the working
-// directory, the shell and the command from the received one.
+// spec is the description of a sandbox, as clients send and receive it. They read the
+// working directory, the shell and the command from the received one.
 type spec struct {
 	Name      string            `json:"name"`
 	Image     *image            `json:"image"`
