@@ -12,7 +12,7 @@ import (
 // model is the expected state.
 type model struct {
 	sandboxes covetest.Expected
-	snaps     map[string]kept // by name
+	snaps     map[string]kept // snapshots by name
 	// records are the other things that must persist.
 	records map[record]bool
 	// forks holds each fork's parent and the parent's files at the time.

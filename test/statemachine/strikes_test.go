@@ -34,7 +34,7 @@ const (
 type blow struct {
 	victim string
 	after  time.Duration
-	number int // which of the machines
+	number int // index of the machine
 	// fresh selects a new machine rather than an old one, a strike at spares in the middle
 	// of the step rather than before it, and another boot after a loss of power.
 	fresh bool
@@ -195,7 +195,7 @@ func (w *walk) cutPower(ctx context.Context, s *step, b blow) (answer, err error
 	if err := errors.Join(w.disk.CutPower(), w.d.EndAll(slices.Collect(maps.Keys(w.groups)))); err != nil {
 		return nil, err
 	}
-	if done != nil { // nobody hears what is answered now
+	if done != nil { // an answer that arrives now is lost
 		if _, err := await(done); err != nil {
 			return nil, err
 		}

@@ -87,7 +87,7 @@ func stateOn(t *testing.T, disk *needs.Disk, uid int) string {
 // walk is one walk on one daemon.
 type walk struct {
 	d      *covetest.Daemon
-	disk   *needs.Disk // what the daemon's state is on; nil where nobody may make one
+	disk   *needs.Disk // disk of the daemon's state; nil if the test may not make one
 	log    func(format string, args ...any)
 	now    model
 	names  int             // how many names were given out

@@ -53,7 +53,7 @@ const tries = 5
 // About describes a backup.
 type About struct {
 	Format  int    `json:"format"`
-	Version string `json:"version"` // of Cove
+	Version string `json:"version"` // Cove's version
 	// StateDir is the directory that was backed up. Checkpoints can be restored only in
 	// a directory with the same path.
 	StateDir  string    `json:"state_dir"`
@@ -161,7 +161,7 @@ func makeWorkDirs(stateDir string) (release func() error, w workDirs, err error)
 // frozen is what the database refers to and the backup includes.
 type frozen struct {
 	checkpoints []string
-	programs    []string // that they need
+	programs    []string // programs that the checkpoints need
 	volumes     []string
 }
 

@@ -189,7 +189,7 @@ func TestUnwrittenCheckpoint(t *testing.T) {
 	if warned := backUp(); !strings.Contains(warned, "ckp-rests") {
 		t.Errorf("warned %q, want the checkpoint named", warned)
 	}
-	must(t, l.Close()) // which removes it
+	must(t, l.Close()) // removes the socket
 	if warned := backUp(); warned != "" {
 		t.Errorf("warned once it is written: %q", warned)
 	}

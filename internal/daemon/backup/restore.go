@@ -70,7 +70,7 @@ func Restore(ctx context.Context, file, stateDir string, progress func(bytes int
 // "".
 func occupied(dir string) (string, error) {
 	old, err := filepath.Glob(filepath.Join(dir, draftPrefix+"*"))
-	for _, d := range old { // of a restore that was killed
+	for _, d := range old { // left by a restore that was killed
 		err = errors.Join(err, removeDraft(d))
 	}
 	if err != nil {

@@ -44,7 +44,7 @@ type reader struct {
 	root     *os.Root
 	tar      *tar.Reader
 	hash     hash.Hash
-	room     int64 // bytes that may still be written
+	room     int64 // bytes left to write
 	bytes    int64
 	progress func(int64, string)
 	// dirs has the headers of the directories that were made, by name, and order their

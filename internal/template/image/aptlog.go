@@ -222,7 +222,7 @@ func (l *aptLog) explain(err error) error {
 // tidy returns a line of output as one short line without control characters.
 func tidy(s string) string {
 	if i := strings.LastIndexByte(strings.TrimRight(s, "\r\n"), '\r'); i >= 0 {
-		s = s[i+1:] // what remains visible on a terminal
+		s = s[i+1:] // the part that stays visible on a terminal
 	}
 	s = strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {

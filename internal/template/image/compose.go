@@ -326,7 +326,7 @@ type planter struct {
 	tree      *tree
 	progress  func(done, all int)
 	done, all int
-	names     int64 // bytes that paths may still have
+	names     int64 // bytes left for paths
 	// dirs are descriptors of directories of stored files.
 	dirs map[string]int
 	link func(olddir int, old string, newdir int, name string, flags int) error

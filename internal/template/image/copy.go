@@ -264,7 +264,7 @@ func (k *uploadCopier) entry(h *tar.Header, r io.Reader, tw *tar.Writer) error {
 	switch h.Typeflag {
 	case tar.TypeDir:
 		if to == "." || k.isDir(to) {
-			return nil // it stays as it is, and so does a link that resolves to it
+			return nil // the existing directory is unchanged, and so is a link to it
 		}
 		out.Name += "/"
 	case tar.TypeReg:

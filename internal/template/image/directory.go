@@ -65,7 +65,7 @@ func (p *Provider) isState(f *os.File) bool {
 func openBelow(dir, rel string) (*os.File, error) {
 	root, err := os.OpenRoot(dir)
 	if errors.Is(err, unix.ENOTDIR) && rel == "." {
-		return os.OpenFile(dir, os.O_RDONLY|unix.O_NONBLOCK, 0) // a file that is allowed by itself
+		return os.OpenFile(dir, os.O_RDONLY|unix.O_NONBLOCK, 0) // the allowed path is itself a file
 	}
 	if err != nil {
 		return nil, err

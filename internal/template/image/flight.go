@@ -56,7 +56,7 @@ func (fs *flights[K, V]) get(ctx context.Context, key K, report reporter, create
 			return none, context.Cause(ctx)
 		}
 		if errors.Is(f.err, errGivenUp) {
-			continue // by the others, just before this caller joined
+			continue // cancelled by the other callers just before this one joined
 		}
 		return f.value, f.err
 	}

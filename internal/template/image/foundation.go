@@ -45,7 +45,7 @@ type Foundation struct {
 	// Template holds the settings that templates made from the base inherit.
 	Template sandbox.Template
 
-	layers    []string // that the root was composed of
+	layers    []string // layers that the root was composed of
 	notes     []string
 	stamp     string
 	sizeBytes int64
@@ -165,7 +165,7 @@ func (p *Provider) cached(key string) *manifest {
 	now := time.Now()
 	_ = os.Chtimes(p.cacheFile(key), now, now)
 	if p.hold(m.Digest) != nil {
-		return nil // it was collected just now
+		return nil // collected meanwhile
 	}
 	return m
 }
@@ -202,7 +202,7 @@ func (b *Foundation) with(p *Provider, m *manifest) *Foundation {
 // that is empty. open returns the layer as a tar stream with OCI whiteouts. If Extend
 // fails, it leaves nothing behind.
 func (p *Provider) Extend(ctx context.Context, b *Foundation, key string, open func(context.Context) (io.ReadCloser, error)) (*Foundation, error) {
-	if err := p.hold(b.Root.Digest); errors.Is(err, fs.ErrNotExist) { // which can happen to a snapshot's root
+	if err := p.hold(b.Root.Digest); errors.Is(err, fs.ErrNotExist) { // possible for a snapshot's root
 		return nil, sandbox.Errorf(sandbox.CodeConflict, "the base of the build was deleted meanwhile; choose another base")
 	} else if err != nil {
 		return nil, err

@@ -228,7 +228,7 @@ func (p *Provider) status(t sandbox.Template) sandbox.Template {
 	case failed:
 		t.State = sandbox.TemplateFailed
 	case t.Name == Host:
-		t.State = sandbox.TemplateReady // it is made when first used
+		t.State = sandbox.TemplateReady // made on first use
 	}
 	return t
 }

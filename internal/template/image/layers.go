@@ -36,7 +36,7 @@ import (
 // is not known in advance, so want is "". The result depends on the digests of the base
 // and the layers alone: the same digests give a root of the same digest.
 type layerStore struct {
-	dir string // of the layers
+	dir string // directory of the layers
 	tmp string // where they are unpacked
 	own bool
 	log *slog.Logger

@@ -61,7 +61,7 @@ func (s *layerStore) unpack(ctx context.Context, want string, open openLayer) (i
 		return info, errors.Join(err, r.Close())
 	}
 	info, err = s.read(content, ahead)
-	cancel() // a read that still waits
+	cancel() // stop a pending read
 	ahead.Close()
 	if cerr := r.Close(); err == nil {
 		err = cerr
@@ -106,7 +106,7 @@ func (s *layerStore) read(content string, r io.Reader) (layerInfo, error) {
 	err = w.readAll(tar.NewReader(stream))
 	switch {
 	case errors.Is(err, io.ErrUnexpectedEOF) && src.ended:
-		err = fmt.Errorf("%w: it is cut short", errHostile) // by its maker, not by the network
+		err = fmt.Errorf("%w: it is cut short", errHostile) // truncated by its maker, not by the network
 	case errors.Is(err, errUnreadable) && !src.failed:
 		err = fmt.Errorf("%w: %w", errHostile, err)
 	}

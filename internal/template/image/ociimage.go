@@ -254,7 +254,7 @@ func (t *tree) ensureDir(p string, mode uint32) error {
 		e, there := t.entries[at]
 		switch {
 		case there && e.kind != 'd':
-			return nil // such as a link, which only a sandbox resolves
+			return nil // such as a link, which is resolved only in a sandbox
 		case there:
 			continue
 		}

@@ -104,7 +104,7 @@ func TestExtendAndPublish(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want.Versions = []int{1} // which Get tells
+	want.Versions = []int{1} // set by Get
 	if again, err := p2.Get(t.Context(), "mine"); err != nil || cmp.Diff(want, again) != "" {
 		t.Errorf("read again: %v %s", err, cmp.Diff(want, again))
 	}

@@ -120,7 +120,7 @@ type merger struct {
 	resolve   Resolution
 	plan      *Plan
 	conflicts []sandbox.Conflict
-	open      []sandbox.Conflict // those that nobody wins
+	open      []sandbox.Conflict // conflicts without a winner
 }
 
 func (m *merger) walk(p string, b, o, t spot) error {

@@ -235,7 +235,7 @@ func TestPlan(t *testing.T) {
 		name         string
 		ours, theirs tree
 		paths        []string
-		changes      string // of the plan without a policy: kind and path
+		changes      string // the plan's without a policy: kind and path
 		conflicts    []sandbox.Conflict
 		// ofOurs and ofTheirs are the changes with a policy.
 		ofOurs, ofTheirs string
@@ -327,7 +327,7 @@ func TestResolve(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
 		resolve Resolution
-		changes string // of the plan
+		changes string // the plan's
 		open    string // conflicts that are left
 		err     string
 	}{

@@ -68,7 +68,7 @@ const maxLowerVisits = 4_000_000
 
 // lookup reads a template for one comparison, and caches the entries.
 type lookup struct {
-	ctx    context.Context // of the call that this serves
+	ctx    context.Context // context of the call
 	lower  Lower
 	seen   map[string]*Entry // nil if there is none
 	visits int

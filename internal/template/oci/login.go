@@ -93,7 +93,7 @@ func (e *loginError) Unwrap() error { return e.err }
 func redactLogin(shown, cause error, login *sandbox.RegistryLogin) error {
 	e, ok := errors.AsType[*sandbox.Error](shown)
 	if !ok {
-		return shown // it was cancelled
+		return shown // the request was cancelled
 	}
 	password := login.Password.Reveal()
 	basic := base64.StdEncoding.EncodeToString([]byte(login.Username + ":" + password))

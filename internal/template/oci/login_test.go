@@ -121,7 +121,7 @@ func TestLoginIsNotForwarded(t *testing.T) {
 		ref := w.push(t, "app:1", img)
 		far := newStranger(t, func(rw http.ResponseWriter, r *http.Request) {
 			req, _ := http.NewRequestWithContext(r.Context(), http.MethodGet, w.URL+r.URL.Path+"?here", nil)
-			req.SetBasicAuth("builder", loginPassword) // as a store that has the blobs
+			req.SetBasicAuth("builder", loginPassword) // as for a blob store
 			resp, err := http.DefaultTransport.RoundTrip(req)
 			if err != nil {
 				rw.WriteHeader(http.StatusBadGateway)

@@ -339,7 +339,7 @@ func TestRegistry(t *testing.T) {
 // TestInternalAddresses checks that nothing leads to the server's own network, whoever
 // points there.
 func TestInternalAddresses(t *testing.T) {
-	metadata := newHarness(t, false) // what nobody may reach
+	metadata := newHarness(t, false) // must not be reachable
 	w := newHarness(t, false)
 	img, plain := imageOf(t, platform.Architecture)
 	ref := w.push(t, "app:1", img)

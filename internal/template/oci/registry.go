@@ -181,7 +181,7 @@ func (r *Registries) Close() { r.transport.close() }
 type origin struct {
 	ref    name.Reference
 	puller *remote.Puller
-	login  *sandbox.RegistryLogin // that came with the build; nil is the server's own
+	login  *sandbox.RegistryLogin // the build's login; nil means the server's own
 }
 
 // describe turns an error into one for callers.

@@ -71,7 +71,7 @@ func newGuardedTransport(cfg Config, private, insecure map[string]bool) (*guarde
 		conf.RootCAs = pool
 	}
 	lax := conf.Clone()
-	lax.InsecureSkipVerify = true // of hosts that the operator has named
+	lax.InsecureSkipVerify = true // only for hosts that the operator has named
 	w.transports = map[route]*http.Transport{}
 	for _, proxied := range []bool{false, true} {
 		w.transports[route{proxied, false}] = w.httpTransport(conf, proxied)

@@ -110,7 +110,7 @@ func fail(n *yaml.Node, format string, args ...any) error {
 // decoder decodes nodes into the types of package sandbox, by their JSON names.
 type decoder struct {
 	open Open
-	room int64 // bytes that the content of files may still have
+	room int64 // bytes left for the content of files
 }
 
 // describe returns the name of a value for errors.

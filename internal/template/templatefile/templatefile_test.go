@@ -280,7 +280,7 @@ func TestExamples(t *testing.T) {
 		name := filepath.Base(page)
 		for _, e := range regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllSubmatch(text, -1) {
 			if !regexp.MustCompile("(?m)^from:").Match(e[1]) {
-				continue // it is of another file
+				continue // it belongs to another kind of file
 			}
 			found[name]++
 			if _, err := Parse(e[1], anything); err != nil {

@@ -38,7 +38,7 @@ func TestReadIsBounded(t *testing.T) {
 		"too large":      {strings.Repeat("x", most+1), 413.0},
 		"a little, zero": {strings.Repeat("\x00", most/4), nil},
 		"zero":           {strings.Repeat("\x00", most), 413.0},
-		"no UTF-8":       {strings.Repeat("\xff", most), nil}, // in a row they are one
+		"no UTF-8":       {strings.Repeat("\xff", most), nil}, // a run of them becomes one U+FFFD
 		"no UTF-8 apart": {strings.Repeat("\xffx", most/2), nil},
 	} {
 		got := answer(t, first, &holding{imaginary: newImaginary(), content: tt.content}, "file_read", `{"vm_url":"sbx-1","path":"/tmp/f"}`)

@@ -219,7 +219,7 @@ func exec(ctx context.Context, c *call, id string, req sandbox.ExecRequest) (*sa
 		if err != nil || ctx.Err() != nil {
 			kill, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 			defer cancel()
-			_, _ = c.Service.SignalJob(kill, id, job.ID, "KILL", 0) // nobody waits for it
+			_, _ = c.Service.SignalJob(kill, id, job.ID, "KILL", 0) // the caller is gone
 			return nil, nil, cmp.Or(ctx.Err(), err)
 		}
 	}

@@ -90,7 +90,7 @@ func createComputer(ctx context.Context, c *call, in computerArgs) (*mcp.CallToo
 		return nil, err
 	}
 	if s.Desktop == nil {
-		_, _ = c.Service.Kill(context.WithoutCancel(ctx), s.ID) // it is useless
+		_, _ = c.Service.Kill(context.WithoutCancel(ctx), s.ID) // the sandbox is useless without its screen
 		return nil, dialect.Invalid("template %s has no desktop; choose ubuntu-desktop", quoted(in.Template))
 	}
 	c.session.useComputer(s.ID)

@@ -40,8 +40,8 @@ type imaginary struct {
 	detached  bool // Attach returns before the end
 	taken     map[string]bool
 	snapshots []sandbox.Snapshot
-	fill      string // of files, in place of x
-	path      string // of entries
+	fill      string // content of files, instead of x
+	path      string // path of entries
 	// processors are those of the machine; 0 is any number.
 	processors int
 	listed     []sandbox.ListSnapshotsRequest
@@ -106,7 +106,7 @@ func (s *imaginary) Pause(ctx context.Context, id string) (*sandbox.Sandbox, err
 func (s *imaginary) Exec(_ context.Context, id string, req sandbox.ExecRequest, sink sandbox.JobSink) (*sandbox.Job, error) {
 	s.executed = append(s.executed, req)
 	job := s.job
-	if len(req.Command) > 0 { // a look for a program
+	if len(req.Command) > 0 { // a check for a program
 		said := "Python 3.11.2\n"
 		if !s.programs {
 			job.ExitCode, said = 1, "npm\n"

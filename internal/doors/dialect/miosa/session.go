@@ -16,7 +16,7 @@ type session struct {
 	sandbox  string            // the active sandbox, or ""; guarded by mu
 	computer string            // likewise; guarded by mu
 	jobs     map[string]jobRef // guarded by mu
-	order    []string          // of jobs, the oldest first; guarded by mu
+	order    []string          // job ids, oldest first; guarded by mu
 }
 
 // jobRef is what a session remembers about a job.

@@ -39,7 +39,7 @@ func TestRealConversations(t *testing.T) {
 			daemon := covetest.Borrow(t, opts)
 			for door, open := range dialecttest.Doors(daemon, superserve.Name) {
 				if opts.UID != dialecttest.Ordinary().UID && door == "http" {
-					continue // what a door does differently is the same for root
+					continue // the differences between doors are the same for root
 				}
 				for _, scripts := range []string{"testdata/memory", "testdata/real"} {
 					t.Run(door+" "+filepath.Base(scripts), func(t *testing.T) {

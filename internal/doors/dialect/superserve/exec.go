@@ -93,7 +93,7 @@ const (
 // which each byte that is not UTF-8 becomes U+FFFD.
 type capture struct {
 	text    dialect.Ends
-	bytes   int64  // of the stream
+	bytes   int64  // length of the stream
 	partial []byte // an incomplete character at the end of the stream
 }
 

@@ -208,7 +208,7 @@ func (s *imaginary) StartBuild(_ context.Context, req sandbox.BuildTemplateReque
 func ask(t *testing.T, svc sandbox.Service, tool, args string) (structured, text string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel() // as when the answer was sent
+	defer cancel() // as after the answer is sent
 	res, err := dialecttest.Direct(t, superserve.New(), svc)(ctx, tool, json.RawMessage(args))
 	if err != nil {
 		t.Fatal(err)

@@ -18,7 +18,7 @@ import (
 // is pressed, since a program may receive the change of the mapping on another connection
 // than key events, as Chromium does, on GTK's.
 type keyboard struct {
-	of       *session // whose mapping was read
+	of       *session // the session whose mapping was read
 	keys     *x11.Keymap
 	mods     [8][]byte
 	free     []byte // codes of keys without symbols

@@ -134,7 +134,7 @@ type sharedServer struct {
 	once    sync.Once
 	x       *xserver
 	manager *exec.Cmd
-	ready   string // a file that is there when the manager has started
+	ready   string // a file that exists once the manager has started
 	err     error
 }
 
@@ -239,7 +239,7 @@ func (x *xserver) watch(t testing.TB, title string, r sandbox.Region, slow time.
 	xproto.ChangeProperty(conn, xproto.PropModeReplace, w.id, w.atom("_NET_WM_PID"), xproto.AtomCardinal, 32, 1, []byte{byte(pid), byte(pid >> 8), byte(pid >> 16), byte(pid >> 24)})
 	// Where it is placed: the place above is the program's wish.
 	hints := make([]byte, 18*4)
-	hints[0] = 1 // a place of the user's
+	hints[0] = 1 // the position is the user's choice
 	xproto.ChangeProperty(conn, xproto.PropModeReplace, w.id, xproto.AtomWmNormalHints, xproto.AtomWmSizeHints, 32, 18, hints)
 	if err := xproto.MapWindowChecked(conn, w.id).Check(); err != nil {
 		t.Fatal(err)
@@ -458,7 +458,7 @@ func (w *witness) focus(d *Desktop) {
 	eventually(w.t, "the window has the keyboard", func() bool {
 		list, err := d.ControlWindow(context.Background(), &sandbox.WindowRequest{ID: int64(w.id), Action: sandbox.WindowFocus})
 		if sandbox.CodeOf(err) == sandbox.CodeNotFound {
-			return false // what was listed was the window before, which had the same id
+			return false // the listed window was an earlier one with the same id
 		}
 		if err != nil {
 			w.t.Fatal(err)

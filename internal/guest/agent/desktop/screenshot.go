@@ -368,7 +368,7 @@ func (s *session) watch(ctx context.Context) (*watch, error) {
 
 func (w *watch) end() {
 	w.s.ForgetDamage(w.s.damage, w.id)
-	_ = w.s.Flush() // a broken connection has no watch
+	_ = w.s.Flush() // the watch ends with the connection anyway
 }
 
 // await waits until the screen has not changed for quiet or, if it does not change at all,

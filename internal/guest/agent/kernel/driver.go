@@ -33,7 +33,7 @@ func HasParser() bool {
 
 // driver describes how to start an interpreter with its driver.
 type driver struct {
-	names []string // of programs, the preferred ones first
+	names []string // programs, preferred ones first
 	args  []string
 	hello []byte // the first data that is sent to it
 	// Descriptors in the interpreter; -1: none.

@@ -239,7 +239,7 @@ func (k *Kernel) serve() {
 		case <-time.After(cmp.Or(k.cfg.EndGrace, endGrace)):
 			k.proc.Kill()
 			<-k.proc.Done()
-			if k.proc.End().Code == exitKilled { // it was not about to end by itself
+			if k.proc.End().Code == exitKilled { // it did not end by itself
 				k.fault = why
 			}
 		}
@@ -305,7 +305,7 @@ func (k *Kernel) Run(r *Run, box *Outbox) (*Outcome, error) {
 	k.begin(box)
 	defer k.finish()
 	select {
-	case <-k.results: // of an abandoned run
+	case <-k.results: // result of an abandoned run
 	default:
 	}
 	data, err := k.codec.run(r)

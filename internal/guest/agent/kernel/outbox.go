@@ -29,8 +29,8 @@ type Outbox struct {
 	full   [2]bool   // no more is kept
 	keep   int64
 	rich   int // number of outputs
-	bytes  int // of their data
-	meta   int // bytes of their metadata and paths
+	bytes  int // size of their data
+	meta   int // size of their metadata and paths
 	closed bool
 	wake   chan struct{} // has a value when there may be more
 }

@@ -55,8 +55,8 @@ func (s step) number() string { return strconv.Itoa(s.Number) }
 // stage is a merge in progress.
 type stage struct {
 	root    int
-	name    string // of the staging directory
-	fd      int    // of the same
+	name    string // name of the staging directory
+	fd      int    // the same directory, open
 	newFD   int
 	oldFD   int
 	steps   []step

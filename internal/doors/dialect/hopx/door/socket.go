@@ -126,7 +126,7 @@ func (c *connection) ask() {
 		case <-tick.C:
 			if c.ping() != nil {
 				c.cancel()
-				_ = c.conn.CloseNow() // which ends the read too
+				_ = c.conn.CloseNow() // ends the read too
 				return
 			}
 		}

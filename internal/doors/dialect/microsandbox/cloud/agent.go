@@ -98,7 +98,7 @@ func (d *Door) agent(w http.ResponseWriter, r *http.Request, s *sandbox.Sandbox)
 		defer c.cancel() // a client that does not answer the ping is gone
 		_ = c.waits.Watch(c.ctx, pingEvery, c.ws.Ping)
 	})
-	c.workers.Go(func() { // a read ends when the connection does
+	c.workers.Go(func() { // a read ends with the connection
 		<-c.ctx.Done()
 		_ = ws.CloseNow()
 	})

@@ -97,7 +97,7 @@ func (e *secretEntry) check(violation string) (name string, err error) {
 	switch e.Source.Type {
 	case "store":
 		return e.Source.Reference, nil
-	case "env": // of the server: its secrets are Cove's
+	case "env": // the server's environment: its secrets are Cove's
 		return e.Source.Var, nil
 	}
 	return "", refused(field+".source", "name a secret of Cove's: {type: store, reference: NAME}")

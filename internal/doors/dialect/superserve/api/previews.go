@@ -49,7 +49,7 @@ func (d *Door) publish(ctx context.Context, at target) error {
 	_ = conn.Close() // only to find out whether something listens
 	_, err = d.cfg.Service.CreatePreview(ctx, s.ID, sandbox.CreatePreviewRequest{Port: at.port, Access: sandbox.PreviewPublic})
 	if sandbox.CodeOf(err) == sandbox.CodeConflict {
-		return nil // it was made meanwhile
+		return nil // another request has made it
 	}
 	return err
 }

@@ -62,7 +62,7 @@ func TestRearchiveHostile(t *testing.T) {
 		t.Errorf("a directory that is too large: %v", err)
 	}
 
-	var large bytes.Buffer // of 65,536 files and more: the record is that of ZIP64
+	var large bytes.Buffer // 65,536 files or more: the end record is ZIP64's
 	w := zip.NewWriter(&large)
 	for i := range 70_000 {
 		if _, err := w.CreateHeader(&zip.FileHeader{Name: fmt.Sprint(i)}); err != nil {
