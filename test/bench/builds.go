@@ -8,8 +8,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// builds measures what a step of a build costs, run and kept, and that the size
-// of a template does not show in the creation of its sandboxes.
+// builds measures the cost of a build step, run and cached, and that a template's size does
+// not affect the creation of its sandboxes.
 func (b *bench) builds(ctx context.Context) error {
 	n := max(3, b.n/6)
 	i := 0

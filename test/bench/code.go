@@ -15,7 +15,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// answer is the code of most measurements: it leaves nothing to do but to run.
+// answer is the code of most measurements: it does as little as possible.
 var answer = sandbox.RunCodeRequest{Language: sandbox.Python, Code: "print(6*7)"}
 
 func isAnswer(r *sandbox.CodeResult, err error) error {
@@ -25,8 +25,8 @@ func isAnswer(r *sandbox.CodeResult, err error) error {
 	return err
 }
 
-// code measures code in interpreters: one that runs, a new one, one in a
-// sandbox of its own; and how much of it there can be.
+// code measures code in a running interpreter, in a new one, and in a sandbox of its own,
+// and the throughput.
 func (b *bench) code(ctx context.Context) error {
 	err := b.withSandbox(ctx, func(id string) error {
 		run := func(ctx context.Context) error { return isAnswer(b.d.Client.RunCode(ctx, id, answer, nil)) }
@@ -55,7 +55,7 @@ func (b *bench) code(ctx context.Context) error {
 	}))
 }
 
-// firstRun measures the first code in a sandbox that was just created.
+// firstRun measures the first code in a new sandbox.
 func (b *bench) firstRun(template string) timed {
 	return func(ctx context.Context) (time.Duration, error) {
 		if err := rest(ctx); err != nil {
@@ -73,7 +73,7 @@ func (b *bench) firstRun(template string) timed {
 	}
 }
 
-// mcpCode returns a call of run_code through a session that stays open.
+// mcpCode returns a call of run_code over a session that stays open.
 func (b *bench) mcpCode(ctx context.Context, id string) timed {
 	client := mcp.NewClient(&mcp.Implementation{Name: "bench", Version: "1"}, nil)
 	session, err := client.Connect(ctx, &mcp.StreamableClientTransport{Endpoint: b.d.URL + "/mcp"}, nil)
@@ -89,7 +89,7 @@ func (b *bench) mcpCode(ctx context.Context, id string) timed {
 	})
 }
 
-// flow measures output as it streams.
+// flow measures the throughput of streamed output.
 func (b *bench) flow(ctx context.Context, id string) error {
 	const size = sandbox.MaxKeepBytes
 	req := sandbox.RunCodeRequest{
@@ -106,7 +106,7 @@ func (b *bench) flow(ctx context.Context, id string) error {
 	}))
 }
 
-// many measures how many runs a second go through, over several contexts.
+// many measures how many runs a second complete, over several contexts.
 func (b *bench) many(ctx context.Context, id string) error {
 	const length = 3 * time.Second
 	workers := 2 * runtime.NumCPU()
@@ -147,8 +147,8 @@ func inContext(i int) sandbox.RunCodeRequest {
 	return req
 }
 
-// warmKernels measures a sandbox whose interpreter has loaded the usual
-// libraries before it was created, beside a new interpreter in it.
+// warmKernels measures a sandbox whose interpreter loaded the usual libraries before the
+// sandbox was created, compared with a new interpreter in it.
 func (b *bench) warmKernels(ctx context.Context) error {
 	const name = "create, then import pandas done"
 	t, err := b.d.Client.GetTemplate(ctx, "code-interpreter")
@@ -176,7 +176,7 @@ func (b *bench) warmKernels(ctx context.Context) error {
 		_, kerr := b.d.Client.Kill(context.WithoutCancel(ctx), s.ID)
 		return took, errors.Join(err, kerr)
 	}
-	// The first creation has the golden checkpoint made.
+	// The first creation makes the golden checkpoint.
 	for end := time.Now().Add(2 * time.Minute); ; {
 		if took, err := once(ctx); err != nil {
 			return err

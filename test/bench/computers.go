@@ -11,13 +11,13 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// hostComputer is a computer of this machine's own programs, for when the
-// built-in one was not built in the state directory.
+// hostComputer is a computer that uses this machine's own programs, for a state directory
+// without the built-in one.
 var hostComputer = sandbox.TemplateSpec{
 	From:      sandbox.TemplateSource{Host: true},
 	Desktop:   &sandbox.Desktop{Width: 1280, Height: 800},
 	Resources: sandbox.Resources{VCPUs: 2, MemoryMiB: 2048},
-	// Debian's launcher wants files of /etc that are not the sandbox's.
+	// Debian's launcher needs files of /etc that the sandbox does not have.
 	Env: map[string]string{"COVE_BROWSER": "/usr/lib/chromium/chromium --no-first-run --disable-gpu --start-maximized"},
 	Start: &sandbox.StartCommand{
 		Command: "mkdir -m 1777 -p /tmp/.X11-unix; export DISPLAY=:1; (while ! test -S /tmp/.X11-unix/X1; do sleep 0.05; done; openbox --startup 'touch /tmp/ready') & " +
@@ -136,12 +136,12 @@ func (b *bench) screenshots(ctx context.Context, id string) error {
 	return nil
 }
 
-// calm waits until the screen does not change, as far as it can be waited for: a
-// caret blinks every half second.
+// calm waits until the screen stops changing, except for the caret, which blinks every half
+// second.
 var calm = sandbox.ScreenshotRequest{StableMS: 300, Region: &sandbox.Region{Width: 8, Height: 8}}
 
-// newPicture returns what takes a picture of which the last has nothing: that is
-// one of a small region, and the page has moved since the last whole one.
+// newPicture returns a function that takes a picture without cached parts: it is of a small
+// region, and the page has moved since the last full picture.
 func (b *bench) newPicture(id string) func(context.Context) (time.Duration, error) {
 	x, y, notches := 640, 500, 3
 	return func(ctx context.Context) (time.Duration, error) {
@@ -166,7 +166,7 @@ func (b *bench) inputs(ctx context.Context, id string) error {
 	}
 	for _, c := range []struct {
 		name, target string
-		calm         bool // whether all before has been dealt with
+		calm         bool // all earlier input has been handled
 		inputs       []sandbox.Input
 	}{
 		{"click", "< 5 ms", true, []sandbox.Input{{Type: sandbox.InputClick, X: &x, Y: &y}}},

@@ -14,8 +14,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// e2b measures E2B's own SDK beside the Go client: what the door for it costs,
-// together with the SDK and a login shell, which it starts for each command.
+// e2b measures E2B's own SDK compared with the Go client: the cost of its door, including
+// the SDK and a login shell, which it starts for each command.
 func (b *bench) e2b(ctx context.Context) error {
 	const what = "create, first true, "
 	first := func(req sandbox.ExecRequest) timed {
@@ -56,8 +56,7 @@ func (b *bench) e2b(ctx context.Context) error {
 	return err
 }
 
-// sdk runs the program that measures in Node, and returns nothing where the SDK
-// is not installed.
+// sdk runs the measuring program in Node. It returns nothing if the SDK is not installed.
 func (b *bench) sdk(ctx context.Context) (first, rounds []time.Duration, err error) {
 	root, err := covetest.Root()
 	if err != nil {
@@ -89,7 +88,7 @@ func (b *bench) sdk(ctx context.Context) (first, rounds []time.Duration, err err
 	return durations(got.First), durations(got.Rounds), nil
 }
 
-// durations are milliseconds.
+// durations converts milliseconds to durations.
 func durations(ms []float64) []time.Duration {
 	list := make([]time.Duration, len(ms))
 	for i, v := range ms {

@@ -18,9 +18,9 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// door measures what E2B's door adds to a command: the request that the SDK sends, sent
-// from Go, in turn with the same command by the Go client over the same TCP, so that
-// whatever else the machine does meets both.
+// door measures what E2B's door adds to a command. It alternates the request that the SDK
+// sends, sent from Go, with the same command by the Go client over the same TCP, so that
+// other load on the machine affects both.
 func (b *bench) door(ctx context.Context, shell sandbox.ExecRequest) error {
 	own, err := client.New(client.Config{URL: b.d.URL})
 	if err != nil {
@@ -41,7 +41,7 @@ func (b *bench) door(ctx context.Context, shell sandbox.ExecRequest) error {
 				if err := way.do(ctx); err != nil {
 					return err
 				}
-				if i > 0 { // the first of each warms up
+				if i > 0 { // the first of each is a warm-up
 					*way.values = append(*way.values, time.Since(began))
 				}
 			}
@@ -57,7 +57,7 @@ func median(values []time.Duration) time.Duration {
 	return sorted[len(sorted)/2]
 }
 
-// e2bCommand returns what runs a command in a sandbox by E2B's protocol.
+// e2bCommand returns a function that runs a command in a sandbox by E2B's protocol.
 func (b *bench) e2bCommand(ctx context.Context, id string, command []string) (func(context.Context) error, error) {
 	name := strings.Replace(id, "sbx-", "sbx", 1)
 	token, err := b.e2bToken(ctx, name)
@@ -90,7 +90,7 @@ func (b *bench) e2bCommand(ctx context.Context, id string, command []string) (fu
 	}, nil
 }
 
-// e2bToken connects to a sandbox as E2B's SDK does, which gives the token for it.
+// e2bToken connects to a sandbox as E2B's SDK does, and returns the token for it.
 func (b *bench) e2bToken(ctx context.Context, name string) (string, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, b.d.URL+"/e2b/v2/sandboxes/"+name+"/connect", bytes.NewReader([]byte("{}")))
 	if err != nil {

@@ -47,7 +47,7 @@ func (b *bench) readBack(ctx context.Context, id, path string, want int64) error
 	return err
 }
 
-// pattern is an endless file without long runs of zeroes.
+// pattern is an endless file without long runs of zeros.
 type pattern struct{}
 
 func (pattern) Read(p []byte) (int, error) {
@@ -57,7 +57,7 @@ func (pattern) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// memory reports what idle sandboxes cost.
+// memory reports the memory of idle sandboxes.
 func (b *bench) memory(ctx context.Context) error {
 	return b.withSandbox(ctx, func(id string) error {
 		if err := b.execTrue(ctx, id); err != nil {

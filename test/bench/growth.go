@@ -19,7 +19,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// sizes is a flag: whole numbers with commas between.
+// sizes is a flag: whole numbers separated by commas.
 type sizes []int64
 
 // String implements flag.Value.
@@ -47,16 +47,16 @@ func (s *sizes) Set(text string) error {
 	return nil
 }
 
-// growthConfig is what of the growth of forks is measured.
+// growthConfig says which loads to measure the growth of forks with.
 type growthConfig struct {
 	memory, files sizes // megabytes
-	forks         sizes // children of one fork
-	// others are programs, with commas between, to measure in turn with the first.
+	forks         sizes // children per fork
+	// others are programs, separated by commas, to measure in turn with the first.
 	others string
 }
 
-// load is what a sandbox holds in bytes: as objects of a Python interpreter,
-// and as a file that it has written.
+// load is the size of what a sandbox holds, in bytes: objects of a Python interpreter, and
+// a file that it has written.
 type load struct {
 	name          string
 	memory, files int64
@@ -73,7 +73,7 @@ func (c *growthConfig) loads() []load {
 	return all
 }
 
-// What is measured of each load, in the order of the table's columns.
+// The measurements of each load, in the order of the table's columns.
 const (
 	gStall  = "stall"
 	gFirst  = "first child"
@@ -101,8 +101,8 @@ func (f figures) median(column string) (float64, bool) {
 	return values[len(values)/2], true
 }
 
-// growth measures how fork, pause and resume grow with what a sandbox holds and
-// with the number of children, with one program or with several in turn.
+// growth measures how fork, pause and resume grow with what a sandbox holds and with the
+// number of children. It measures one program, or several in turn.
 func (b *bench) growth(ctx context.Context) error {
 	daemons := []*covetest.Daemon{b.d}
 	for path := range strings.SplitSeq(b.grow.others, ",") {
@@ -133,7 +133,7 @@ func (b *bench) growth(ctx context.Context) error {
 		}
 		for round := range max(1, b.n/10) {
 			for turn := range daemons {
-				i := (round + turn) % len(daemons) // each is first, and last, as often
+				i := (round + turn) % len(daemons) // each is first and last equally often
 				d := daemons[i]
 				g := grower{bench: &bench{n: b.n, d: d}, load: l, gap: gap, rows: rows[i]}
 				if err := g.measure(ctx, b.grow.forks); err != nil {
@@ -151,8 +151,8 @@ func (b *bench) growth(ctx context.Context) error {
 	return nil
 }
 
-// printGrowth writes a row, with the figures of all programs beside each other.
-// No forks are a pause and the resume of it.
+// printGrowth writes a row, with the figures of all programs side by side. Zero forks means
+// a pause and a resume.
 func printGrowth(tw *tabwriter.Writer, name string, n int64, rows []map[int64]figures) {
 	fmt.Fprintf(tw, "%s\t%d\t", name, n)
 	for _, column := range growthColumns {
@@ -222,7 +222,7 @@ func (g *grower) measure(ctx context.Context, forks sizes) error {
 	return nil
 }
 
-// python runs code that must succeed.
+// python runs code, which must succeed.
 func (g *grower) python(ctx context.Context, id, code string) error {
 	r, err := g.d.Client.RunCode(ctx, id, sandbox.RunCodeRequest{Language: sandbox.Python, Code: code, TimeoutMS: 600_000}, nil)
 	if err == nil && r.Error != nil {
@@ -231,7 +231,7 @@ func (g *grower) python(ctx context.Context, id, code string) error {
 	return err
 }
 
-// touch reads one byte in the middle of what a sandbox holds.
+// touch reads one byte in the middle of the sandbox's load.
 func (g *grower) touch(ctx context.Context, id string) error {
 	code := "pass"
 	if g.load.memory > 0 {
@@ -258,7 +258,7 @@ func (g *grower) family(ctx context.Context, n int) error {
 	began := time.Now()
 	list, err := g.d.Client.Fork(ctx, g.id, sandbox.ForkRequest{Count: n})
 	if sandbox.CodeOf(err) == sandbox.CodeQuotaExceeded {
-		return nil // the row says so
+		return nil // the row shows that
 	}
 	if err != nil {
 		return err
@@ -269,7 +269,7 @@ func (g *grower) family(ctx context.Context, n int) error {
 	var wg sync.WaitGroup
 	var stall time.Duration
 	var probed error
-	// At once: later the probe also sees what it loses to the children.
+	// Do it at once: later the probe also sees the time lost to the children.
 	wg.Go(func() { stall, probed = probe.longest(ctx) })
 	for i, c := range list.Items {
 		wg.Go(func() {
@@ -314,8 +314,8 @@ func (g *grower) killAll(ctx context.Context, children []sandbox.Sandbox) {
 	wg.Wait()
 }
 
-// charged is what a sandbox's cgroup is charged with, its time as a standby
-// included; zero where there is none.
+// charged returns the usage charged to a sandbox's cgroup, including its time as a standby;
+// zero if there is no cgroup.
 func charged(d *covetest.Daemon, id string) cgroup.Stats {
 	data, err := os.ReadFile(filepath.Join(d.StateDir, "engine", "cells", id, "origin.json"))
 	if err != nil {
@@ -335,14 +335,14 @@ func charged(d *covetest.Daemon, id string) cgroup.Stats {
 	return st
 }
 
-// probe is the helper gap in a sandbox.
+// probe is the program gap running in a sandbox.
 type probe struct {
 	g    *grower
 	job  string
 	seen int64
 }
 
-// probe starts a probe, which has seen nothing yet.
+// probe starts a probe.
 func (g *grower) probe(ctx context.Context) (*probe, error) {
 	f, err := os.Open(g.gap)
 	if err != nil {
@@ -364,7 +364,7 @@ func (g *grower) probe(ctx context.Context) (*probe, error) {
 	return p, err
 }
 
-// longest is the longest stall since it was last called.
+// longest returns the longest stall since the last call.
 func (p *probe) longest(ctx context.Context) (time.Duration, error) {
 	next, longest, err := p.g.gaps(ctx, p.g.id, p.job, p.seen)
 	p.seen = next

@@ -1,7 +1,7 @@
-// Command bench measures what Cove promises and prints it beside the targets
-// of GOALS.md: the 50th, 95th and 99th percentile of each figure, on a daemon
-// of its own with real sandboxes. Plain gVisor by its command line and
-// bubblewrap, which has no kernel between, are measured in the same run.
+// Command bench measures what Cove promises, and prints it beside the targets of GOALS.md:
+// the 50th, 95th and 99th percentile of each figure, on a daemon of its own with real
+// sandboxes. The same run measures plain gVisor, by its command line, and bubblewrap, which
+// has no kernel of its own.
 //
 //	make bench
 package main
@@ -56,12 +56,12 @@ func main() {
 type bench struct {
 	n    int
 	d    *covetest.Daemon
-	net  *internet.Internet // around all that is measured
+	net  *internet.Internet // used by all measurements
 	grow growthConfig
 	rows []series
 }
 
-// part is one of the groups of measurements.
+// part is a group of measurements.
 type part struct {
 	name string
 	run  func(*bench, context.Context) error
@@ -81,7 +81,7 @@ func names() []string {
 	return all
 }
 
-// selected returns the parts that are named, or all.
+// selected returns the named parts, or all.
 func selected(only string) ([]part, error) {
 	if only == "" {
 		return parts, nil
@@ -118,7 +118,7 @@ func run(ctx context.Context, b *bench, only, state string) (err error) {
 		}
 	}
 	if len(b.rows) == 0 {
-		return nil // the parts have printed tables of their own
+		return nil // these parts have printed their own tables
 	}
 	return report(os.Stdout, b.rows)
 }
@@ -130,7 +130,7 @@ func (b *bench) time(ctx context.Context, name, target string, n int, do timed) 
 	return err
 }
 
-// rate adds a measurement of moving bytes.
+// rate adds a measurement of throughput.
 func (b *bench) rate(ctx context.Context, name, target string, n int, bytes int64, do timed) error {
 	err := b.time(ctx, name, target, n, do)
 	b.rows[len(b.rows)-1].bytes = bytes
@@ -151,12 +151,12 @@ func (b *bench) withSandbox(ctx context.Context, do func(id string) error) error
 	return do(s.ID)
 }
 
-// create measures creations that find a sandbox ready, and their end.
+// create measures creating sandboxes from the pool, and killing them.
 func (b *bench) create(ctx context.Context) error {
 	kills := series{name: "kill"}
 	first := series{name: "create from the pool, then first exec"}
 	err := b.time(ctx, "create from the pool", "< 15 ms", b.n, func(ctx context.Context) (time.Duration, error) {
-		// An agent does not create sandboxes without pause; the pool fills up.
+		// An agent does not create sandboxes without pauses; give the pool time to fill.
 		if err := rest(ctx); err != nil {
 			return 0, err
 		}
@@ -168,7 +168,7 @@ func (b *bench) create(ctx context.Context) error {
 	return err
 }
 
-// cold measures creations on a daemon that keeps none ready.
+// cold measures creations on a daemon without standby sandboxes.
 func (b *bench) cold(ctx context.Context) error {
 	d, err := covetest.Launch(ctx, covetest.Options{Dev: true, Args: []string{"--warm=0"}})
 	if err != nil {
@@ -181,7 +181,7 @@ func (b *bench) cold(ctx context.Context) error {
 	})
 }
 
-// rest waits as long as an agent may think.
+// rest waits as long as an agent might think.
 func rest(ctx context.Context) error {
 	select {
 	case <-time.After(500 * time.Millisecond):
@@ -191,8 +191,7 @@ func rest(ctx context.Context) error {
 	}
 }
 
-// lifetime measures a creation, up to the end of the first command, and the
-// kill.
+// lifetime measures a creation, the time to the end of the first command, and the kill.
 func lifetime(ctx context.Context, d *covetest.Daemon) (create, used, kill time.Duration, err error) {
 	began := time.Now()
 	s, err := d.Client.Create(ctx, sandbox.CreateRequest{})
@@ -218,8 +217,8 @@ func (b *bench) execTrue(ctx context.Context, id string) error {
 	return err
 }
 
-// exec measures the start of a program: bare inside the sandbox, and through
-// every door.
+// exec measures the start of a program: directly inside the sandbox, and through every
+// door.
 func (b *bench) exec(ctx context.Context) error {
 	return b.withSandbox(ctx, func(id string) error {
 		floor, err := b.floor(ctx, id)
@@ -240,7 +239,7 @@ func (b *bench) exec(ctx context.Context) error {
 	})
 }
 
-// floor measures how long a program's start takes inside, by a program inside.
+// floor measures, from inside, how long starting a program takes.
 func (b *bench) floor(ctx context.Context, id string) (series, error) {
 	s := series{name: "floor: vfork, execve, wait of true, inside"}
 	spawn, err := buildSpawn(ctx)
@@ -272,7 +271,7 @@ func (b *bench) floor(ctx context.Context, id string) (series, error) {
 
 func buildSpawn(ctx context.Context) (string, error) { return buildHelper(ctx, "spawn") }
 
-// buildHelper builds a program that runs inside.
+// buildHelper builds a program to run inside.
 func buildHelper(ctx context.Context, name string) (string, error) {
 	f, err := os.CreateTemp("", name+"-")
 	if err != nil {
@@ -291,7 +290,7 @@ func (b *bench) stdio() mcp.Transport {
 	return &mcp.CommandTransport{Command: b.d.Command(context.Background(), "mcp")}
 }
 
-// mcpExec returns a call of sandbox_exec through a session that stays open.
+// mcpExec returns a call of sandbox_exec over a session that stays open.
 func (b *bench) mcpExec(ctx context.Context, id string, transport mcp.Transport) timed {
 	client := mcp.NewClient(&mcp.Implementation{Name: "bench", Version: "1"}, nil)
 	session, err := client.Connect(ctx, transport, nil)

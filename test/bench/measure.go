@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// series is what was measured of one thing.
+// series holds the measurements of one thing.
 type series struct {
 	name   string
 	target string
@@ -20,10 +20,10 @@ type series struct {
 	note string
 }
 
-// timed does something once and tells how long the part that counts took.
+// timed does something once, and returns how long the measured part took.
 type timed func(context.Context) (time.Duration, error)
 
-// whole times all of do.
+// whole measures all of do.
 func whole(do func(context.Context) error) timed {
 	return func(ctx context.Context) (time.Duration, error) {
 		began := time.Now()
@@ -32,7 +32,7 @@ func whole(do func(context.Context) error) timed {
 	}
 }
 
-// measure runs do n times after one warm-up run that does not count.
+// measure runs do n times, after a warm-up run that is not counted.
 func measure(ctx context.Context, name, target string, n int, do timed) (series, error) {
 	s := series{name: name, target: target}
 	for i := range n + 1 {
@@ -47,8 +47,7 @@ func measure(ctx context.Context, name, target string, n int, do timed) (series,
 	return s, nil
 }
 
-// percentile returns the value below which p percent of the values lie, by the
-// nearest-rank method.
+// percentile returns the p-th percentile, by the nearest-rank method.
 func (s series) percentile(p int) time.Duration {
 	if len(s.values) == 0 {
 		return 0

@@ -16,13 +16,14 @@ import (
 )
 
 const (
-	// transferBytes is what throughput is measured with.
+	// transferBytes is the size of throughput measurements.
 	transferBytes = 256 << 20
 	insideLoad    = "/tmp/netload"
 )
 
-// network measures the way out and in, beside the same without a sandbox: plain
-// TCP on the host's loopback, and the host's own way to the same servers.
+// network measures connections out of and into a sandbox, compared with the same without
+// one: plain TCP on the host's loopback, and the host's own connections to the same
+// servers.
 func (b *bench) network(ctx context.Context) error {
 	if err := b.rate(ctx, "TCP copy on the host's loopback, 256 MiB", "", min(b.n, 10), transferBytes, whole(loopbackCopy)); err != nil {
 		return err
@@ -33,7 +34,7 @@ func (b *bench) network(ctx context.Context) error {
 	}
 	defer os.Remove(load)
 	return b.withSandbox(ctx, func(id string) error {
-		// What is measured is the gateway, not the limits that a policy sets.
+		// Measure the gateway, not the limits of a policy.
 		open := sandbox.NetworkPolicy{ConnectionsPerSecond: sandbox.MaxConnectionsPerSecond, MaxConnections: sandbox.MaxMaxConnections}
 		if _, err := b.d.Client.SetNetwork(ctx, id, open); err != nil {
 			return err
@@ -66,7 +67,7 @@ func (b *bench) upload(ctx context.Context, id, from, to string) error {
 	return err
 }
 
-// loopbackCopy moves bytes over one connection of this machine's.
+// loopbackCopy moves bytes over a loopback connection of this machine.
 func loopbackCopy(ctx context.Context) error {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -92,14 +93,14 @@ func loopbackCopy(ctx context.Context) error {
 		return err
 	}
 	defer c.Close()
-	// As programs read, without the kernel's help.
+	// Read as programs do, without the kernel's splice.
 	if _, err := io.CopyBuffer(struct{ io.Writer }{io.Discard}, struct{ io.Reader }{c}, make([]byte, 64<<10)); err != nil {
 		return err
 	}
 	return <-sent
 }
 
-// curlTime runs curl inside and returns the time that it says it took.
+// curlTime runs curl inside, and returns the time that it reports.
 func (b *bench) curlTime(ctx context.Context, id, line string) (time.Duration, error) {
 	res, err := b.d.Exec(ctx, id, sandbox.ExecRequest{Shell: line})
 	if err != nil {
@@ -190,8 +191,8 @@ func (b *bench) latencies(ctx context.Context, program, id string) error {
 	return nil
 }
 
-// intercepted measures the same requests by a name, and then with a secret
-// attached, so that the gateway ends their TLS and looks into them.
+// intercepted measures the same requests by name, and then with a secret attached, so that
+// the gateway terminates and inspects their TLS.
 func (b *bench) intercepted(ctx context.Context, id string) error {
 	n := strconv.Itoa(10 * b.n)
 	if err := b.load(ctx, "HTTPS request by name, kept connection, passed through", "", id, "requests", n, "https://example.com/", "/tmp/ca.pem"); err != nil {
@@ -225,7 +226,7 @@ func (b *bench) attachSecret(ctx context.Context, id string) error {
 	return err
 }
 
-// detachSecret undoes attachSecret, so that another part can have it.
+// detachSecret undoes attachSecret, so that another part can attach it.
 func (b *bench) detachSecret(ctx context.Context, id string) error {
 	if _, err := b.d.Client.DetachSecret(ctx, id, "BENCH_TOKEN"); err != nil {
 		return err

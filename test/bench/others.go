@@ -11,8 +11,8 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// others measures what stands beside Cove: plain gVisor by its command line,
-// which the cove binary is under the name runsc, and bubblewrap.
+// others measures alternatives to Cove: plain gVisor by its command line, which is the cove
+// binary under the name runsc, and bubblewrap.
 func (b *bench) others(ctx context.Context) error {
 	if os.Geteuid() == 0 {
 		if err := b.plainRunsc(ctx); err != nil {
@@ -83,8 +83,8 @@ func writeBundle(dir string, args ...string) error {
 	return os.WriteFile(filepath.Join(dir, "config.json"), data, 0o600)
 }
 
-// command runs a command that must succeed, without a terminal or pipes that
-// a background process could hold open.
+// command runs a command that must succeed, without a terminal, or pipes that a background
+// process could hold open.
 func command(ctx context.Context, name string, args ...string) error {
 	if err := exec.CommandContext(ctx, name, args...).Run(); err != nil {
 		return fmt.Errorf("%s: %w", filepath.Base(name), err)

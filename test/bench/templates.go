@@ -19,8 +19,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// templates measures how long an image takes to become a template, beside what
-// tar needs for the same files. No sandbox is started.
+// templates measures how long an image takes to become a template, compared with tar on the
+// same files. No sandbox is started.
 func (b *bench) templates(ctx context.Context) error {
 	dir, err := os.MkdirTemp("", "cove-bench-")
 	if err != nil {
@@ -84,11 +84,11 @@ func buildFrom(ctx context.Context, d *covetest.Daemon, name, archive string) (t
 	return time.Since(began), err
 }
 
-// benchFiles is how many files the measured layer has: most small, some large,
-// as in a distribution.
+// benchFiles is the number of files in the measured layer: most small, some large, as in a
+// distribution.
 const benchFiles = 4000
 
-// manyFiles makes a tar stream of them.
+// manyFiles returns a tar stream of benchFiles files.
 func manyFiles() ([]byte, error) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	words := make([][]byte, 4000)
@@ -130,8 +130,8 @@ func zipped(data []byte) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// benchImage writes an OCI layout whose one layer no other has: a file of its
-// own before the common ones.
+// benchImage writes an OCI layout with a unique layer: it has a file of its own before the
+// common ones.
 func benchImage(dir string, i int, common, packed []byte) (string, error) {
 	var own bytes.Buffer
 	w := tar.NewWriter(&own)

@@ -12,11 +12,11 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// large is room for what the measurements put into a sandbox.
+// large is enough for what the measurements put into a sandbox.
 var large = sandbox.Resources{VCPUs: 2, MemoryMiB: 8192, DiskMiB: 16384}
 
-// withLoad runs do with a sandbox that holds so many bytes of memory and of
-// written files.
+// withLoad runs do with a sandbox that holds this many bytes of memory and of written
+// files.
 func (b *bench) withLoad(ctx context.Context, memory, files int64, do func(id string) error) error {
 	s, err := b.d.Client.Create(ctx, sandbox.CreateRequest{Resources: large})
 	if err != nil {
@@ -34,7 +34,7 @@ func (b *bench) withLoad(ctx context.Context, memory, files int64, do func(id st
 	return do(s.ID)
 }
 
-// sh runs a line that must succeed.
+// sh runs a shell command that must succeed.
 func (b *bench) sh(ctx context.Context, id, line string) error {
 	res, err := b.d.Exec(ctx, id, sandbox.ExecRequest{Shell: line, TimeoutMS: 300_000})
 	if err == nil && res.Job.ExitCode != 0 {
@@ -71,7 +71,7 @@ func (b *bench) inTime(ctx context.Context) error {
 			runs   int
 		}{{1, "< 120 ms", b.n}, {5, "< 260 ms", b.n}, {32, "", max(2, b.n/10)}} {
 			if err := b.time(ctx, fmt.Sprintf("fork n=%d, all agents answering", f.n), f.target, f.runs, func(ctx context.Context) (time.Duration, error) {
-				// Shells for the next children are made meanwhile.
+				// Wait for the standby sandboxes of the next children.
 				for range min(f.n, 4) {
 					if err := rest(ctx); err != nil {
 						return 0, err
@@ -100,8 +100,8 @@ func (b *bench) pauseAndResume(ctx context.Context, id string) (pause, resume ti
 	return pause, time.Since(began), err
 }
 
-// snapshots measures making a snapshot of a sandbox that runs, going back to it,
-// and what it takes on disk.
+// snapshots measures making a snapshot of a running sandbox, restoring it, and its size on
+// disk.
 func (b *bench) snapshots(ctx context.Context, id string) error {
 	restored := series{name: "restore of it"}
 	var size int64
@@ -145,7 +145,7 @@ func (b *bench) fork(ctx context.Context, id string, n int) (time.Duration, erro
 	return took, errors.Join(errs...)
 }
 
-// stall measures, from inside, how long a sandbox stands still in a fork.
+// stall measures, from inside, how long a sandbox stands still during a fork.
 func (b *bench) stall(ctx context.Context, id, name, target string) error {
 	gap, err := buildHelper(ctx, "gap")
 	if err != nil {
@@ -187,7 +187,7 @@ func (b *bench) stall(ctx context.Context, id, name, target string) error {
 	return err
 }
 
-// gaps reads what the helper has written since, and returns the longest.
+// gaps reads the helper's new output, and returns the longest gap.
 func (b *bench) gaps(ctx context.Context, id, job string, from int64) (next int64, longest time.Duration, err error) {
 	out, err := b.d.Client.ReadOutput(ctx, id, job, sandbox.OutputRequest{Stream: sandbox.Stdout, Offset: from})
 	if err != nil {
@@ -201,7 +201,7 @@ func (b *bench) gaps(ctx context.Context, id, job string, from int64) (next int6
 	return out.TotalBytes, longest, nil
 }
 
-// history measures what a step before each command costs.
+// history measures the cost of a step before each command.
 func (b *bench) history(ctx context.Context) error {
 	s, err := b.d.Client.Create(ctx, sandbox.CreateRequest{History: 5})
 	if err != nil {
@@ -238,8 +238,7 @@ func (b *bench) merges(ctx context.Context) error {
 	})
 }
 
-// changes measures the comparison of a parent with a child that has changed
-// its 1,000 small files.
+// changes measures comparing a parent with a child that has changed its 1,000 small files.
 func (b *bench) changes(ctx context.Context, id, name string) error {
 	children, err := b.d.Client.Fork(ctx, id, sandbox.ForkRequest{})
 	if err != nil {

@@ -6,9 +6,9 @@ import (
 	"strconv"
 )
 
-// tokens measures how much later the first token of a model's answer comes
-// where the gateway looks into the answer for a secret. The host pauses after
-// that token, so that a gateway which waited for more would show.
+// tokens measures how much the first token of a model's answer is delayed if the gateway
+// inspects the answer for a secret. The host pauses after that token, so that a gateway
+// which waits for more would show.
 func (b *bench) tokens(ctx context.Context) error {
 	load, err := buildHelper(ctx, "netload")
 	if err != nil {

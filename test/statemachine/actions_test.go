@@ -22,26 +22,26 @@ const (
 	dir       = "/workspace/w"
 )
 
-// step is one action and what it must lead to.
+// step is one action and its expected outcome.
 type step struct {
 	name string
 	act  func(context.Context) error
-	// after is the model when the action has done its work, cut those that it
-	// may be when the action was cut off before.
+	// after is the model once the action has completed; cut are the models that are
+	// possible if the action was interrupted.
 	after model
 	cut   []model
-	// parent is whose forks the new sandboxes are.
+	// parent is the sandbox whose forks the new sandboxes are.
 	parent string
-	// prefer are the sandboxes whose machines are struck rather than others.
+	// prefer are the sandboxes whose machines are struck in preference to others.
 	prefer []string
-	// frees is set where the step must succeed on a full disk.
+	// frees is set if the step must succeed on a full disk.
 	frees bool
 }
 
-// action returns a step that can be taken now, or nil.
+// action returns a step that is possible now, or nil.
 type action func(*walk, *rapid.T) *step
 
-// actions are all actions. Some are there twice: they are likelier.
+// actions are all actions. Some are listed twice, to make them likelier.
 var actions = []action{
 	create, createFromSnapshot, write, write, write, remove, count, count, count, pause, pause, resume, resumeFiles, fork1to3, fork1to3,
 	snapshot, snapshot, restore, restore, mergeWhole, mergeFiles, mergeFiles, diff, deleteSnapshot, kill, rest,
@@ -54,7 +54,7 @@ var (
 	paused  = []sandbox.State{sandbox.StatePaused}
 )
 
-// one draws a sandbox in one of the states, or none.
+// one draws a sandbox in one of the states; the result is false if there is none.
 func (w *walk) one(t *rapid.T, label string, states []sandbox.State) (string, bool) {
 	ids := w.now.living(states...)
 	if len(ids) == 0 {
@@ -78,7 +78,7 @@ func (w *walk) next(prefix string) string {
 	return fmt.Sprintf("%s-%d", prefix, w.names)
 }
 
-// born is a model with one new sandbox that is no fork.
+// born returns a model with one new sandbox that is not a fork.
 func (w *walk) born(held covetest.Held) model {
 	m := w.now.clone()
 	m.sandboxes.Born, m.sandboxes.Parent = 1, ""
@@ -139,8 +139,8 @@ func remove(w *walk, t *rapid.T) *step {
 	return s
 }
 
-// count has the process count that holds its word in memory. Where there is
-// none, it is started.
+// count makes the counting process, which holds its word in memory, count once more. It
+// starts the process if there is none.
 func count(w *walk, t *rapid.T) *step {
 	id, ok := w.one(t, "sandbox", running)
 	if !ok {
@@ -164,7 +164,7 @@ func count(w *walk, t *rapid.T) *step {
 	return s.alone()
 }
 
-// alone marks a step of several calls, which is not to be cut off.
+// alone marks a step of several calls, which must not be interrupted.
 func (s *step) alone() *step {
 	s.cut = nil
 	s.prefer = nil
@@ -172,7 +172,7 @@ func (s *step) alone() *step {
 	return s
 }
 
-// undisturbed is in the place of a parent where nothing may be killed.
+// undisturbed is used instead of a parent where nothing may be killed.
 const undisturbed = "-"
 
 func pause(w *walk, t *rapid.T) *step {
@@ -395,7 +395,7 @@ func kill(w *walk, t *rapid.T) *step {
 	return s
 }
 
-// rest does nothing: whatever is killed then is killed at rest.
+// rest does nothing, so that strikes hit an idle system.
 func rest(w *walk, _ *rapid.T) *step {
 	return &step{name: "rest", after: w.now.clone(), cut: []model{w.now}, act: func(context.Context) error { return nil }}
 }

@@ -12,8 +12,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// try has two forks attempt something, of which the second succeeds and is
-// merged back.
+// try makes two forks attempt something. The second one succeeds and is merged back.
 func try(w *walk, t *rapid.T) *step {
 	id, ok := w.one(t, "sandbox", alive)
 	if !ok {
@@ -48,8 +47,8 @@ func try(w *walk, t *rapid.T) *step {
 	return s.alone()
 }
 
-// rewind gives a sandbox a history, has a command do damage and undoes it. The
-// history stays, or goes with its steps.
+// rewind gives a sandbox a history, runs a command that does damage, and undoes it. The
+// history is kept, or ends with its steps.
 func rewind(w *walk, t *rapid.T) *step {
 	id, ok := w.one(t, "sandbox", alive)
 	if !ok {
@@ -96,7 +95,7 @@ func rename(w *walk, t *rapid.T) *step {
 	return s
 }
 
-// resize changes the limits of a sandbox, which its record must tell.
+// resize changes the limits of a sandbox. Its record must show them.
 func resize(w *walk, t *rapid.T) *step {
 	id, ok := w.one(t, "sandbox", alive)
 	if !ok {

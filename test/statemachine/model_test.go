@@ -9,15 +9,15 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// model is what there must be.
+// model is the expected state.
 type model struct {
 	sandboxes covetest.Expected
-	snaps     map[string]kept // by name
-	// records are what else must last.
+	snaps     map[string]kept // snapshots by name
+	// records are the other things that must persist.
 	records map[record]bool
-	// forks tells of each fork from whom it came, and what that one's files were.
+	// forks holds each fork's parent and the parent's files at the time.
 	forks map[string]fork
-	// order numbers the sandboxes, so that a seed leads the same way.
+	// order numbers the sandboxes, so that a seed always takes the same walk.
 	order []string
 }
 
@@ -54,8 +54,8 @@ func (m *model) living(states ...sandbox.State) []string {
 	return ids
 }
 
-// awake returns the models in which some of these sandboxes, if they are
-// paused, were resumed for a call that then did nothing.
+// awake returns the models in which some of these sandboxes, if paused, were resumed for a
+// call that then did nothing.
 func (m model) awake(ids ...string) []model {
 	all := []model{m}
 	for _, id := range ids {
@@ -71,7 +71,8 @@ func (m model) awake(ids ...string) []model {
 	return all
 }
 
-// unpowered is the model after a loss of power: what was not paused has ended.
+// unpowered returns the model after a loss of power: sandboxes that were not paused have
+// ended.
 func (m model) unpowered() model {
 	m = m.clone()
 	m.sandboxes.Born, m.sandboxes.Parent = 0, ""
@@ -84,14 +85,14 @@ func (m model) unpowered() model {
 	return m
 }
 
-// set changes what a sandbox must be.
+// set changes the expected state of a sandbox.
 func (m *model) set(id string, change func(*covetest.Want)) {
 	w := m.sandboxes.Sandboxes[id]
 	change(&w)
 	m.sandboxes.Sandboxes[id] = w
 }
 
-// put notes a file; an empty digest removes it.
+// put records a file; an empty digest removes it.
 func (m *model) put(id, name, digest string) {
 	m.set(id, func(w *covetest.Want) {
 		w.State = sandbox.StateRunning
@@ -104,8 +105,7 @@ func (m *model) put(id, name, digest string) {
 	})
 }
 
-// adopt numbers the sandboxes that are new, and notes from whom the
-// forks among them came.
+// adopt numbers new sandboxes, and records the parents of the forks among them.
 func (m *model) adopt(now, before covetest.Expected, parent string) {
 	for _, id := range slices.Sorted(maps.Keys(now.Sandboxes)) {
 		if slices.Contains(m.order, id) {
@@ -119,8 +119,8 @@ func (m *model) adopt(now, before covetest.Expected, parent string) {
 	m.sandboxes = now
 }
 
-// baseOf returns the files of the parent as they were when the winner, or the
-// ancestor of it that is the parent's own fork, was made.
+// baseOf returns the files of the parent as they were when the winner was made, or, if the
+// winner is not the parent's own fork, when its ancestor that is was made.
 func (m *model) baseOf(parent, winner string) (map[string]string, bool) {
 	for id := winner; ; {
 		f, ok := m.forks[id]
@@ -134,8 +134,8 @@ func (m *model) baseOf(parent, winner string) (map[string]string, bool) {
 	}
 }
 
-// merged returns the files of a parent after a merge, and the conflicts if
-// those stop it.
+// merged returns the files of a parent after a merge, and the conflicts if they prevent the
+// merge.
 func merged(base, ours, theirs map[string]string, policy sandbox.MergePolicy) (files map[string]string, conflicts []string) {
 	files = maps.Clone(ours)
 	take := func(name string) {
@@ -171,7 +171,7 @@ func everyName(all ...map[string]string) []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
-// differences returns what leads from one's files to the other's, as lines.
+// differences returns the changes from one set of files to the other, as lines.
 func differences(from, to map[string]string) []string {
 	var lines []string
 	for _, name := range everyName(from, to) {

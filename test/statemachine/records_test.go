@@ -11,8 +11,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// A record is something beside sandboxes and snapshots that must outlive
-// everything: a volume, a secret, a key and the revocation of a key.
+// record is something other than a sandbox or snapshot that must always persist: a volume,
+// a secret, a key, or the revocation of a key.
 type record struct{ kind, name string }
 
 const (
@@ -22,10 +22,10 @@ const (
 	revoked = "revoked key"
 )
 
-// maxRecords bounds those of a kind, but the revoked keys.
+// maxRecords bounds the records of one kind, except revoked keys.
 const maxRecords = 2
 
-// records lists those that the daemon has.
+// records returns the daemon's records.
 func (w *walk) records(ctx context.Context) (map[record]bool, error) {
 	all := map[record]bool{}
 	page := sandbox.Page{Limit: sandbox.MaxPageSize}
@@ -57,7 +57,7 @@ func (w *walk) records(ctx context.Context) (map[record]bool, error) {
 	return all, nil
 }
 
-// drop removes a record, and makes a key a revoked one.
+// drop removes a record; it revokes a key.
 func (w *walk) drop(ctx context.Context, r record) (err error) {
 	switch r.kind {
 	case volume:

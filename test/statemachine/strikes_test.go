@@ -16,27 +16,27 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// What is struck in a step: the first four die of SIGKILL.
+// The targets of strikes. The first four are killed with SIGKILL.
 const (
 	daemon = "daemon"
 	cell   = "cell"
 	sentry = "sentry"
-	// spares are the cells that wait ahead of need.
+	// spares are the standby cells.
 	spares = "spares"
-	// power is lost by the whole machine, with what is not on the disk.
+	// power is lost by the whole machine, with everything that is not on the disk.
 	power = "power"
-	// full is the disk, without a free byte while the step is taken.
+	// full is the disk, which has no free byte during the step.
 	full   = "full disk"
 	nobody = "nobody"
 )
 
-// blow is what is struck in a step.
+// blow is the strike in a step.
 type blow struct {
 	victim string
 	after  time.Duration
-	number int // which of the machines
-	// fresh is a new machine rather than an old one, spares in the middle of the
-	// step rather than before it, and another boot after a loss of power.
+	number int // index of the machine
+	// fresh selects a new machine rather than an old one, a strike at spares in the middle
+	// of the step rather than before it, and another boot after a loss of power.
 	fresh bool
 }
 
@@ -53,16 +53,15 @@ func drawBlow(t *rapid.T, disk bool) blow {
 	}
 }
 
-// harmless reports whether a step must succeed although something is struck.
+// harmless reports whether a step must succeed despite the strike.
 func (b blow) harmless(s *step) bool {
 	return b.victim == nobody || b.victim == spares && !b.fresh || b.victim == full && s.frees
 }
 
-// errUnanswered is in the place of an answer that did not come before the power
-// was lost.
+// errUnanswered stands for an answer that had not arrived when the power was lost.
 var errUnanswered = errors.New("no answer")
 
-// judge refuses answers that no user should see.
+// judge rejects errors that no user should see.
 func judge(err error, s *step, b blow) error {
 	switch {
 	case err == nil || errors.Is(err, errUnanswered):
@@ -75,8 +74,7 @@ func judge(err error, s *step, b blow) error {
 	return nil
 }
 
-// outcomes are the models of which one must be true after a step with this
-// answer.
+// outcomes returns the possible models after a step with this answer.
 func outcomes(s *step, b blow, answer error, before model) []model {
 	models := []model{s.after}
 	switch {
@@ -95,8 +93,8 @@ func outcomes(s *step, b blow, answer error, before model) []model {
 	return models
 }
 
-// act takes the step and strikes. It returns the answer and which sandboxes may
-// have failed by it.
+// act takes the step and strikes. It returns the answer, and a function that reports
+// whether a sandbox may have failed because of the strike.
 func (w *walk) act(ctx context.Context, s *step, b blow) (answer error, mayFail func(string) bool, err error) {
 	none := func(string) bool { return false }
 	switch b.victim {
@@ -149,7 +147,7 @@ func (w *walk) act(ctx context.Context, s *step, b blow) (answer error, mayFail 
 	return answer, func(id string) bool { return known.Last[id] == hit.Machine || now.Last[id] == hit.Machine }, err
 }
 
-// begin takes a step apart.
+// begin takes a step in the background.
 func (w *walk) begin(ctx context.Context, s *step) <-chan error {
 	done := make(chan error, 1)
 	go func() { done <- s.act(ctx) }()
@@ -182,8 +180,8 @@ func (w *walk) onFullDisk(ctx context.Context, s *step) (answer, err error) {
 	return answer, errors.Join(err, w.disk.Free())
 }
 
-// cutPower cuts the power in the middle of a step and starts the daemon on what
-// the disk has.
+// cutPower cuts the power in the middle of a step, and starts the daemon with what is on
+// the disk.
 func (w *walk) cutPower(ctx context.Context, s *step, b blow) (answer, err error) {
 	done := w.begin(ctx, s)
 	<-time.After(b.after)
@@ -197,7 +195,7 @@ func (w *walk) cutPower(ctx context.Context, s *step, b blow) (answer, err error
 	if err := errors.Join(w.disk.CutPower(), w.d.EndAll(slices.Collect(maps.Keys(w.groups)))); err != nil {
 		return nil, err
 	}
-	if done != nil { // nobody hears what is answered now
+	if done != nil { // an answer that arrives now is lost
 		if _, err := await(done); err != nil {
 			return nil, err
 		}
@@ -213,8 +211,8 @@ func (w *walk) cutPower(ctx context.Context, s *step, b blow) (answer, err error
 	return answer, w.d.Run(ctx)
 }
 
-// withoutSpares kills the cells that wait, before a step or in its middle. In
-// the middle, one may have become a new sandbox. Others take their place.
+// withoutSpares kills the standby cells, before a step or in the middle of it. In the
+// middle, one of them may have become a new sandbox. Others take their place.
 func (w *walk) withoutSpares(ctx context.Context, s *step, b blow) (answer error, mayFail func(string) bool, err error) {
 	none := func(string) bool { return false }
 	known, err := w.d.Machines(ctx)
@@ -243,7 +241,7 @@ func (w *walk) withoutSpares(ctx context.Context, s *step, b blow) (answer error
 	others := func() bool {
 		return slices.ContainsFunc(w.d.Spares(), func(pid int) bool { return !slices.Contains(killed, pid) })
 	}
-	// One that is no standby may be about to become one, and have no successor.
+	// A cell that is not a standby yet may be about to become one, and have no successor.
 	if standbys > 0 && !covetest.Eventually(time.Minute, others) {
 		return nil, none, fmt.Errorf("nothing has taken the place of the spares %v", killed)
 	}
@@ -255,8 +253,8 @@ func (w *walk) withoutSpares(ctx context.Context, s *step, b blow) (answer error
 	return answer, func(id string) bool { return !slices.Contains(old, now.Last[id]) }, err
 }
 
-// noticed waits until no sandbox is said to run on a machine that was killed. A
-// creation may have begun anew under the name of that machine.
+// noticed waits until no sandbox is reported as running on a machine that was killed. A
+// creation may have started again under that machine's name.
 func (w *walk) noticed(ctx context.Context, hit covetest.Target, sentries bool) (now covetest.Machines, err error) {
 	ok := covetest.Eventually(30*time.Second, func() bool {
 		now, err = w.d.Machines(ctx)
@@ -272,8 +270,7 @@ func (w *walk) noticed(ctx context.Context, hit covetest.Target, sentries bool) 
 	return now, err
 }
 
-// machines returns those that the step is about, or else all, in the order of
-// their sandboxes.
+// machines returns the machines of the step's sandboxes, or else all, ordered by sandbox.
 func (w *walk) machines(known covetest.Machines, s *step) []string {
 	var list []string
 	ids := s.prefer

@@ -31,9 +31,8 @@ func TestWalk(t *testing.T) {
 	covetest.ForUsers(t, needs.Soak(), func(t *testing.T, uid uint32) { walkWith(t, covetest.Options{UID: uid}) })
 }
 
-// walkWith takes one walk of so many steps. One that failed is taken again to
-// see whether it fails again, and not made shorter, as the flags of the test say:
-// that would take hours.
+// walkWith takes one walk. A failed walk is repeated, to see whether it fails again, but is
+// not shrunk (see the test's flags): that would take hours.
 func walkWith(t *testing.T, opts covetest.Options) {
 	steps := 15
 	if needs.Soak() {
@@ -76,8 +75,7 @@ func walkWith(t *testing.T, opts covetest.Options) {
 // diskMiB is the size of a walk's disk, of which most stays free.
 const diskMiB = 4096
 
-// stateOn makes a directory for a daemon's state on a disk, which loses its
-// power later.
+// stateOn makes a directory for a daemon's state on a disk that loses its power later.
 func stateOn(t *testing.T, disk *needs.Disk, uid int) string {
 	dir := filepath.Join(disk.Dir, "state")
 	if err := errors.Join(os.Mkdir(dir, 0o700), os.Chown(dir, uid, uid)); err != nil {
@@ -89,14 +87,14 @@ func stateOn(t *testing.T, disk *needs.Disk, uid int) string {
 // walk is one walk on one daemon.
 type walk struct {
 	d      *covetest.Daemon
-	disk   *needs.Disk // what the daemon's state is on; nil where nobody may make one
+	disk   *needs.Disk // disk of the daemon's state; nil if the test may not make one
 	log    func(format string, args ...any)
 	now    model
 	names  int             // how many names were given out
 	groups map[string]bool // the cgroups that were seen
 }
 
-// start removes what a walk before this one has left.
+// start removes what the previous walk left.
 func (w *walk) start(ctx context.Context) error {
 	if err := w.wipe(ctx); err != nil {
 		return err
@@ -112,7 +110,7 @@ func (w *walk) start(ctx context.Context) error {
 	return err
 }
 
-// wipe ends all sandboxes and removes all else that a walk has made.
+// wipe ends all sandboxes and removes everything else that a walk has made.
 func (w *walk) wipe(ctx context.Context) error {
 	all, err := w.d.All(ctx)
 	if err != nil {
@@ -147,7 +145,7 @@ func (w *walk) wipe(ctx context.Context) error {
 	return w.tidy(ctx)
 }
 
-// see notes the cgroups that there are.
+// see records the existing cgroups.
 func (w *walk) see() {
 	for _, g := range w.d.Groups() {
 		w.groups[g] = true
@@ -159,7 +157,7 @@ func (w *walk) tidy(ctx context.Context) error {
 	return w.d.Tidy(ctx, slices.Collect(maps.Keys(w.groups)), 30*time.Second)
 }
 
-// end looks into the paused sandboxes and the snapshots, and removes everything.
+// end inspects the paused sandboxes and the snapshots, and removes everything.
 func (w *walk) end(ctx context.Context) error {
 	for name, k := range w.now.snaps {
 		s, err := w.d.Client.Create(ctx, sandbox.CreateRequest{Snapshot: name})
@@ -183,7 +181,7 @@ func (w *walk) end(ctx context.Context) error {
 	return w.wipe(ctx)
 }
 
-// step takes one step and checks what came of it.
+// step takes one step and checks the outcome.
 func (w *walk) step(ctx context.Context, t *rapid.T, number int) error {
 	var s *step
 	for s == nil {
@@ -224,7 +222,7 @@ func (w *walk) step(ctx context.Context, t *rapid.T, number int) error {
 	return nil
 }
 
-// settle finds out which of the models has become true.
+// settle finds the model that matches the state.
 func (w *walk) settle(ctx context.Context, mayFail func(string) bool, models []model, parent string, before model) error {
 	snaps, err := w.d.Client.ListSnapshots(ctx, sandbox.ListSnapshotsRequest{})
 	if err != nil {

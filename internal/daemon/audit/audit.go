@@ -1,6 +1,6 @@
-// Package audit writes the record of who did what. Verbs that are called often
-// are recorded in batches, off their path; verbs that change who may do what,
-// or whether a sandbox lives, are in the store before they return.
+// Package audit writes the audit record: who did what. Frequent verbs are recorded in
+// batches, in the background. Verbs that change permissions, or create or end a sandbox,
+// are stored before they return.
 package audit
 
 import (
@@ -14,10 +14,10 @@ import (
 )
 
 const (
-	// flushEvery bounds how long an event waits, and with it what a crash of
-	// the daemon can lose.
+	// flushEvery bounds how long an event waits, and so what a crash of the daemon can
+	// lose.
 	flushEvery = 200 * time.Millisecond
-	// maxWaiting bounds events in memory. One more makes the caller wait.
+	// maxWaiting bounds the events in memory. When it is exceeded, the caller waits.
 	maxWaiting = 4096
 	// maxDetail bounds the text of an event in bytes.
 	maxDetail = 512
@@ -25,7 +25,7 @@ const (
 	writeTimeout = 10 * time.Second
 )
 
-// Log is where events end up.
+// Log stores events.
 type Log interface {
 	// AppendAudit adds events in order and gives them ids.
 	AppendAudit(ctx context.Context, events []sandbox.AuditEvent) error
@@ -47,14 +47,14 @@ type Recorder struct {
 	done chan struct{}
 }
 
-// NewRecorder starts a recorder. [Recorder.Close] ends it.
+// NewRecorder starts a recorder. [Recorder.Close] stops it.
 func NewRecorder(log Log, logger *slog.Logger) *Recorder {
 	r := &Recorder{log: log, slog: logger, wake: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{})}
 	go r.run()
 	return r
 }
 
-// Record notes an event that is stored soon.
+// Record queues an event, which is stored soon.
 func (r *Recorder) Record(e sandbox.AuditEvent) {
 	if r.add(e) {
 		if err := r.background(); err != nil {
@@ -68,7 +68,7 @@ func (r *Recorder) Record(e sandbox.AuditEvent) {
 	}
 }
 
-// add reports whether there are now so many events that the caller has to
+// add queues an event, and reports whether there are now so many that the caller has to
 // write them.
 func (r *Recorder) add(e sandbox.AuditEvent) bool {
 	e.Detail = clip.Text(e.Detail, maxDetail)
@@ -78,14 +78,13 @@ func (r *Recorder) add(e sandbox.AuditEvent) bool {
 	return len(r.waiting) >= maxWaiting
 }
 
-// Write notes an event and stores it with all that wait, before it returns.
+// Write stores an event, and all that are queued, before it returns.
 func (r *Recorder) Write(ctx context.Context, e sandbox.AuditEvent) error {
 	r.add(e)
 	return r.Flush(ctx)
 }
 
-// Flush stores all events that wait. Those that could not be stored wait on,
-// up to a bound.
+// Flush stores all queued events. Events that cannot be stored stay queued, up to a bound.
 func (r *Recorder) Flush(ctx context.Context) error {
 	r.writing.Lock()
 	defer r.writing.Unlock()
@@ -100,7 +99,7 @@ func (r *Recorder) Flush(ctx context.Context) error {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		if keep := maxWaiting - len(r.waiting) - 1; len(events) > keep {
-			r.slog.Error("audit events are lost, the store does not take them", "count", len(events)-max(keep, 0))
+			r.slog.Error("audit events were lost: the store does not accept them", "count", len(events)-max(keep, 0))
 			events = events[:max(keep, 0)]
 		}
 		r.waiting = append(events, r.waiting...)
@@ -137,7 +136,7 @@ func (r *Recorder) run() {
 	}
 }
 
-// Close stores what waits and ends the recorder.
+// Close stores the queued events and stops the recorder.
 func (r *Recorder) Close() error {
 	close(r.stop)
 	<-r.done

@@ -1,6 +1,5 @@
-// Package auth tells who calls: by API key, or by trust in the user who runs
-// the daemon. It also keeps web pages from reaching a daemon on loopback
-// ([CheckHost]).
+// Package auth identifies callers: by API key, or because they are the user who runs the
+// daemon. It also keeps web pages from reaching a daemon on loopback ([CheckHost]).
 package auth
 
 import (
@@ -12,15 +11,15 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Authenticator finds the caller that a secret belongs to. Its errors are
-// unauthenticated, quota_exceeded after too many unknown keys, or internal if the store
-// of keys fails. It is safe for concurrent use.
+// Authenticator finds the caller that a secret belongs to. Its errors are unauthenticated,
+// quota_exceeded after too many unknown keys, or internal if the key store fails. It is
+// safe for concurrent use.
 type Authenticator interface {
 	Authenticate(ctx context.Context, secret string) (sandbox.Caller, error)
 }
 
-// Local is the [Authenticator] of development mode: every caller is the user who runs
-// the daemon, whatever the secret.
+// Local is the [Authenticator] for development mode: every caller is the user who runs the
+// daemon, whatever the secret.
 type Local struct{}
 
 // Authenticate implements [Authenticator].
@@ -40,14 +39,14 @@ type KeyStore interface {
 	TouchKey(ctx context.Context, id string, at time.Time) error
 }
 
-// touchEvery is how often, at most, the use of one key is recorded.
+// touchEvery is the minimum interval between two records of one key's use.
 const touchEvery = time.Minute
 
-// Keys is the [Authenticator] by API keys. Each call asks the store, so that a revoked
+// Keys is the [Authenticator] for API keys. It asks the store on each call, so a revoked
 // key stops working at once.
 type Keys struct {
 	Store KeyStore
-	// Limiter limits the rate of unknown keys per address; nil does not.
+	// Limiter limits the rate of unknown keys per address; nil means no limit.
 	Limiter *LoginLimiter
 	// Log receives failures to record the use of a key; nil discards them.
 	Log *slog.Logger
@@ -76,7 +75,7 @@ func (k *Keys) Authenticate(ctx context.Context, secret string) (sandbox.Caller,
 		return sandbox.Caller{}, sandbox.Errorf(sandbox.CodeUnauthenticated, "the API key is not known to this server; check it, or ask for a new one")
 	}
 	now := time.Now()
-	good := isGood(&key, now)
+	good := isValid(&key, now)
 	k.Limiter.note(hash, good)
 	switch {
 	case key.RevokedAt != nil:
@@ -88,7 +87,7 @@ func (k *Keys) Authenticate(ctx context.Context, secret string) (sandbox.Caller,
 	return callerOf(&key), nil
 }
 
-func isGood(key *sandbox.Key, now time.Time) bool {
+func isValid(key *sandbox.Key, now time.Time) bool {
 	return key.RevokedAt == nil && (key.ExpiresAt == nil || now.Before(*key.ExpiresAt))
 }
 
@@ -96,27 +95,27 @@ func callerOf(key *sandbox.Key) sandbox.Caller {
 	return sandbox.Caller{KeyID: key.ID, Team: key.Team, Scopes: key.Scopes}
 }
 
-// CallerOf tells who calls with a key, by its id: for rights that were derived
-// from a key and end with it. A key that is not there or no longer good is
-// unauthenticated.
+// CallerOf returns the caller that a key, named by its id, stands for. It is for rights
+// that were derived from a key and end with it. The error for a missing, revoked or expired
+// key is unauthenticated.
 func (k *Keys) CallerOf(ctx context.Context, id string) (sandbox.Caller, error) {
-	key, err := k.goodKey(ctx, id)
+	key, err := k.validKey(ctx, id)
 	if err != nil {
 		return sandbox.Caller{}, err
 	}
 	return callerOf(&key), nil
 }
 
-// goodKey returns a key by its id, or an error as CallerOf does.
-func (k *Keys) goodKey(ctx context.Context, id string) (sandbox.Key, error) {
+// validKey returns a valid key by its id, or an error as described at CallerOf.
+func (k *Keys) validKey(ctx context.Context, id string) (sandbox.Key, error) {
 	key, err := k.Store.KeyByID(ctx, id)
-	if sandbox.CodeOf(err) == sandbox.CodeNotFound || err == nil && !isGood(&key, time.Now()) {
+	if sandbox.CodeOf(err) == sandbox.CodeNotFound || err == nil && !isValid(&key, time.Now()) {
 		return sandbox.Key{}, sandbox.Errorf(sandbox.CodeUnauthenticated, "the API key is no longer good; ask for a new one")
 	}
 	return key, err
 }
 
-// CallersOf returns who may call for a team: those with its good keys.
+// CallersOf returns a team's possible callers, one for each of its valid keys.
 func (k *Keys) CallersOf(ctx context.Context, team string) ([]sandbox.Caller, error) {
 	var callers []sandbox.Caller
 	now := time.Now()
@@ -126,7 +125,7 @@ func (k *Keys) CallersOf(ctx context.Context, team string) ([]sandbox.Caller, er
 			return nil, err
 		}
 		for i := range keys {
-			if isGood(&keys[i], now) {
+			if isValid(&keys[i], now) {
 				callers = append(callers, callerOf(&keys[i]))
 			}
 		}

@@ -29,7 +29,7 @@ type keyTable struct {
 	touched []string
 	err     error
 
-	mu sync.Mutex // held in KeyByID, which is called beside tests
+	mu sync.Mutex // guards keys in KeyByID, which runs concurrently with tests
 }
 
 func (k *keyTable) KeyByHash(_ context.Context, hash []byte) (sandbox.Key, []byte, error) {
@@ -129,7 +129,7 @@ func TestKeys(t *testing.T) {
 	})
 }
 
-// What was derived from a key ends with it.
+// TestCallerOf checks that rights derived from a key end with it.
 func TestCallerOf(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		later := time.Now().Add(time.Hour)
@@ -257,7 +257,8 @@ func TestMiddleware(t *testing.T) {
 	}
 }
 
-// A request works in the namespace that it names, whoever makes it.
+// TestNamespaceHeader checks that a request works in the namespace it names, whoever makes
+// it.
 func TestNamespaceHeader(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -379,9 +380,10 @@ func TestCheckHost(t *testing.T) {
 	}
 }
 
-// Attack: a page that a sandbox serves on a port of localhost has the browser
-// send what needs no permission: no Origin is asked, or no Content-Type is sent.
-func TestRequestsOfForeignPages(t *testing.T) {
+// TestForeignPagesAreRefused attacks with a page that a sandbox serves on a port of
+// localhost. It makes the browser send requests that need no permission: without an Origin
+// check, or without a Content-Type.
+func TestForeignPagesAreRefused(t *testing.T) {
 	for name, cfg := range map[string]HostConfig{"loopback": {}, "others reach it": {AnyHost: true}} {
 		h := CheckHost(cfg)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 		for _, c := range []struct {
@@ -453,7 +455,7 @@ func FuzzHostName(f *testing.F) {
 	})
 }
 
-// counted is a store that counts how often it is asked.
+// counted is a store that counts its calls.
 type counted struct {
 	*keyTable
 	asked int
@@ -464,7 +466,7 @@ func (c *counted) KeyByHash(ctx context.Context, hash []byte) (sandbox.Key, []by
 	return c.keyTable.KeyByHash(ctx, hash)
 }
 
-// Attack: keys are guessed, from an address that honest callers share.
+// TestGuessingKeys guesses keys from an address that it shares with honest callers.
 func TestGuessingKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := &counted{keyTable: &keyTable{keys: map[string]*sandbox.Key{
@@ -509,7 +511,8 @@ func TestGuessingKeys(t *testing.T) {
 	})
 }
 
-// A request that lasts, such as a stream of events, ends soon after its key does.
+// TestLongRequestEndsWithItsKey checks that a long-running request, such as a stream of
+// events, ends soon after its key does.
 func TestLongRequestEndsWithItsKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		secret := NewSecret("cove_" + strings.Repeat("x", 40))
@@ -526,7 +529,7 @@ func TestLongRequestEndsWithItsKey(t *testing.T) {
 		time.Sleep(time.Hour)
 		select {
 		case <-ended:
-			t.Error("it ended while the key was good")
+			t.Error("the request ended while the key was valid")
 		default:
 		}
 		table.mu.Lock()

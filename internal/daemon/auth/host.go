@@ -11,27 +11,25 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// HostConfig says which names a daemon goes by.
+// HostConfig configures [CheckHost].
 type HostConfig struct {
-	// Hosts are names or addresses, without port, that the daemon is reached
-	// by, besides those of loopback. "*" allows all. Web pages of these hosts
-	// may send requests.
+	// Hosts are names or addresses, without port, at which the daemon is reached, besides
+	// those of loopback. "*" allows all. Web pages of these hosts may send requests.
 	Hosts []string
-	// AnyHost takes every Host header, as a server needs that others reach by
-	// names that it was not told. It admits no web page.
+	// AnyHost accepts every Host header, for a server that others reach by names it does
+	// not know. It does not admit web pages.
 	AnyHost bool
 	// Error answers refused requests; nil writes a small JSON document.
 	Error ErrorWriter
 }
 
-// CheckHost refuses requests that a web page of another origin made a browser
-// send. The Host header must name loopback or one of the daemon's own hosts:
-// without that a page could point its own name at 127.0.0.1 and talk to the
-// daemon (DNS rebinding). Origin and Sec-Fetch-Site, where a browser sends
-// them, must name this server itself or one of its hosts: a page on another
-// port of localhost, such as a sandbox's published port, is as foreign as any.
-// Links from other sites are followed; they carry no Origin and change nothing.
-// Requests through a unix socket pass: browsers cannot make them.
+// CheckHost refuses requests that a web page of another origin made a browser send. The
+// Host header must name loopback or one of the daemon's own hosts; otherwise a page could
+// point its own name at 127.0.0.1 and reach the daemon (DNS rebinding). Origin and
+// Sec-Fetch-Site, if present, must name this server itself or one of its hosts: a page on
+// another port of localhost, such as a sandbox's published port, is as foreign as any
+// other. Following a link from another site is allowed: it carries no Origin and changes
+// nothing. Requests through a unix socket pass, since browsers cannot make them.
 func CheckHost(cfg HostConfig) func(http.Handler) http.Handler {
 	if cfg.Error == nil {
 		cfg.Error = writeError
@@ -53,7 +51,7 @@ func CheckHost(cfg HostConfig) func(http.Handler) http.Handler {
 	}
 }
 
-// hostCheck is what [CheckHost] knows.
+// hostCheck is the state of [CheckHost].
 type hostCheck struct {
 	own     map[string]bool
 	anyHost bool
@@ -70,8 +68,8 @@ func (c *hostCheck) check(r *http.Request) error {
 	return nil
 }
 
-// ownPage reports whether a request comes from a page of this server or of one
-// of its hosts, or from no page at all.
+// ownPage reports whether a request comes from a page of this server or of one of its
+// hosts, or not from a page at all.
 func (c *hostCheck) ownPage(r *http.Request) bool {
 	origins := r.Header.Values("Origin")
 	if len(origins) > 0 {
@@ -85,8 +83,8 @@ func (c *hostCheck) ownPage(r *http.Request) bool {
 	} else if safe(r.Method) && r.Header.Get("Sec-Fetch-Mode") == "navigate" {
 		return true
 	}
-	// The protection passes what only reads. Reads of a page of elsewhere are
-	// refused too: they may wake a sandbox.
+	// The protection allows requests that only read. Reads from foreign pages are refused
+	// too, since they may wake a sandbox.
 	asked := *r
 	asked.Method = http.MethodPost
 	return c.pages.Check(&asked) == nil

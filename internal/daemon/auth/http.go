@@ -16,28 +16,27 @@ const maxToken = 512
 // ErrorWriter answers a request that was refused.
 type ErrorWriter func(w http.ResponseWriter, r *http.Request, err error)
 
-// Config says how [Middleware] finds out who calls.
+// Config configures [Middleware].
 type Config struct {
-	// Authenticator takes the bearer token.
+	// Authenticator checks the bearer token.
 	Authenticator Authenticator
-	// Trusted reports whether a request comes from the user who runs the
-	// daemon, whatever it carries; nil trusts none. See [ViaUnixSocket].
+	// Trusted reports whether a request comes from the user who runs the daemon, whatever
+	// credentials it carries; nil trusts none. See [ViaUnixSocket].
 	Trusted func(*http.Request) bool
-	// Anonymous lets the authenticator judge requests without a token too:
-	// for [Local].
+	// Anonymous passes requests without a token to the authenticator too, for [Local].
 	Anonymous bool
-	// Sessions takes the console's cookie from requests for which Cookie is true and
-	// that carry no key; nil takes none.
+	// Sessions accepts the console's cookie in requests for which Cookie is true and that
+	// carry no key; nil accepts none.
 	Sessions *Sessions
-	// Cookie tells requests that the console's pages may make.
+	// Cookie reports whether the console's pages may make a request.
 	Cookie func(*http.Request) bool
 	// Error answers refused requests; nil writes a small JSON document. The
 	// WWW-Authenticate header is set before it is called.
 	Error ErrorWriter
 }
 
-// Middleware puts the caller of each request into its context, for
-// [sandbox.CallerOf], and answers 401 to those that it cannot tell.
+// Middleware puts the caller of each request into its context, for [sandbox.CallerOf], and
+// answers 401 if it cannot identify the caller.
 func Middleware(cfg Config) func(http.Handler) http.Handler {
 	if cfg.Error == nil {
 		cfg.Error = writeError
@@ -56,14 +55,14 @@ func Middleware(cfg Config) func(http.Handler) http.Handler {
 				return
 			}
 			ctx := sandbox.WithCaller(r.Context(), c)
-			look := cfg.lookAt(c)
+			check := cfg.keyCheck(c)
 			if session != nil {
 				inert(w.Header())
-				look = cfg.Sessions.look(session)
+				check = cfg.Sessions.check(session)
 			}
-			if look != nil {
+			if check != nil {
 				var stop func()
-				ctx, stop = watch(ctx, look)
+				ctx, stop = watch(ctx, check)
 				defer stop()
 			}
 			next.ServeHTTP(w, r.WithContext(ctx))
@@ -78,20 +77,21 @@ func challenge(r *http.Request) string {
 	return `Bearer realm="cove", error="invalid_token"`
 }
 
-// lookAt tells whether the key of a caller is still good, nil for a caller without one.
-func (cfg *Config) lookAt(c sandbox.Caller) func(context.Context) error {
+// keyCheck returns a function that checks whether a caller's key is still valid, or nil for a
+// caller without a key.
+func (cfg *Config) keyCheck(c sandbox.Caller) func(context.Context) error {
 	keys, ok := cfg.Authenticator.(*Keys)
 	if !ok || c.KeyID == sandbox.LocalCaller().KeyID {
 		return nil
 	}
 	return func(ctx context.Context) error {
-		_, err := keys.goodKey(ctx, c.KeyID)
+		_, err := keys.validKey(ctx, c.KeyID)
 		return err
 	}
 }
 
-// inert keeps content of sandboxes, which an answer may be, from running as a page of
-// the console's origin, and from a cache that the next user of the browser could read.
+// inert keeps sandbox content in a response from running as a page of the console's origin,
+// and out of caches that the browser's next user could read.
 func inert(h http.Header) {
 	h.Set("Content-Security-Policy", "default-src 'none'; sandbox allow-downloads; frame-ancestors 'none'")
 	h.Set("X-Content-Type-Options", "nosniff")
@@ -99,7 +99,7 @@ func inert(h http.Header) {
 	h.Set("Cache-Control", "no-store")
 }
 
-// caller returns who calls, and by which session if it is by one.
+// caller returns the caller, and the session if the request was authenticated by one.
 func (cfg *Config) caller(r *http.Request) (sandbox.Caller, *Session, error) {
 	if cfg.Trusted != nil && cfg.Trusted(r) {
 		return sandbox.LocalCaller(), nil, nil
@@ -115,8 +115,7 @@ func (cfg *Config) caller(r *http.Request) (sandbox.Caller, *Session, error) {
 	return c, nil, err
 }
 
-// byCookie reports whether a request carries a session's cookie and nothing else that
-// says who calls.
+// byCookie reports whether a request carries a session cookie and no other credential.
 func (cfg *Config) byCookie(r *http.Request) bool {
 	return cfg.Sessions != nil && cfg.Cookie(r) && len(r.Header.Values("Authorization")) == 0 && len(r.Header.Values(KeyHeader)) == 0 && len(sessionTokens(r)) > 0
 }
@@ -132,19 +131,19 @@ func (cfg *Config) callerBySession(r *http.Request) (sandbox.Caller, *Session, e
 	return session.Caller, session, nil
 }
 
-// ViaUnixSocket reports whether a request came in through a unix socket, which
-// only the user who runs the daemon can open when its directory is that user's.
+// ViaUnixSocket reports whether a request came in through a unix socket. If the socket's
+// directory belongs to the user who runs the daemon, only that user can open it.
 func ViaUnixSocket(r *http.Request) bool {
 	a, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
 	return ok && a.Network() == "unix"
 }
 
-// KeyHeader is where clients of some products have their key, in place of the
-// Authorization header.
+// KeyHeader is the header in which clients of some products send their key instead of
+// Authorization.
 const KeyHeader = "X-Api-Key"
 
-// BearerToken returns the token of the Authorization header, or of [KeyHeader]
-// where there is none. A missing, repeated or malformed one is unauthenticated.
+// BearerToken returns the token of the Authorization header, or of [KeyHeader] if there is
+// none. The error for a missing, repeated or malformed header is unauthenticated.
 func BearerToken(h http.Header) (string, error) {
 	values := h.Values("Authorization")
 	if len(values) == 0 {
@@ -172,12 +171,12 @@ func BearerToken(h http.Header) (string, error) {
 // [sandbox.Caller].
 const NamespaceHeader = "Cove-Namespace"
 
-// wholeTeam is the value of [NamespaceHeader] that means no namespace, said aloud
-// to the doors that have another default.
+// wholeTeam is the value of [NamespaceHeader] for no namespace, for doors whose default is
+// another.
 const wholeTeam = "*"
 
-// Namespace returns the namespace that a request is made in; "" is none. The
-// service judges the name.
+// Namespace returns the namespace that a request is made in; "" is none. The service
+// validates the name.
 func Namespace(h http.Header) (string, error) {
 	values := h.Values(NamespaceHeader)
 	switch {
@@ -191,7 +190,7 @@ func Namespace(h http.Header) (string, error) {
 	return values[0], nil
 }
 
-// validToken tells a token68 of RFC 9110.
+// validToken reports whether s is a token68 of RFC 9110.
 func validToken(s string) bool {
 	body := strings.TrimRight(s, "=")
 	if body == "" || len(s) > maxToken {
@@ -221,6 +220,6 @@ func writeError(w http.ResponseWriter, _ *http.Request, err error) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(status)
-	// The client may be gone; there is nobody to tell.
+	// Ignore the error: the client may be gone.
 	_ = json.NewEncoder(w).Encode(map[string]any{"code": sandbox.CodeOf(err), "message": sandbox.MessageOf(err)})
 }

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// A key may come in X-API-Key where there is no Authorization header, which
-// goes first.
+// TestKeyHeader checks that a key may be in X-API-Key if there is no Authorization header,
+// which has precedence.
 func TestKeyHeader(t *testing.T) {
 	for _, c := range []struct {
 		name          string

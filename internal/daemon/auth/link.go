@@ -11,17 +11,17 @@ import (
 )
 
 const (
-	// LinkLifetime is how long a link to the console is good.
+	// LinkLifetime is how long a link to the console is valid.
 	LinkLifetime = time.Minute
-	// linkMemory is how long it is remembered, to say what has become of it.
+	// linkMemory is how long a link is remembered, to explain why it no longer works.
 	linkMemory = 10 * time.Minute
 	// maxLinks bounds the links that are remembered.
 	maxLinks = 1000
 )
 
-// Links are one-time links by which the user who runs the daemon signs in to the
-// console. They are in memory: none outlives the daemon. The zero value is not usable;
-// it is safe for concurrent use.
+// Links are one-time links with which the user who runs the daemon signs in to the console.
+// They are kept in memory and do not outlive the daemon. The zero value is not usable.
+// Links is safe for concurrent use.
 type Links struct {
 	tries *LoginLimiter
 
@@ -39,7 +39,8 @@ func NewLinks() *Links {
 	return &Links{tries: newLoginLimiter("links"), made: make(map[[sha256.Size]byte]link)}
 }
 
-// Make makes a link's token. With too many of the last minutes it is quota_exceeded.
+// Make makes a link's token. The error is quota_exceeded if too many links were made
+// recently.
 func (l *Links) Make() (Secret, time.Time, error) {
 	token := newToken()
 	l.mu.Lock()
@@ -54,8 +55,8 @@ func (l *Links) Make() (Secret, time.Time, error) {
 	return token, expires, nil
 }
 
-// Use takes a link's token, once: all others are unauthenticated, and
-// quota_exceeded after too many from one address.
+// Use consumes a link's token. It succeeds once per link; otherwise the error is
+// unauthenticated, or quota_exceeded after too many attempts from one address.
 func (l *Links) Use(ctx context.Context, token string) error {
 	if len(token) > maxToken {
 		token = ""

@@ -11,22 +11,22 @@ import (
 )
 
 const (
-	// maxUnknownKeys is how many unknown keys in a row one address may send; it may
-	// send one more each refillEvery.
+	// maxUnknownKeys is how many unknown keys in a row one address may send; after that it
+	// may send one more every refillEvery.
 	maxUnknownKeys = 60
 	refillEvery    = time.Second
 )
 
-// LoginLimiter limits the rate of keys, or of other credentials, that the server does
-// not know. Those that were accepted lately pass in any case, since all callers behind a
-// proxy share its address. It is safe for concurrent use.
+// LoginLimiter limits the rate of unknown keys, or other unknown credentials. Credentials
+// that were accepted recently always pass, since all callers behind a proxy share its
+// address. It is safe for concurrent use.
 type LoginLimiter struct {
 	what     string // the credentials, in the plural
 	failures *limits.LoginLimiter
 	accepted limits.Accepted
 }
 
-// NewLoginLimiter returns a limiter of API keys without failures.
+// NewLoginLimiter returns a limiter for API keys that has counted no failures.
 func NewLoginLimiter() *LoginLimiter { return newLoginLimiter("API keys") }
 
 func newLoginLimiter(what string) *LoginLimiter {
@@ -46,7 +46,8 @@ func WithAddress(next http.Handler) http.Handler {
 	})
 }
 
-// sourceOf returns the source of a credential; without an address it is not counted.
+// sourceOf returns the source of a credential, which is not counted if its address is
+// unknown.
 func sourceOf(ctx context.Context) limits.Source {
 	who, _ := ctx.Value(addressKey{}).(string)
 	return limits.Source{Target: "keys", Address: who}
@@ -74,7 +75,7 @@ func (t *LoginLimiter) unknown(ctx context.Context) {
 	}
 }
 
-// note remembers a credential if it is valid, and forgets it otherwise.
+// note remembers a valid credential, and forgets an invalid one.
 func (t *LoginLimiter) note(hash []byte, good bool) {
 	switch {
 	case t == nil:

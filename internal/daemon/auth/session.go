@@ -13,46 +13,46 @@ import (
 )
 
 const (
-	// SessionIdle is how long a session lasts that is not used.
+	// SessionIdle is how long an unused session lasts.
 	SessionIdle = 12 * time.Hour
-	// SessionLifetime is how long any session lasts at most.
+	// SessionLifetime is the maximum lifetime of a session.
 	SessionLifetime = 7 * 24 * time.Hour
 
 	// maxSessions bounds the sessions of one key.
 	maxSessions = 100
 	tokenBytes  = 32
-	// maxClient bounds what is kept of a browser's name of itself, in bytes.
+	// maxClient bounds the stored part of a browser's User-Agent, in bytes.
 	maxClient = 200
-	// recheckTime is how often the session or the key of a request that lasts is looked
-	// at again.
+	// recheckTime is how often the session or key of a long-running request is checked
+	// again.
 	recheckTime = 15 * time.Second
 )
 
 // SessionStore is the part of the store that [Sessions] needs.
 type SessionStore interface {
-	// CreateSession adds a session whose token has this hash, and removes the least
-	// lately used ones of its key over most.
+	// CreateSession adds a session whose token has this hash. If its key then has more than
+	// most sessions, the least recently used ones are removed.
 	CreateSession(ctx context.Context, s sandbox.ConsoleSession, hash []byte, most int) error
-	// SessionByHash returns a session, also one that has expired, or not_found.
+	// SessionByHash returns a session, even an expired one, or not_found.
 	SessionByHash(ctx context.Context, hash []byte) (sandbox.ConsoleSession, error)
-	// TouchSession moves LastUsedAt forward, and ExpiresAt with it.
+	// TouchSession moves LastUsedAt forward, and sets ExpiresAt.
 	TouchSession(ctx context.Context, id string, at, expires time.Time) error
 }
 
-// People tells what those may do who have signed in by single sign-on. It is safe for
+// People decides what people who have signed in by single sign-on may do. It is safe for
 // concurrent use.
 type People interface {
-	// CallerOf returns what a person may do now, by what was known when they signed in.
-	// Somebody who may do nothing is unauthenticated.
+	// CallerOf returns what a person may do now, from what was known about them at sign-in.
+	// The error for a person with no rights is unauthenticated.
 	CallerOf(p *sandbox.Person) (sandbox.Caller, error)
-	// SessionLifetime is how long a session of theirs lasts at most.
+	// SessionLifetime returns the maximum lifetime of a person's session.
 	SessionLifetime() time.Duration
 }
 
-// Sessions are sign-ins of browsers to the console. A session has the rights of the
-// key that it was begun with, as they are at each request, and ends with it; that of a
-// person has what [People] says at each request. What proves it is a cookie, of which
-// the store has only a hash. It is safe for concurrent use.
+// Sessions are browser sign-ins to the console. A session has the rights that the key it
+// was started with has at the time of each request, and ends with the key; a person's
+// session has the rights that [People] returns at each request. A session is proved by a
+// cookie, of which the store has only a hash. Sessions is safe for concurrent use.
 type Sessions struct {
 	store  SessionStore
 	keys   *Keys
@@ -60,30 +60,31 @@ type Sessions struct {
 	tries  *LoginLimiter
 }
 
-// NewSessions returns the sessions that a store has. Without people, which is nil,
-// sessions of a person are over.
+// NewSessions returns the sessions in a store. If people is nil, the sessions of people are
+// not valid.
 func NewSessions(store SessionStore, keys *Keys, people People) *Sessions {
 	return &Sessions{store: store, keys: keys, people: people, tries: newLoginLimiter("sessions")}
 }
 
-// Session is a session that is good, and whose it is.
+// Session is a valid session and its owner.
 type Session struct {
 	sandbox.ConsoleSession
 	// Caller has the key's present scopes.
 	Caller sandbox.Caller
-	// KeyName is the key's, or the person's; empty for the user who runs the daemon.
+	// KeyName is the name of the key or of the person; empty for the user who runs the
+	// daemon.
 	KeyName string
 	hash    []byte
 }
 
-// Begin begins a session of a caller. Client is what the browser says of itself. The
+// Begin starts a session for a caller. client is the browser's User-Agent. The returned
 // token goes into the cookie.
 func (s *Sessions) Begin(ctx context.Context, caller sandbox.Caller, client string) (Secret, *Session, error) {
 	return s.begin(ctx, sandbox.ConsoleSession{KeyID: caller.KeyID, Team: caller.Team}, client)
 }
 
-// BeginPerson begins a session of somebody who has signed in by single sign-on, if they
-// may do anything.
+// BeginPerson starts a session for a person who has signed in by single sign-on, if they
+// have any rights.
 func (s *Sessions) BeginPerson(ctx context.Context, person *sandbox.Person, client string) (Secret, *Session, error) {
 	caller, err := s.people.CallerOf(person)
 	if err != nil {
@@ -102,18 +103,18 @@ func (s *Sessions) begin(ctx context.Context, made sandbox.ConsoleSession, clien
 	if err := s.store.CreateSession(ctx, made, hash, maxSessions); err != nil {
 		return Secret{}, nil, err
 	}
-	found, err := s.stands(ctx, made, hash)
+	found, err := s.withOwner(ctx, made, hash)
 	return token, found, err
 }
 
-// newToken makes 256 random bits.
+// newToken returns 256 random bits.
 func newToken() Secret {
 	b := make([]byte, tokenBytes)
 	rand.Read(b)
 	return NewSecret(base64.RawURLEncoding.EncodeToString(b))
 }
 
-// expiryOf returns when a session ends that is used for the last time.
+// expiryOf returns when a session ends if it is not used again after used.
 func (s *Sessions) expiryOf(of *sandbox.ConsoleSession, used time.Time) time.Time {
 	lifetime := SessionLifetime
 	if of.Person != nil {
@@ -126,9 +127,9 @@ func (s *Sessions) expiryOf(of *sandbox.ConsoleSession, used time.Time) time.Tim
 	return last
 }
 
-// Of returns the session by whose cookie a request comes; without a cookie that is
-// nil. A cookie of no session that is good is unauthenticated. The caller of Of has
-// asked [FromOwnPage].
+// Of returns the session that a request's cookie belongs to, or nil without a cookie. The
+// error for a cookie without a valid session is unauthenticated. The caller must have
+// checked [FromOwnPage].
 func (s *Sessions) Of(r *http.Request) (*Session, error) {
 	var refused error
 	for _, token := range sessionTokens(r) {
@@ -169,8 +170,7 @@ func (s *Sessions) byToken(ctx context.Context, token string) (*Session, error) 
 	return found, err
 }
 
-// byHash returns a session that is good; not_found is one that the store does not
-// have.
+// byHash returns a valid session, or not_found if the store has none.
 func (s *Sessions) byHash(ctx context.Context, hash []byte) (*Session, error) {
 	found, err := s.store.SessionByHash(ctx, hash)
 	if err != nil {
@@ -179,18 +179,18 @@ func (s *Sessions) byHash(ctx context.Context, hash []byte) (*Session, error) {
 	if !time.Now().Before(found.ExpiresAt) {
 		return nil, errOver()
 	}
-	return s.stands(ctx, found, hash)
+	return s.withOwner(ctx, found, hash)
 }
 
-// stands finds who a session stands for now.
-func (s *Sessions) stands(ctx context.Context, found sandbox.ConsoleSession, hash []byte) (*Session, error) {
+// withOwner returns a session with its owner and their current rights.
+func (s *Sessions) withOwner(ctx context.Context, found sandbox.ConsoleSession, hash []byte) (*Session, error) {
 	if found.Person != nil {
-		return s.standsForPerson(found, hash)
+		return s.withPerson(found, hash)
 	}
 	if own := sandbox.LocalCaller(); found.KeyID == own.KeyID {
 		return &Session{ConsoleSession: found, Caller: own, hash: hash}, nil
 	}
-	key, err := s.keys.goodKey(ctx, found.KeyID)
+	key, err := s.keys.validKey(ctx, found.KeyID)
 	if err != nil {
 		return nil, err
 	}
@@ -200,9 +200,9 @@ func (s *Sessions) stands(ctx context.Context, found sandbox.ConsoleSession, has
 	return &Session{ConsoleSession: found, Caller: callerOf(&key), KeyName: key.Name, hash: hash}, nil
 }
 
-// standsForPerson finds what somebody may do now who signed in by single sign-on: the
-// server's rules may be others since then.
-func (s *Sessions) standsForPerson(found sandbox.ConsoleSession, hash []byte) (*Session, error) {
+// withPerson returns the session of a person who signed in by single sign-on, with
+// what they may do now: the server's rules may have changed since.
+func (s *Sessions) withPerson(found sandbox.ConsoleSession, hash []byte) (*Session, error) {
 	if s.people == nil {
 		return nil, errOver()
 	}
@@ -220,7 +220,7 @@ func (s *Sessions) standsForPerson(found sandbox.ConsoleSession, hash []byte) (*
 	return &Session{ConsoleSession: found, Caller: caller, KeyName: found.Person.Name(), hash: hash}, nil
 }
 
-// touch notes that a session is used, and its key.
+// touch records that a session and its key were used.
 func (s *Sessions) touch(ctx context.Context, found *Session) {
 	now := time.Now().UTC()
 	if now.Sub(found.LastUsedAt) < touchEvery {
@@ -235,24 +235,24 @@ func (s *Sessions) touch(ctx context.Context, found *Session) {
 	}
 }
 
-// look tells whether a session is still good. That a request lasts is no use of the
-// session.
-func (s *Sessions) look(of *Session) func(context.Context) error {
+// check returns a function that checks whether a session is still valid. A long-running
+// request does not count as use of the session.
+func (s *Sessions) check(of *Session) func(context.Context) error {
 	return func(ctx context.Context) error {
 		_, err := s.byHash(ctx, of.hash)
 		return err
 	}
 }
 
-// watch returns a context that ends soon after what a request came by is no longer good,
-// for a request that lasts, such as a terminal. Look tells whether it is.
-func watch(ctx context.Context, look func(context.Context) error) (_ context.Context, stop func()) {
+// watch returns a context for a long-running request, such as a terminal. It ends soon
+// after check reports that the request's credential is no longer valid.
+func watch(ctx context.Context, check func(context.Context) error) (_ context.Context, stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var timer *time.Timer
 	armed := make(chan struct{})
 	timer = time.AfterFunc(recheckTime, func() {
 		<-armed
-		switch sandbox.CodeOf(look(ctx)) {
+		switch sandbox.CodeOf(check(ctx)) {
 		case sandbox.CodeNotFound, sandbox.CodeUnauthenticated:
 			cancel()
 		default:

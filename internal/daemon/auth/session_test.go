@@ -22,7 +22,7 @@ type sessionTable struct {
 	touched int
 	err     error
 
-	mu sync.Mutex // held where a request goes on beside the test
+	mu sync.Mutex // guards all while a request runs concurrently with the test
 }
 
 func (s *sessionTable) CreateSession(_ context.Context, made sandbox.ConsoleSession, hash []byte, _ int) error {
@@ -51,7 +51,7 @@ func (s *sessionTable) TouchSession(_ context.Context, id string, at, expires ti
 	return s.err
 }
 
-// signedIn returns sessions with one of a key, and the cookie of that.
+// signedIn returns sessions, one of which belongs to key, and its cookie.
 func signedIn(t *testing.T, key *sandbox.Key) (*Sessions, *sessionTable, *keyTable, *http.Cookie) {
 	t.Helper()
 	table := &sessionTable{all: map[string]sandbox.ConsoleSession{}}
@@ -66,7 +66,7 @@ func signedIn(t *testing.T, key *sandbox.Key) (*Sessions, *sessionTable, *keyTab
 	return s, table, keys, w.Result().Cookies()[0]
 }
 
-// ask tells whether a session is good.
+// ask returns the error code for a session's cookie, or "" if the session is valid.
 func ask(s *Sessions, cookie *http.Cookie) sandbox.Code {
 	r := httptest.NewRequest("GET", "/", nil)
 	r.AddCookie(cookie)
@@ -109,7 +109,7 @@ func TestSessionTimes(t *testing.T) {
 	})
 }
 
-func TestSessionUseIsNotedOnceAMinute(t *testing.T) {
+func TestSessionUseIsRecordedOnceAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, table, _, cookie := signedIn(t, redKey())
 		for range 8 {
@@ -124,7 +124,7 @@ func TestSessionUseIsNotedOnceAMinute(t *testing.T) {
 	})
 }
 
-// A session is worth what its key is at the time.
+// TestSessionFollowsItsKey checks that a session always has the current rights of its key.
 func TestSessionFollowsItsKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		key := redKey()
@@ -164,7 +164,8 @@ func TestSessionFollowsItsKey(t *testing.T) {
 	})
 }
 
-// A request that lasts, such as a terminal, ends soon after its session does.
+// TestLongRequestEndsWithItsSession checks that a long-running request, such as a terminal,
+// ends soon after its session does.
 func TestLongRequestEndsWithItsSession(t *testing.T) {
 	for name, end := range map[string]func(*sessionTable, *sandbox.Key){
 		"signed out":  func(s *sessionTable, _ *sandbox.Key) { clear(s.all) },
@@ -258,7 +259,7 @@ func TestLinks(t *testing.T) {
 	})
 }
 
-func TestLinkWorksOnceHoweverManyUseIt(t *testing.T) {
+func TestLinkWorksOnceConcurrently(t *testing.T) {
 	l := NewLinks()
 	token, _, err := l.Make()
 	if err != nil {
@@ -275,11 +276,11 @@ func TestLinkWorksOnceHoweverManyUseIt(t *testing.T) {
 	}
 	wg.Wait()
 	if n := used.Load(); n != 1 {
-		t.Errorf("the link was good %d times", n)
+		t.Errorf("the link worked %d times", n)
 	}
 }
 
-// everybody is a rule by which all may look, for an hour.
+// everybody is a [People] that gives everybody a team's read scope, in sessions of an hour.
 type everybody struct{ team string }
 
 func (e *everybody) CallerOf(p *sandbox.Person) (sandbox.Caller, error) {
@@ -291,8 +292,8 @@ func (e *everybody) CallerOf(p *sandbox.Person) (sandbox.Caller, error) {
 
 func (*everybody) SessionLifetime() time.Duration { return time.Hour }
 
-// A session of a person ends after its time however it is used, and with what the rules
-// give; no key has to do with it.
+// TestSessionOfAPerson checks that a person's session ends on time even if it is used, has
+// the rights that the rules give, and does not depend on a key.
 func TestSessionOfAPerson(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table, keys, people := &sessionTable{all: map[string]sandbox.ConsoleSession{}}, &keyTable{}, &everybody{team: "red"}

@@ -1,9 +1,9 @@
-// Package backup writes the state of a daemon into one archive, while the daemon runs, and
-// restores a state directory from such an archive.
+// Package backup writes the state of a running daemon into one archive, and restores a
+// state directory from such an archive.
 //
-// An archive is a tar stream, compressed with zstd. Its first entry describes the backup,
-// its last one has the SHA-256 of everything before it: a truncated or damaged archive is
-// detected before anything of it is moved into place.
+// An archive is a tar stream, compressed with zstd. The first entry describes the backup,
+// and the last holds the SHA-256 of everything before it, so a truncated or damaged archive
+// is detected before anything from it is moved into place.
 package backup
 
 import (
@@ -34,7 +34,7 @@ const (
 	sumName    = "sum.json"
 	configName = "config.yaml"
 	database   = "cove.db"
-	// workPrefix is the prefix of directories of backups that are being made.
+	// workPrefix is the prefix of the directories of backups in progress.
 	workPrefix = ".backup-"
 	lockName   = "backup.lock"
 )
@@ -42,18 +42,18 @@ const (
 // keys are files of the state directory that decrypt, sign or identify.
 var keys = []string{"secrets.key", "preview-links.key", "microsandbox.key", "engine/network-ca.pem", "engine/installation", "volumes/installation"}
 
-// templateDirs are the parts of templates that are backed up, in this order: references
-// are read before what they refer to.
+// templateDirs are the directories of templates that are backed up, in this order:
+// references are read before what they refer to.
 var templateDirs = []string{"manifests", "cache", "layers", "mask", "rootfs"}
 
 // tries bounds how often the database is copied again because checkpoints were removed
-// before they were linked.
+// before they could be linked.
 const tries = 5
 
 // About describes a backup.
 type About struct {
 	Format  int    `json:"format"`
-	Version string `json:"version"` // of Cove
+	Version string `json:"version"` // Cove's version
 	// StateDir is the directory that was backed up. Checkpoints can be restored only in
 	// a directory with the same path.
 	StateDir  string    `json:"state_dir"`
@@ -74,14 +74,14 @@ type Options struct {
 	NoTemplates bool
 	// Version is the version of this program.
 	Version string
-	// Progress is called now and then with the bytes read so far and the current file,
-	// Warn with what could not be backed up. Both may be nil.
+	// Progress is called from time to time with the bytes read so far and the current file;
+	// Warn is called with what could not be backed up. Both may be nil.
 	Progress func(bytes int64, at string)
 	Warn     func(text string)
 }
 
-// Write makes a backup. The file is complete, synced and readable by its owner only, or
-// does not exist. A [sandbox.Error] says what to do.
+// Write makes a backup. Afterwards the file is complete, synced and readable by its owner
+// only, or does not exist. A [sandbox.Error] says what to do.
 func Write(ctx context.Context, o Options) (err error) {
 	if o.Progress == nil {
 		o.Progress = func(int64, string) {}
@@ -117,11 +117,12 @@ func Write(ctx context.Context, o Options) (err error) {
 	})
 }
 
-// workDirs are the directories of a backup that is being made: one for the copy of the
-// database, and one for hard links to checkpoints, on their file system.
+// workDirs are the directories of a backup in progress: one for the copy of the database,
+// and one for hard links to checkpoints, on the checkpoints' file system.
 type workDirs struct{ database, checkpoints string }
 
-// makeWorkDirs makes the directories for a backup, and removes those of killed ones.
+// makeWorkDirs makes the directories for a backup, and removes those of backups that were
+// killed.
 func makeWorkDirs(stateDir string) (release func() error, w workDirs, err error) {
 	lock, err := os.OpenFile(filepath.Join(stateDir, lockName), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -161,15 +162,15 @@ func makeWorkDirs(stateDir string) (release func() error, w workDirs, err error)
 	return remove, w, nil
 }
 
-// frozen has what the database refers to and the backup includes.
+// frozen is what the database refers to and the backup includes.
 type frozen struct {
 	checkpoints []string
-	programs    []string // that they need
+	programs    []string // programs that the checkpoints need
 	volumes     []string
 }
 
-// freeze copies the database, and makes hard links to all checkpoints that it refers to,
-// so that the backup has them even if the daemon removes them.
+// freeze copies the database, and makes hard links to all checkpoints that it refers to, so
+// that the backup has them even if the daemon removes them meanwhile.
 func freeze(ctx context.Context, o *Options, w *workDirs) (frozen, error) {
 	var k frozen
 	from := filepath.Join(o.StateDir, "engine", "checkpoints")
@@ -256,8 +257,8 @@ func linkAll(from, to string) error {
 }
 
 // link makes hard links to the files of one checkpoint, unless they exist. Checkpoints are
-// directories of files that never change, but for one that a fork has just made: until its
-// memory is written, it has a socket, and counts as not there.
+// directories of files that never change, except for one that a fork has just made: until
+// its memory is written, it contains a socket, and counts as missing.
 func link(from, to, id string) error {
 	if _, err := os.Lstat(filepath.Join(to, id)); err == nil {
 		return nil
@@ -290,7 +291,7 @@ func (k *frozen) findPrograms(dir string) {
 			err = json.Unmarshal(data, &m)
 		}
 		if err != nil || m.Program == "" || filepath.Base(m.Program) != m.Program {
-			continue // it is damaged, and is backed up as it is
+			continue // it is damaged, and is backed up unchanged
 		}
 		if !slices.Contains(k.programs, m.Program) {
 			k.programs = append(k.programs, m.Program)
@@ -298,7 +299,7 @@ func (k *frozen) findPrograms(dir string) {
 	}
 }
 
-// intoFile makes a new file with what write writes.
+// intoFile makes a new file with the output of write.
 func intoFile(path string, write func(*os.File) error) error {
 	begun := false
 	err := durable.Create(path, func(f *os.File) error {

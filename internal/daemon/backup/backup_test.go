@@ -37,8 +37,7 @@ func write(t *testing.T, path, data string) {
 	must(t, os.WriteFile(path, []byte(data), 0o600))
 }
 
-// state makes a state directory with something of everything, whose database is
-// open.
+// state makes a state directory with something of every kind, and opens its database.
 func state(t *testing.T) (dir string, s *sqlite.Store) {
 	t.Helper()
 	dir = filepath.Join(t.TempDir(), "state")
@@ -79,8 +78,8 @@ func state(t *testing.T) (dir string, s *sqlite.Store) {
 	return dir, s
 }
 
-// A backup of a database that is open holds what it names and nothing else, and
-// is the same directory again.
+// TestBackupAndRestore checks that a backup of an open database holds exactly what the
+// database names, and restores to the same directory.
 func TestBackupAndRestore(t *testing.T) {
 	dir, _ := state(t)
 	file := filepath.Join(t.TempDir(), "b.tar.zst")
@@ -165,19 +164,20 @@ func TestBackupAndRestore(t *testing.T) {
 	}
 }
 
-// A checkpoint that the database names and nobody has is told of, and no reason
-// to have no backup.
+// TestMissingCheckpoint checks that a checkpoint which the database names and nothing has
+// is reported, and does not prevent the backup.
 func TestMissingCheckpoint(t *testing.T) {
 	dir, _ := state(t)
 	must(t, os.RemoveAll(filepath.Join(dir, "engine/checkpoints/ckp-rests")))
 	var warned string
 	must(t, Write(t.Context(), Options{StateDir: dir, File: filepath.Join(t.TempDir(), "b"), Warn: func(s string) { warned += s }}))
 	if !strings.Contains(warned, "ckp-rests") {
-		t.Errorf("told: %q", warned)
+		t.Errorf("warned %q, want the checkpoint named", warned)
 	}
 }
 
-// So is one of which memory is still missing, which ends with a socket.
+// TestUnwrittenCheckpoint does the same for a checkpoint whose memory is still missing,
+// which a socket shows.
 func TestUnwrittenCheckpoint(t *testing.T) {
 	dir, _ := state(t)
 	l, err := net.Listen("unix", filepath.Join(dir, "engine/checkpoints/ckp-rests/pages.sock"))
@@ -187,11 +187,11 @@ func TestUnwrittenCheckpoint(t *testing.T) {
 		return warned
 	}
 	if warned := backUp(); !strings.Contains(warned, "ckp-rests") {
-		t.Errorf("told: %q", warned)
+		t.Errorf("warned %q, want the checkpoint named", warned)
 	}
-	must(t, l.Close()) // which removes it
+	must(t, l.Close()) // removes the socket
 	if warned := backUp(); warned != "" {
-		t.Errorf("told when it is there: %q", warned)
+		t.Errorf("warned once it is written: %q", warned)
 	}
 }
 
@@ -214,15 +214,15 @@ func TestNothingToBackUp(t *testing.T) {
 	cancel()
 	out := t.TempDir()
 	if err := Write(ctx, Options{StateDir: dir, File: filepath.Join(out, "b")}); err == nil {
-		t.Error("it was made by somebody who has gone")
+		t.Error("a cancelled backup succeeded")
 	}
 	if left, err := os.ReadDir(out); err != nil || len(left) != 0 {
 		t.Errorf("left are %v, %v", left, err)
 	}
 }
 
-// forge makes an archive of entries; of those that are regular, the content is
-// the name. change may damage what is written before the sum is made of it.
+// forge makes an archive of entries; the content of regular ones is their name. change may
+// damage what is written before its sum is computed.
 func forge(t *testing.T, about About, entries ...tar.Header) []byte {
 	t.Helper()
 	var raw, out bytes.Buffer
@@ -256,8 +256,8 @@ func forge(t *testing.T, about About, entries ...tar.Header) []byte {
 	return out.Bytes()
 }
 
-// No archive makes anything outside, follows a link, or leaves something when it
-// is refused.
+// TestHostileArchives checks that no archive makes anything outside the directory, follows
+// a link, or leaves anything when it is refused.
 func TestHostileArchives(t *testing.T) {
 	top := t.TempDir()
 	dir := filepath.Join(top, "state")
@@ -311,7 +311,8 @@ func TestHostileArchives(t *testing.T) {
 	}
 }
 
-// An archive that was cut off or changed is refused, wherever that was.
+// TestDamagedArchives checks that a truncated or changed archive is refused, wherever the
+// damage is.
 func TestDamagedArchives(t *testing.T) {
 	dir, s := state(t)
 	file := filepath.Join(t.TempDir(), "b")

@@ -24,15 +24,15 @@ import (
 // draftPrefix is the prefix of directories into which archives are unpacked.
 const draftPrefix = ".restore-"
 
-// Restore restores a state directory from an archive of [Write]. The directory exists and
-// has no state of a daemon, and the caller makes sure that no daemon uses it. The archive
-// may be hostile: nothing is written outside the directory, and no link is followed.
-// Nothing is moved into place before the sum of the archive was verified; the database
-// comes last.
+// Restore restores a state directory from an archive of [Write]. The directory must exist
+// and hold no daemon's state, and the caller must make sure that no daemon uses it. The
+// archive may be hostile: nothing is written outside the directory, and no link is
+// followed. Nothing is moved into place before the archive's sum is verified; the database
+// is moved last.
 //
-// Sandboxes that were running have failed in the new directory, with that as the reason. A
-// [sandbox.Error] says what to do. progress, unless nil, is called now and then with the
-// bytes unpacked so far and the current file.
+// Sandboxes that were running when the backup was made are failed in the restored state,
+// with that as the reason. A [sandbox.Error] says what to do. progress, unless nil, is
+// called from time to time with the bytes unpacked so far and the current file.
 func Restore(ctx context.Context, file, stateDir string, progress func(bytes int64, at string)) (about About, err error) {
 	if progress == nil {
 		progress = func(int64, string) {}
@@ -66,10 +66,11 @@ func Restore(ctx context.Context, file, stateDir string, progress func(bytes int
 	return about, putInPlace(draft, stateDir)
 }
 
-// occupied returns the name of a file in a directory that is a daemon's state, or "".
+// occupied returns the name of a file in a directory that belongs to a daemon's state, or
+// "".
 func occupied(dir string) (string, error) {
 	old, err := filepath.Glob(filepath.Join(dir, draftPrefix+"*"))
-	for _, d := range old { // of a restore that was killed
+	for _, d := range old { // left by a restore that was killed
 		err = errors.Join(err, removeDraft(d))
 	}
 	if err != nil {
@@ -89,7 +90,7 @@ func occupied(dir string) (string, error) {
 func free(dir string) (int64, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
-		return 0, fmt.Errorf("find out how much of the disk is free: %w", err)
+		return 0, fmt.Errorf("measure free disk space: %w", err)
 	}
 	return int64(st.Bavail) * st.Bsize, nil
 }
@@ -109,7 +110,8 @@ func removeDraft(dir string) error {
 	return os.RemoveAll(dir)
 }
 
-// endRunning records that sandboxes which ran when the backup was made have failed.
+// endRunning records that the sandboxes that were running when the backup was made have
+// failed.
 func endRunning(ctx context.Context, path string, at time.Time) (err error) {
 	s, err := sqlite.Open(ctx, path)
 	if err != nil {
@@ -144,7 +146,7 @@ func endRunning(ctx context.Context, path string, at time.Time) (err error) {
 	return nil
 }
 
-// putInPlace moves what was unpacked into the state directory. The database is last:
+// putInPlace moves what was unpacked into the state directory. The database goes last:
 // without it, the daemon refuses to start with the rest.
 func putInPlace(draft, stateDir string) error {
 	d, err := os.Open(draft)
@@ -153,7 +155,7 @@ func putInPlace(draft, stateDir string) error {
 	}
 	defer d.Close()
 	if err := unix.Syncfs(int(d.Fd())); err != nil {
-		return fmt.Errorf("sync what was restored: %w", err)
+		return fmt.Errorf("sync the restored files: %w", err)
 	}
 	entries, err := os.ReadDir(draft)
 	if err != nil {
@@ -185,7 +187,7 @@ func readJSON(t *tar.Reader, h *tar.Header, v any) error {
 	return nil
 }
 
-// bad returns the error for an archive that is damaged or not from [Write].
+// bad returns the error for an archive that is damaged or was not made by [Write].
 func bad(format string, args ...any) error {
 	return sandbox.Errorf(sandbox.CodeInvalid, "this is not a complete backup of cove, and nothing was restored: %s; use another copy of it", strings.TrimSpace(fmt.Sprintf(format, args...)))
 }

@@ -25,16 +25,16 @@ import (
 )
 
 const (
-	// maxWindow bounds the memory of the decoder, maxDirs that of the list of directories.
+	// maxWindow bounds the decoder's memory, maxDirs that of the list of directories.
 	maxWindow = 128 << 20
 	maxDirs   = 4 << 20
-	// leaveFree is how much of the disk a restore leaves free, in bytes.
+	// leaveFree is how much disk space a restore leaves free, in bytes.
 	leaveFree = 64 << 20
 	// hole is the length of a run of zeros that becomes a hole in a file.
 	hole = 64 << 10
 )
 
-// content matches paths that may have any content: the files of volumes and templates.
+// content matches paths whose content is arbitrary: the files of volumes and templates.
 // There are no links elsewhere.
 var content = regexp.MustCompile(`^(volumes/[a-z0-9][a-z0-9-]{0,62}/data|templates)/`)
 
@@ -44,7 +44,7 @@ type reader struct {
 	root     *os.Root
 	tar      *tar.Reader
 	hash     hash.Hash
-	room     int64 // bytes that may still be written
+	room     int64 // bytes left to write
 	bytes    int64
 	progress func(int64, string)
 	// dirs has the headers of the directories that were made, by name, and order their
@@ -232,8 +232,8 @@ func (r *reader) entry(h *tar.Header) error {
 	return bad("%.200q is a link or a device", h.Name)
 }
 
-// tree returns which volume a name is in, or that it is in the templates: hard links stay
-// within one tree.
+// tree returns the volume that a name is in, or the templates: hard links stay within one
+// tree.
 func tree(name string) string { return content.FindString(name) }
 
 // duplicate explains an error for a name that exists already.

@@ -119,7 +119,7 @@ func (a *archive) fill(w *workDirs, k frozen) error {
 	return nil
 }
 
-// finish writes the sum of what was written, and the end.
+// finish writes the sum of what was written, and closes the archive.
 func (a *archive) finish() error {
 	// The padding of the last entry is not in the sum: it is not written yet, and
 	// [reader.all] has not read it when it computes the sum.
@@ -139,8 +139,8 @@ func (a *archive) dir(name string) error {
 	return a.put(&tar.Header{Typeflag: tar.TypeDir, Name: name + "/", Mode: 0o700, ModTime: a.about.CreatedAt, Uid: os.Geteuid(), Gid: os.Getegid()}, nil)
 }
 
-// put writes an entry with exactly the size in its header: a file that has become shorter
-// meanwhile is padded with zeros.
+// put writes an entry with exactly the size in its header: a file that has shrunk meanwhile
+// is padded with zeros.
 func (a *archive) put(h *tar.Header, r io.Reader) error {
 	if err := a.ctx.Err(); err != nil {
 		return err
@@ -218,8 +218,8 @@ func (a *archive) subtree(dir, name, as string) error {
 	return err
 }
 
-// entry writes an entry of a directory. No link is followed. What vanishes meanwhile is left
-// out, as are pipes, sockets and devices.
+// entry writes an entry of a directory. It follows no links, and leaves out files that
+// vanish meanwhile, pipes, sockets and devices.
 func (a *archive) entry(at int, name, as string, depth int) error {
 	var st unix.Stat_t
 	if err := unix.Fstatat(at, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
@@ -247,7 +247,7 @@ func (a *archive) entry(at int, name, as string, depth int) error {
 	return nil
 }
 
-// unlessGone returns err, or nil if it says that a file has vanished or become another type.
+// unlessGone returns err, or nil if err means that a file has vanished or changed its type.
 func unlessGone(err error) error {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.EINVAL) {
 		return nil

@@ -25,8 +25,9 @@ func (c *calls) DueSandboxes(context.Context, time.Time) ([]string, error) {
 func (c *calls) Expire(context.Context, string) error { c.list = append(c.list, "expire"); return nil }
 func (c *calls) Repair(context.Context) error         { return nil }
 
-// No sandbox ends before the clock is kept, and none if that fails.
-func TestClockBeforeExpiry(t *testing.T) {
+// TestClockIsKeptBeforeExpiry checks that the clock is kept before any sandbox expires, and that
+// none expires if that fails.
+func TestClockIsKeptBeforeExpiry(t *testing.T) {
 	c := &calls{}
 	j := New(Config{Records: c, Keeper: c})
 	must(t, j.expire(t.Context()))

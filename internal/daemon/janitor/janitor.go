@@ -1,6 +1,5 @@
-// Package janitor ends sandboxes whose time is over and keeps the record from
-// growing without bound. All of its timers are times in the record, so that
-// they hold through restarts of the daemon.
+// Package janitor ends sandboxes whose time has expired and bounds the growth of the
+// records. All its timers are times in the records, so they survive restarts of the daemon.
 package janitor
 
 import (
@@ -16,50 +15,47 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Records is what the janitor needs of the store.
+// Records is the part of the store that the janitor needs.
 type Records interface {
-	// DueSandboxes returns the ids of sandboxes whose lifetime or idle time
-	// has passed by their record.
+	// DueSandboxes returns the ids of sandboxes whose lifetime or idle time has expired
+	// according to their records.
 	DueSandboxes(ctx context.Context, now time.Time) ([]string, error)
 	// DeleteEndedSandboxes removes records that ended before the given time.
 	DeleteEndedSandboxes(ctx context.Context, before time.Time) (int, error)
-	// TrimAudit removes events older than before, and the oldest over keep.
+	// TrimAudit removes events older than before, and the oldest events beyond keep.
 	TrimAudit(ctx context.Context, before time.Time, keep int) (int, error)
-	// FillReserve makes the disk reserve for deletions whole again, as far as
-	// there is room.
+	// FillReserve refills the disk reserve for deletions, as far as there is space.
 	FillReserve() error
-	// TrimRequests removes requests older than before, and the oldest of each
-	// team over keep.
+	// TrimRequests removes requests older than before, and each team's oldest beyond keep.
 	TrimRequests(ctx context.Context, before time.Time, keep int) (int, error)
-	// TrimSessions removes sessions of the console that have expired by now.
+	// TrimSessions removes console sessions that have expired.
 	TrimSessions(ctx context.Context, now time.Time) (int, error)
 }
 
-// Keeper is what the janitor needs of the service.
+// Keeper is the part of the service that the janitor needs.
 type Keeper interface {
-	// KeepTime brings the times in the record into line with how long the
-	// machine has run.
+	// KeepTime adjusts the times in the records to how long the machine has run.
 	KeepTime(ctx context.Context) error
-	// Expire ends a sandbox if its time is over indeed.
+	// Expire ends a sandbox if its time has really expired.
 	Expire(ctx context.Context, id string) error
-	// Repair removes what could not be removed before.
+	// Repair removes what earlier calls failed to remove.
 	Repair(ctx context.Context) error
 }
 
-// Config says what a [Janitor] works with. Zero values are the defaults.
+// Config configures a [Janitor]. Zero values select the defaults given here.
 type Config struct {
 	Records Records
 	Keeper  Keeper
-	// Log takes what went wrong; nil discards it.
+	// Log receives errors; nil discards them.
 	Log *slog.Logger
-	// Every is how often sandboxes are looked at: 1 s.
+	// Every is how often the janitor looks for expired sandboxes: 1 s.
 	Every time.Duration
-	// CleanEvery is how often the record is trimmed and repaired: 1 min.
+	// CleanEvery is how often the records are trimmed and repaired: 1 min.
 	CleanEvery time.Duration
 	// Retention is how long records of ended sandboxes stay:
 	// [sandbox.EndedRetention].
 	Retention time.Duration
-	// AuditAge and AuditEvents bound the audit record: 30 days, 100,000.
+	// AuditAge and AuditEvents bound the audit record: 30 days, 100,000 events.
 	AuditAge    time.Duration
 	AuditEvents int
 }
@@ -67,10 +63,10 @@ type Config struct {
 // atOnce is how many sandboxes are ended at the same time.
 const atOnce = 4
 
-// Janitor does the work of [Config].
+// Janitor runs the jobs described by its [Config].
 type Janitor struct{ cfg Config }
 
-// New returns a janitor that does nothing until it runs.
+// New returns a janitor. It does nothing until Run is called.
 func New(cfg Config) *Janitor {
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	cfg.Every = cmp.Or(cfg.Every, time.Second)
@@ -81,7 +77,7 @@ func New(cfg Config) *Janitor {
 	return &Janitor{cfg}
 }
 
-// Run works until ctx ends. What fails is logged and tried again.
+// Run works until ctx ends. It logs failures and tries again.
 func (j *Janitor) Run(ctx context.Context) {
 	expire := time.NewTicker(j.cfg.Every)
 	defer expire.Stop()
@@ -103,12 +99,12 @@ func (j *Janitor) Run(ctx context.Context) {
 
 func (j *Janitor) attempt(ctx context.Context, what string, f func(context.Context) error) {
 	if err := f(ctx); err != nil && ctx.Err() == nil {
-		j.cfg.Log.Error("the janitor has failed", "task", what, "error", err)
+		j.cfg.Log.Error("janitor task failed", "task", what, "error", err)
 	}
 }
 
-// expire has the service look at each sandbox that is due. None ends by a clock
-// that is not kept.
+// expire has the service check each due sandbox. If the clock cannot be kept, no sandbox
+// expires.
 func (j *Janitor) expire(ctx context.Context) error {
 	if err := j.cfg.Keeper.KeepTime(ctx); err != nil {
 		return err

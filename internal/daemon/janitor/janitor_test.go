@@ -32,7 +32,7 @@ type house struct {
 	engine *memory.Engine
 	store  *sqlite.Store
 	path   string
-	cfg    Config // without what the house has
+	cfg    Config // without Records and Keeper
 	booted time.Time
 	stop   func()
 }
@@ -94,8 +94,8 @@ func (h *house) create(lifetime, idle int64) string {
 	return sbx.ID
 }
 
-// after lets time pass and checks a sandbox's state. With a reason it must have
-// ended for that.
+// after lets time pass and checks a sandbox's state. With a reason, the sandbox must have
+// ended for that reason.
 func (h *house) after(d time.Duration, id string, want sandbox.State, reason string) {
 	h.t.Helper()
 	time.Sleep(d)
@@ -118,7 +118,7 @@ func TestLifetime(t *testing.T) {
 		if ids := h.state.IDs(); len(ids) != 1 || ids[0] != forever {
 			t.Errorf("instances are %v", ids)
 		}
-		// An update counts from its own time.
+		// An update starts the time again.
 		id = h.create(60, 0)
 		time.Sleep(50 * time.Second)
 		_, err := h.Update(h.ctx, id, sandbox.UpdateRequest{LifetimeSeconds: new(int64(30))})
@@ -155,7 +155,7 @@ func TestIdle(t *testing.T) {
 		h.after(55*time.Second, id, sandbox.StateRunning, "")
 		h.after(8*time.Second, id, sandbox.StateKilled, "idle for 1m0s")
 
-		// The time counts through a restart.
+		// Idle time continues to count across a restart.
 		id = h.create(0, 60)
 		time.Sleep(30 * time.Second)
 		h.stop()
@@ -186,7 +186,8 @@ func TestRetention(t *testing.T) {
 		t.Errorf("records stay for %v and audit events for %v, want a day and 30 days", cfg.Retention, cfg.AuditAge)
 	}
 	synctest.Test(t, func(t *testing.T) {
-		// Shorter times than those: the service does something every few seconds.
+		// The times are shorter than the defaults: the service does something every few
+		// seconds.
 		h := newHouse(t, Config{Every: time.Minute, Retention: time.Hour, AuditAge: 3 * time.Hour})
 		defer h.close()
 		id := h.create(0, 0)
@@ -252,7 +253,7 @@ func TestCommandsAreNotIdle(t *testing.T) {
 		}
 	}
 	wait(idle)
-	// Two more rounds of the janitor, by the end of another idle sandbox.
+	// Wait for two more rounds of the janitor, until another idle sandbox has ended.
 	wait(h.create(0, 2))
 	if got := state(busy); got != sandbox.StateRunning {
 		t.Fatalf("with a command running it is %s", got)

@@ -1,6 +1,6 @@
-// Package orphan sets content that no record names aside for a while, so that it can be
-// brought back: a directory for each item, with the content and a file that describes it.
-// The content may be hostile; nothing here reads it.
+// Package orphan sets aside content that no record names, so that it can be brought back
+// for a while. Each item is a directory with the content and a file that describes it. The
+// content may be hostile; nothing here reads it.
 package orphan
 
 import (
@@ -21,11 +21,11 @@ import (
 )
 
 const (
-	// aboutFile describes the content of a directory, contentName is the content.
+	// aboutFile describes the content of an item's directory, contentName is the content.
 	aboutFile   = "about.json"
 	contentName = "content"
 	// draftPrefix and gonePrefix are the prefixes of directories that are being filled and
-	// removed.
+	// removed, respectively.
 	draftPrefix = ".draft-"
 	gonePrefix  = ".gone-"
 	// stampForm is the format of the time, in UTC, at the beginning of a name.
@@ -45,7 +45,7 @@ const (
 	Volume Kind = "volume"
 )
 
-// Item is something that was set aside.
+// Item is content that was set aside.
 type Item struct {
 	// ID is the id of the checkpoint or volume.
 	ID   string `json:"id"`
@@ -54,13 +54,13 @@ type Item struct {
 	Team      string `json:"team,omitempty"`
 	Name      string `json:"name,omitempty"`
 	SandboxID string `json:"sandbox_id,omitempty"`
-	// SizeBytes is about the space that it takes on disk.
+	// SizeBytes is the approximate space that it takes on disk.
 	SizeBytes int64 `json:"size_bytes"`
 	// Since is the time at which it was set aside; [Dir.Put] sets it.
 	Since time.Time `json:"since"`
-	// Why is the reason, for people.
+	// Why is the reason, for people to read.
 	Why string `json:"why"`
-	// Record is its label or manifest, from which a record can be made again.
+	// Record is its label or manifest, from which a record can be recreated.
 	Record json.RawMessage `json:"record,omitempty"`
 
 	dir string // the name of its directory
@@ -70,27 +70,27 @@ type Item struct {
 // at a time may change an item. Only one process at a time may use it.
 type Dir struct{ path string }
 
-// Open opens the directory at path, and makes it if it is missing. It finishes what an
-// earlier process has begun.
+// Open opens the directory at path, which it makes if missing, and finishes what an earlier
+// process left unfinished.
 func Open(path string) (*Dir, error) {
 	if err := os.MkdirAll(path, 0o700); err != nil {
-		return nil, fmt.Errorf("make the directory of what is set aside: %w", err)
+		return nil, fmt.Errorf("make the directory of orphans: %w", err)
 	}
 	d := &Dir{path}
 	entries, err := os.ReadDir(path)
 	if err != nil {
-		return nil, fmt.Errorf("list what is set aside: %w", err)
+		return nil, fmt.Errorf("list orphans: %w", err)
 	}
 	for _, e := range entries {
 		if err := d.tidy(e.Name()); err != nil {
-			return nil, fmt.Errorf("tidy what is set aside: %w", err)
+			return nil, fmt.Errorf("tidy the directory of orphans: %w", err)
 		}
 	}
 	return d, nil
 }
 
-// tidy finishes what was begun with one directory: it removes a directory without content,
-// and completes a draft with content.
+// tidy finishes an interrupted operation on one directory: it removes a directory without
+// content, and completes a draft with content.
 func (d *Dir) tidy(name string) error {
 	if strings.HasPrefix(name, gonePrefix) {
 		return volume.RemoveTree(d.path, name)
@@ -106,9 +106,9 @@ func (d *Dir) tidy(name string) error {
 	return nil
 }
 
-// Put sets something aside. It calls move once, which moves the content to the given path,
-// which does not exist. If move fails, Put fails, and nothing is set aside. It returns the
-// item as in [Dir.List]. The item is durable if what move did is.
+// Put sets content aside. It calls move once, to move the content to the given path, which
+// does not exist. If move fails, Put fails, and nothing is set aside. Put returns the item
+// as [Dir.List] would. The item is durable if the result of move is.
 func (d *Dir) Put(it Item, move func(to string) error) (Item, error) {
 	it.Since = time.Now().UTC()
 	it.dir = fmt.Sprintf("%s-%s-%s", it.Since.Format(stampForm), it.Kind, it.ID)
@@ -156,7 +156,7 @@ func (d *Dir) discard(name string) error {
 func (d *Dir) List() ([]Item, error) {
 	entries, err := os.ReadDir(d.path)
 	if err != nil {
-		return nil, fmt.Errorf("list what is set aside: %w", err)
+		return nil, fmt.Errorf("list orphans: %w", err)
 	}
 	var all []Item
 	for _, e := range entries {
@@ -176,8 +176,8 @@ func parseName(name string) (Item, bool) {
 	return Item{ID: id, Kind: Kind(kind), Since: since, dir: name}, ok && err == nil && id != ""
 }
 
-// readAbout adds the description of an item. What is in the directory's name has
-// precedence: a file that may be damaged must not decide when an item is removed.
+// readAbout adds the description of an item. The directory's name has precedence: a file
+// that may be damaged must not decide when an item is removed.
 func (d *Dir) readAbout(it *Item) {
 	f, err := os.Open(filepath.Join(d.path, it.dir, aboutFile))
 	if err != nil {
@@ -203,18 +203,18 @@ func (d *Dir) Find(id string) (it Item, found bool, err error) {
 	return it, found, err
 }
 
-// Take brings an item back: move moves the content away from the given path. If move
-// fails, Take fails, and the item stays.
+// Take brings an item back: move moves the content away from the given path. If move fails,
+// Take fails and the item stays.
 func (d *Dir) Take(it Item, move func(from string) error) error {
 	if err := move(filepath.Join(d.path, it.dir, contentName)); err != nil {
 		return fmt.Errorf("bring %s back: %w", it.ID, err)
 	}
-	// The rest of the item is of no use, and removed at the next start at the latest.
+	// The rest of the item is useless. It is removed at the next start at the latest.
 	_ = d.discard(it.dir)
 	return nil
 }
 
-// Remove removes an item for good. It is no error if it does not exist.
+// Remove removes an item permanently. A missing item is not an error.
 func (d *Dir) Remove(it Item) error {
 	err := os.Rename(filepath.Join(d.path, it.dir), filepath.Join(d.path, gonePrefix+it.dir))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -50,7 +50,7 @@ func list(t *testing.T, d *Dir) []Item {
 	return all
 }
 
-func TestAsideAndBack(t *testing.T) {
+func TestPutAndTake(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "orphans")
 	d := open(t, path)
 	one := put(t, d, Item{ID: "ckp-one", Kind: Checkpoint, Team: "red", SandboxID: "sbx-1", SizeBytes: 5, Why: "because", Record: json.RawMessage(`{"a":1}`)})
@@ -86,7 +86,8 @@ func TestAsideAndBack(t *testing.T) {
 	}
 }
 
-// What cannot be moved is not aside, and leaves nothing.
+// TestPutFails checks that content which cannot be moved is not set aside, and that nothing
+// is left.
 func TestPutFails(t *testing.T) {
 	d := open(t, t.TempDir())
 	refused := errors.New("refused")
@@ -103,8 +104,9 @@ func TestPutFails(t *testing.T) {
 	}
 }
 
-// A process that is killed leaves no step half done for the next.
-func TestKilledOnTheWay(t *testing.T) {
+// TestInterruptedSteps checks that the next process finishes what a killed process left half
+// done.
+func TestInterruptedSteps(t *testing.T) {
 	path := t.TempDir()
 	d := open(t, path)
 	half := put(t, d, Item{ID: "ckp-half", Kind: Checkpoint})

@@ -15,17 +15,17 @@ import (
 )
 
 const (
-	// askTime is how long one request to the provider may take, and maxAnswer how long
-	// the answer may be, in bytes.
+	// askTime is the timeout of one request to the provider, and maxAnswer the maximum
+	// length of the response, in bytes.
 	askTime   = 10 * time.Second
 	maxAnswer = 1 << 20
-	// foundTime is how long the provider's addresses are believed, and failedTime how
-	// long it is not asked again after it has not told them.
+	// foundTime is how long the provider's metadata is cached, and failedTime how long to
+	// wait after a failed discovery.
 	foundTime  = time.Hour
 	failedTime = 5 * time.Second
 )
 
-// metadata is what the provider says of itself.
+// metadata is the provider's metadata.
 type metadata struct {
 	provider *oidc.Provider
 
@@ -33,11 +33,11 @@ type metadata struct {
 	Token         string `json:"token_endpoint"`
 	Keys          string `json:"jwks_uri"`
 	UserInfo      string `json:"userinfo_endpoint"`
-	// SaysIssuer says that each of its answers has its name.
+	// SaysIssuer is set if each authorization response contains the issuer.
 	SaysIssuer bool `json:"authorization_response_iss_parameter_supported"`
 }
 
-// discovery is what was last found out of the provider.
+// discovery caches the result of the last discovery.
 type discovery struct {
 	mu    sync.Mutex
 	at    *metadata // guarded by mu
@@ -45,7 +45,7 @@ type discovery struct {
 	until time.Time // guarded by mu
 }
 
-// metadata returns what the provider says of itself, as of the last hour.
+// metadata returns the provider's metadata, at most an hour old.
 func (p *Provider) metadata(ctx context.Context) (*metadata, error) {
 	d := &p.found
 	d.mu.Lock()
@@ -53,7 +53,7 @@ func (p *Provider) metadata(ctx context.Context) (*metadata, error) {
 	if time.Now().Before(d.until) {
 		return d.at, d.err
 	}
-	// Others wait for the answer too, so it does not end with this caller.
+	// Other callers wait for the result too, so this one's cancellation does not stop it.
 	d.at, d.err = p.discover(context.WithoutCancel(ctx))
 	d.until = time.Now().Add(foundTime)
 	if d.err != nil {
@@ -72,15 +72,15 @@ func (p *Provider) discover(ctx context.Context) (*metadata, error) {
 		err = at.check(p.cfg.Issuer)
 	}
 	if err != nil {
-		p.cfg.Log.WarnContext(ctx, "the identity provider does not say where it is", "provider", p.cfg.Name, "issuer", p.cfg.Issuer, "error", err)
-		return nil, p.down(err)
+		p.cfg.Log.WarnContext(ctx, "cannot discover the identity provider", "provider", p.cfg.Name, "issuer", p.cfg.Issuer, "error", err)
+		return nil, p.unavailable(err)
 	}
 	at.provider = found
 	return &at, nil
 }
 
-// check refuses a provider that would send people, or secrets, over a connection that
-// others can read.
+// check refuses a provider that would send people or secrets over a connection that others
+// can read.
 func (m *metadata) check(issuer string) error {
 	for what, address := range map[string]string{"authorization": m.Authorization, "token": m.Token, "keys": m.Keys, "userinfo": m.UserInfo} {
 		if address == "" && what == "userinfo" {
@@ -98,8 +98,7 @@ func overTLS(address string) bool {
 	return err == nil && u.Scheme == "https"
 }
 
-// secure reports whether an address is one to which secrets may go: https, or http on
-// this machine.
+// secure reports whether secrets may be sent to an address: https, or http on this machine.
 func secure(address string) bool {
 	u, err := url.Parse(address)
 	if err != nil || u.Hostname() == "" || u.User != nil {
@@ -110,8 +109,8 @@ func secure(address string) bool {
 	return u.Scheme == "https" || u.Scheme == "http" && local
 }
 
-// newClient returns a client for the provider: its answers are bounded, and it may send
-// nobody elsewhere.
+// newClient returns a client for the provider. Its responses are bounded, and it does not
+// follow redirects.
 func newClient(roots *x509.CertPool) *http.Client {
 	t := http.DefaultTransport.(*http.Transport).Clone()
 	t.TLSClientConfig = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
@@ -122,7 +121,7 @@ func newClient(roots *x509.CertPool) *http.Client {
 	}
 }
 
-// bounded bounds the answers of a transport.
+// bounded bounds the responses of a transport.
 type bounded struct{ *http.Transport }
 
 // RoundTrip implements [http.RoundTripper].

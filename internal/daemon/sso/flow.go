@@ -14,28 +14,28 @@ import (
 )
 
 const (
-	// flowTime is how long somebody may be at the identity provider.
+	// flowTime is how long a person may spend at the identity provider.
 	flowTime = 10 * time.Minute
-	// maxUsed bounds the sign-ins that are remembered.
+	// maxUsed bounds the completed sign-ins that are remembered.
 	maxUsed = 10_000
 
 	randomBytes = 32
 	timeBytes   = 8
 )
 
-// flows bind a sign-in to the browser that began it. The browser has a token in a
-// cookie, and state, nonce and PKCE verifier are derived from that with a key which only
-// this process has. So nothing is kept of a sign-in that was begun, however many somebody
-// begins, and none outlives the process. One that has signed somebody in is remembered for
-// as long as it could come again. It is safe for concurrent use.
+// flows bind each sign-in to the browser that began it. The browser has a token in a
+// cookie; state, nonce and PKCE verifier are derived from that token with a key that only
+// this process has. So a sign-in that has only begun takes no memory, and none outlives the
+// process. A sign-in that succeeded is remembered until it expires, so that it cannot be
+// replayed. It is safe for concurrent use.
 type flows struct {
 	key []byte
 
 	mu   sync.Mutex
-	used map[string]time.Time // guarded by mu; ends of flows by token
+	used map[string]time.Time // guarded by mu; expiry times of flows, by token
 }
 
-// flow is a sign-in that was begun.
+// flow is a sign-in in progress.
 type flow struct {
 	token                  string
 	state, nonce, verifier string
@@ -48,7 +48,7 @@ func newFlows() *flows {
 	return &flows{key: key, used: map[string]time.Time{}}
 }
 
-// begin begins a sign-in.
+// begin starts a sign-in.
 func (f *flows) begin() flow {
 	b := make([]byte, randomBytes, randomBytes+timeBytes)
 	rand.Read(b)
@@ -68,7 +68,8 @@ func (f *flows) of(token string, b []byte) flow {
 	}
 }
 
-// end takes a sign-in that has come back with a state to the browser with a token: once.
+// end accepts, once, the sign-in that came back with this state to the browser with this
+// token.
 func (f *flows) end(token, state string) (flow, error) {
 	b, err := base64.RawURLEncoding.DecodeString(token)
 	if err != nil || len(b) != randomBytes+timeBytes {
@@ -97,8 +98,8 @@ func (f *flows) end(token, state string) (flow, error) {
 	return found, nil
 }
 
-// forget forgets a sign-in that has signed nobody in: anybody can bring such, and they
-// must not fill the memory of the others.
+// forget removes a sign-in that did not succeed from memory: anybody can cause these, and
+// they must not take the space of the others.
 func (f *flows) forget(token string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -9,11 +9,12 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Rule gives those of whom the provider says something a team and scopes.
+// Rule gives a team and scopes to people with a certain claim.
 type Rule struct {
-	// Claim is the name of what the provider says, and Value what it must be, or hold if
-	// it is a list. The claim email counts only if the provider has verified the address,
-	// in any case of letters; its value may be all addresses of a domain: *@example.com.
+	// Claim is the name of a claim. Value is what the claim must be or, if the claim is a
+	// list, contain. The claim email counts only if the provider has verified the address;
+	// it is compared ignoring case, and Value may be *@example.com for all addresses of a
+	// domain.
 	Claim, Value string
 	Team         string
 	Scopes       []sandbox.Scope
@@ -22,15 +23,15 @@ type Rule struct {
 const (
 	emailClaim         = "email"
 	emailVerifiedClaim = "email_verified"
-	// anyAt begins a value of email that is all addresses of a domain.
+	// anyAt is the prefix of an email value that stands for all addresses of a domain.
 	anyAt = "*@"
 )
 
-// said is what a provider says of a person, by claim.
-type said map[string]any
+// claimSet holds the provider's claims about a person.
+type claimSet map[string]any
 
-// fulfils reports whether a person has what a rule asks for.
-func (s said) fulfils(r *Rule) bool {
+// fulfils reports whether a person fulfils a rule.
+func (s claimSet) fulfils(r *Rule) bool {
 	if r.Claim != emailClaim {
 		return slices.Contains(s.values(r.Claim), r.Value)
 	}
@@ -42,8 +43,8 @@ func (s said) fulfils(r *Rule) bool {
 	return email != "" && email == strings.ToLower(r.Value)
 }
 
-// values returns the texts that a claim has.
-func (s said) values(claim string) []string {
+// values returns the values of a claim as texts.
+func (s claimSet) values(claim string) []string {
 	switch v := s[claim].(type) {
 	case string:
 		return []string{v}
@@ -66,9 +67,9 @@ const (
 	maxSubject = 255
 )
 
-// email returns the address that the provider has verified, or "". Some providers say
-// that it is by a text.
-func (s said) email() string {
+// email returns the address that the provider has verified, or "". Some providers send
+// email_verified as text.
+func (s claimSet) email() string {
 	address, _ := s[emailClaim].(string)
 	verified := s[emailVerifiedClaim] == true || s[emailVerifiedClaim] == "true"
 	if !verified || len(address) > maxEmail || strings.Count(address, "@") != 1 || !plain(address) || strings.ContainsAny(address, `:"<>`) {
@@ -77,13 +78,14 @@ func (s said) email() string {
 	return address
 }
 
-// plain reports whether a name is of ASCII that is seen, so that it is read as what it is.
+// plain reports whether a name consists of visible ASCII, so that it cannot be mistaken for
+// another.
 func plain(s string) bool {
 	return s != "" && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' })
 }
 
-// person returns who somebody is, with those of the rules' claims that they fulfil.
-func (s said) person(issuer, subject string, rules []Rule) *sandbox.Person {
+// person returns a person with the claims by which they fulfil rules.
+func (s claimSet) person(issuer, subject string, rules []Rule) *sandbox.Person {
 	p := &sandbox.Person{Issuer: issuer, Subject: subject, Email: s.email(), Claims: []sandbox.Claim{}}
 	for i := range rules {
 		r := &rules[i]
@@ -105,15 +107,15 @@ func ruleFor(rules []Rule, p *sandbox.Person) *Rule {
 }
 
 const (
-	// maxShown bounds the values of a claim that somebody is shown, and maxShownBytes
-	// each of them.
+	// maxShown bounds the values of a claim that an error shows, and maxShownBytes the
+	// length of each.
 	maxShown      = 10
 	maxShownBytes = 100
 )
 
-// lookedAt says what the claims that the rules look at are for somebody: their own
-// values, and not those that would let them in.
-func (s said) lookedAt(rules []Rule) string {
+// lookedAt describes a person's values of the claims that the rules use. It does not reveal
+// the values that would let them in.
+func (s claimSet) lookedAt(rules []Rule) string {
 	var parts []string
 	seen := map[string]bool{}
 	for i := range rules {
@@ -125,7 +127,7 @@ func (s said) lookedAt(rules []Rule) string {
 	return strings.Join(parts, "; ")
 }
 
-func (s said) describe(claim string) string {
+func (s claimSet) describe(claim string) string {
 	if _, there := s[claim]; !there {
 		return "(which is missing)"
 	}

@@ -1,9 +1,9 @@
-// Package sso lets people sign in by an identity provider that speaks OpenID Connect:
-// the authorization code flow with PKCE, for one provider. It says who somebody is and,
+// Package sso signs people in through an identity provider that speaks OpenID Connect: the
+// authorization code flow with PKCE, for one provider. It determines who a person is and,
 // by rules, what they may do; the console makes sessions of that.
 //
-// The provider is trusted to say who people are, and no further: what it answers is
-// bounded, checked, and shown as text.
+// The provider is trusted only to identify people. Its responses are bounded, checked, and
+// shown as plain text.
 package sso
 
 import (
@@ -30,7 +30,7 @@ import (
 // EnvSecret is the environment variable that may hold the client's secret.
 const EnvSecret = "COVE_SSO_CLIENT_SECRET"
 
-// Config is how a [Provider] is reached, and what it is believed. All fields but
+// Config says how a [Provider] is reached and what it is trusted with. All fields but
 // ClientSecret and Roots are required.
 type Config struct {
 	// Name is what people call the provider.
@@ -38,15 +38,17 @@ type Config struct {
 	Issuer       string
 	ClientID     string
 	ClientSecret sandbox.SecretValue
-	// Scopes are what the provider is asked for.
+	// Scopes are the OAuth scopes to request.
 	Scopes []string
-	// RedirectURL returns the one address at which people come back; "" if there is none.
+	// RedirectURL returns the one address to which the provider sends people back; "" if
+	// there is none.
 	RedirectURL func() string
-	// Rules are asked in their order, and the first that somebody fulfils counts.
+	// Rules are evaluated in order; the first that a person fulfils applies.
 	Rules []Rule
-	// SessionLifetime is how long a session lasts at most.
+	// SessionLifetime is the maximum lifetime of a session.
 	SessionLifetime time.Duration
-	// Roots are those that the provider's certificate may chain to; nil are the system's.
+	// Roots are the root certificates to which the provider's certificate may chain; nil
+	// means the system's.
 	Roots *x509.CertPool
 	Log   *slog.Logger
 }
@@ -59,7 +61,7 @@ type Provider struct {
 	found  discovery
 }
 
-// New returns a provider, which is asked for nothing before somebody signs in.
+// New returns a provider. It sends no request before somebody signs in.
 func New(cfg Config) *Provider {
 	return &Provider{cfg: cfg, flows: newFlows(), client: newClient(cfg.Roots)}
 }
@@ -67,17 +69,18 @@ func New(cfg Config) *Provider {
 // Close closes idle connections.
 func (p *Provider) Close() { p.client.CloseIdleConnections() }
 
-// Name is what people call the provider.
+// Name returns what people call the provider.
 func (p *Provider) Name() string { return p.cfg.Name }
 
-// RedirectURL is the one address at which people come back; "" if there is none.
+// RedirectURL returns the one address to which the provider sends people back; "" if there
+// is none.
 func (p *Provider) RedirectURL() string { return p.cfg.RedirectURL() }
 
-// SessionLifetime is how long a session lasts at most.
+// SessionLifetime returns the maximum lifetime of a session.
 func (p *Provider) SessionLifetime() time.Duration { return p.cfg.SessionLifetime }
 
-// CallerOf returns what a person may do by the rules, who is unauthenticated if that is
-// nothing.
+// CallerOf returns what a person may do by the rules. If no rule applies, the error is
+// unauthenticated.
 func (p *Provider) CallerOf(person *sandbox.Person) (sandbox.Caller, error) {
 	rule := ruleFor(p.cfg.Rules, person)
 	if rule == nil || person.Issuer != p.cfg.Issuer {
@@ -86,8 +89,9 @@ func (p *Provider) CallerOf(person *sandbox.Person) (sandbox.Caller, error) {
 	return sandbox.Caller{KeyID: person.Actor(), Team: rule.Team, Scopes: slices.Clone(rule.Scopes)}, nil
 }
 
-// Begin begins a sign-in: the browser goes to an address, and has a token until a time,
-// which binds the sign-in to it. If the provider does not answer, it is unavailable.
+// Begin starts a sign-in: it returns the address to send the browser to, and a token for
+// the browser, valid until the given time, that binds the sign-in to it. If the provider
+// does not respond, the error is unavailable.
 func (p *Provider) Begin(ctx context.Context) (to string, token auth.Secret, until time.Time, err error) {
 	at, err := p.metadata(ctx)
 	if err != nil {
@@ -105,8 +109,8 @@ func (p *Provider) oauth(at *metadata) *oauth2.Config {
 	}
 }
 
-// Finish takes the answer with which a browser came back, and the token that it has. The
-// person fulfils one of the rules; others are forbidden.
+// Finish completes a sign-in from the parameters with which the browser came back and its
+// token. A person who fulfils none of the rules is forbidden.
 func (p *Provider) Finish(ctx context.Context, token string, answer url.Values) (person *sandbox.Person, err error) {
 	for _, name := range []string{"state", "code", "error", "iss"} {
 		if len(answer[name]) > 1 {
@@ -126,7 +130,7 @@ func (p *Provider) Finish(ctx context.Context, token string, answer url.Values) 
 	if err != nil {
 		return nil, err
 	}
-	// An answer of another provider must not be taken for this one's (RFC 9207).
+	// The response of another provider must not be taken for this one's (RFC 9207).
 	if iss := answer.Get("iss"); iss != p.cfg.Issuer && (iss != "" || at.SaysIssuer) {
 		return nil, sandbox.Errorf(sandbox.CodeForbidden, "the answer is not of %s; sign in again, and tell who runs the server if it stays so", p.cfg.Name)
 	}
@@ -147,13 +151,13 @@ func (p *Provider) Finish(ctx context.Context, token string, answer url.Values) 
 	}
 	who := claims.person(p.cfg.Issuer, subject, p.cfg.Rules)
 	if ruleFor(p.cfg.Rules, who) == nil {
-		p.cfg.Log.InfoContext(ctx, "nobody lets this person in", "subject", clip.Text(subject, maxSubject), "email", who.Email)
+		p.cfg.Log.InfoContext(ctx, "no rule admits this person", "subject", clip.Text(subject, maxSubject), "email", who.Email)
 		return nil, sandbox.Errorf(sandbox.CodeForbidden, "%s has signed you in as %s, whom no rule of this server lets in; it has looked at %s: ask who runs the server", p.cfg.Name, who.Name(), claims.lookedAt(p.cfg.Rules))
 	}
 	return who, nil
 }
 
-// readable is what a provider says of an error, in one line.
+// readable returns an error from the provider as one line of text.
 func readable(code, description string) string {
 	if description != "" {
 		code += " (" + description + ")"
@@ -166,26 +170,26 @@ func readable(code, description string) string {
 	}, strings.ToValidUTF8(code, "�")), 300)
 }
 
-// refusedCode explains that no tokens were given for a code.
+// refusedCode explains why the provider issued no tokens for a code.
 func (p *Provider) refusedCode(ctx context.Context, err error) error {
-	p.cfg.Log.WarnContext(ctx, "the identity provider gives no tokens", "provider", p.cfg.Name, "error", err)
+	p.cfg.Log.WarnContext(ctx, "the identity provider issued no tokens", "provider", p.cfg.Name, "error", err)
 	refused, ok := errors.AsType[*oauth2.RetrieveError](err)
 	switch {
 	case !ok || refused.Response != nil && refused.Response.StatusCode >= http.StatusInternalServerError:
-		return p.down(err)
+		return p.unavailable(err)
 	case refused.ErrorCode == "invalid_client" || refused.ErrorCode == "unauthorized_client":
 		return sandbox.Errorf(sandbox.CodeUnavailable, "%s does not take this server's client id and secret; who runs the server has to mend its configuration", p.cfg.Name)
 	}
 	return sandbox.Errorf(sandbox.CodeForbidden, "%s does not take the code that it has given (%s); sign in again", p.cfg.Name, readable(refused.ErrorCode, ""))
 }
 
-// down explains that the provider cannot be asked.
-func (p *Provider) down(err error) error {
+// unavailable returns the error for a provider that cannot be used now.
+func (p *Provider) unavailable(err error) error {
 	return sandbox.Wrap(sandbox.CodeUnavailable, err, fmt.Sprintf("%s does not answer as it should; try again in a moment, or sign in with an API key", p.cfg.Name))
 }
 
-// verify checks the ID token, and returns whom it names and what is said of them.
-func (p *Provider) verify(ctx context.Context, at *metadata, tokens *oauth2.Token, nonce string) (string, said, error) {
+// verify checks the ID token, and returns its subject and claims.
+func (p *Provider) verify(ctx context.Context, at *metadata, tokens *oauth2.Token, nonce string) (string, claimSet, error) {
 	raw, _ := tokens.Extra("id_token").(string)
 	if raw == "" {
 		return "", nil, p.badToken(ctx, "says nobody", errors.New("there is no ID token"))
@@ -205,7 +209,7 @@ func (p *Provider) verify(ctx context.Context, at *metadata, tokens *oauth2.Toke
 	case !plain(id.Subject) || len(id.Subject) > maxSubject:
 		return "", nil, p.badToken(ctx, fmt.Sprintf("has a subject that is not 1 to %d plain characters", maxSubject), nil)
 	}
-	var claims said
+	var claims claimSet
 	if err := id.Claims(&claims); err != nil {
 		return "", nil, p.badToken(ctx, "cannot be read", err)
 	}
@@ -219,13 +223,13 @@ func (p *Provider) verify(ctx context.Context, at *metadata, tokens *oauth2.Toke
 }
 
 func (p *Provider) badToken(ctx context.Context, why string, err error) error {
-	p.cfg.Log.WarnContext(ctx, "the ID token of a sign-in is refused", "provider", p.cfg.Name, "reason", why, "error", err)
+	p.cfg.Log.WarnContext(ctx, "refused the ID token of a sign-in", "provider", p.cfg.Name, "reason", why, "error", err)
 	return sandbox.Errorf(sandbox.CodeForbidden, "the ID token of %s %s; sign in again", p.cfg.Name, why)
 }
 
-// addUserInfo adds what the rules look at and the ID token does not say: many providers
-// tell e-mail addresses and groups only at another address.
-func (p *Provider) addUserInfo(ctx context.Context, at *metadata, tokens *oauth2.Token, id *oidc.IDToken, claims said) error {
+// addUserInfo adds the claims that the rules need and the ID token lacks: many providers
+// return e-mail addresses and groups only from the UserInfo endpoint.
+func (p *Provider) addUserInfo(ctx context.Context, at *metadata, tokens *oauth2.Token, id *oidc.IDToken, claims claimSet) error {
 	has := func(claim string) bool { _, ok := claims[claim]; return ok }
 	all := has(emailClaim) && has(emailVerifiedClaim) && !slices.ContainsFunc(p.cfg.Rules, func(r Rule) bool { return !has(r.Claim) })
 	if all || at.provider.UserInfoEndpoint() == "" {
@@ -238,17 +242,18 @@ func (p *Provider) addUserInfo(ctx context.Context, at *metadata, tokens *oauth2
 	}
 	info, err := at.provider.UserInfo(ctx, oauth2.StaticTokenSource(tokens))
 	if err != nil {
-		p.cfg.Log.WarnContext(ctx, "the identity provider does not say who somebody is", "provider", p.cfg.Name, "error", err)
-		return p.down(err)
+		p.cfg.Log.WarnContext(ctx, "the identity provider returned no user info", "provider", p.cfg.Name, "error", err)
+		return p.unavailable(err)
 	}
 	if info.Subject != id.Subject {
 		return p.badToken(ctx, "names somebody else than the rest of its answer", nil)
 	}
-	var more said
+	var more claimSet
 	if err := info.Claims(&more); err != nil {
 		return p.badToken(ctx, "comes with what cannot be read", err)
 	}
-	// An address and whether it is verified belong together. What is no text is no address.
+	// An address and its verification belong together. A claim that is not text is not an
+	// address.
 	switch more[emailClaim] {
 	case claims[emailClaim]:
 	case nil:

@@ -55,7 +55,7 @@ func TestFlows(t *testing.T) {
 		if _, err := f.end(b.token, b.state); sandbox.CodeOf(err) != sandbox.CodeUnauthenticated || !strings.Contains(err.Error(), "10 minutes") {
 			t.Errorf("after its time: %v", err)
 		}
-		// The memory of those that came back is bounded, and freed.
+		// The memory for completed sign-ins is bounded, and is freed.
 		for range maxUsed - 1 {
 			one := f.begin()
 			if _, err := f.end(one.token, one.state); err != nil {
@@ -79,8 +79,9 @@ func TestFlows(t *testing.T) {
 	})
 }
 
-// Anybody can bring answers that are refused: nothing is remembered of them.
-func TestRefusedAnswersLeaveNothing(t *testing.T) {
+// TestRefusedAnswersTakeNoMemory checks that refused responses, which anybody can bring,
+// take no memory.
+func TestRefusedAnswersTakeNoMemory(t *testing.T) {
 	p := New(Config{Name: "Example", Issuer: "https://login.example", Log: slog.New(slog.DiscardHandler)})
 	defer p.Close()
 	p.found.at, p.found.until = &metadata{}, time.Now().Add(time.Hour)
@@ -103,31 +104,31 @@ func TestRules(t *testing.T) {
 		{Claim: "https://example.com/role", Value: "ops", Team: "e"},
 	}
 	for _, c := range []struct {
-		name string
-		said said
-		team string
+		name   string
+		claims claimSet
+		team   string
 	}{
-		{"nothing", said{}, ""},
-		{"a group", said{"groups": []any{"x", "platform"}}, "a"},
-		{"a text", said{"groups": "platform"}, "a"},
-		{"part of a text", said{"groups": "platforms"}, ""},
-		{"a number in a list", said{"groups": []any{7, map[string]any{"platform": true}}}, ""},
-		{"a group named otherwise", said{"groups": []any{"Platform"}}, ""},
-		{"an address", said{"email": "ann@EXAMPLE.com", "email_verified": true}, "b"},
-		{"a verified text", said{"email": "bob@example.com", "email_verified": "true"}, "c"},
-		{"an address that nobody has verified", said{"email": "ann@example.com"}, ""},
-		{"one that is not", said{"email": "ann@example.com", "email_verified": false}, ""},
-		{"a number for true", said{"email": "ann@example.com", "email_verified": 1}, ""},
-		{"a subdomain", said{"email": "ann@x.example.com", "email_verified": true}, ""},
-		{"a longer domain", said{"email": "ann@notexample.com", "email_verified": true}, ""},
-		{"two at signs", said{"email": "x@evil.test@example.com", "email_verified": true}, ""},
-		{"letters of another script", said{"email": "аnn@example.com", "email_verified": true}, ""},
-		{"a list of addresses", said{"email": []any{"ann@example.com"}, "email_verified": true}, ""},
-		{"what is true", said{"admin": true}, "d"},
-		{"a claim with a long name", said{"https://example.com/role": "ops"}, "e"},
-		{"the first rule counts", said{"groups": "platform", "email": "ann@example.com", "email_verified": true}, "a"},
+		{"nothing", claimSet{}, ""},
+		{"a group", claimSet{"groups": []any{"x", "platform"}}, "a"},
+		{"a text", claimSet{"groups": "platform"}, "a"},
+		{"part of a text", claimSet{"groups": "platforms"}, ""},
+		{"a number in a list", claimSet{"groups": []any{7, map[string]any{"platform": true}}}, ""},
+		{"a group named otherwise", claimSet{"groups": []any{"Platform"}}, ""},
+		{"an address", claimSet{"email": "ann@EXAMPLE.com", "email_verified": true}, "b"},
+		{"a verified text", claimSet{"email": "bob@example.com", "email_verified": "true"}, "c"},
+		{"an address that nobody has verified", claimSet{"email": "ann@example.com"}, ""},
+		{"one that is not", claimSet{"email": "ann@example.com", "email_verified": false}, ""},
+		{"a number for true", claimSet{"email": "ann@example.com", "email_verified": 1}, ""},
+		{"a subdomain", claimSet{"email": "ann@x.example.com", "email_verified": true}, ""},
+		{"a longer domain", claimSet{"email": "ann@notexample.com", "email_verified": true}, ""},
+		{"two at signs", claimSet{"email": "x@evil.test@example.com", "email_verified": true}, ""},
+		{"letters of another script", claimSet{"email": "аnn@example.com", "email_verified": true}, ""},
+		{"a list of addresses", claimSet{"email": []any{"ann@example.com"}, "email_verified": true}, ""},
+		{"what is true", claimSet{"admin": true}, "d"},
+		{"a claim with a long name", claimSet{"https://example.com/role": "ops"}, "e"},
+		{"the first rule counts", claimSet{"groups": "platform", "email": "ann@example.com", "email_verified": true}, "a"},
 	} {
-		p := c.said.person("https://login.example", "1", rules)
+		p := c.claims.person("https://login.example", "1", rules)
 		got := ""
 		if r := ruleFor(rules, p); r != nil {
 			got = r.Team
@@ -136,7 +137,7 @@ func TestRules(t *testing.T) {
 			t.Errorf("%s: team %q, want %q", c.name, got, c.team)
 		}
 	}
-	p := said{"groups": []any{"platform", "secret project"}, "email": "ann@example.com", "email_verified": true, "phone": "1"}.person("https://login.example", "1", rules)
+	p := claimSet{"groups": []any{"platform", "secret project"}, "email": "ann@example.com", "email_verified": true, "phone": "1"}.person("https://login.example", "1", rules)
 	want := &sandbox.Person{Issuer: "https://login.example", Subject: "1", Email: "ann@example.com", Claims: []sandbox.Claim{
 		{Name: "groups", Value: "platform"}, {Name: "email", Value: "Ann@Example.com"}, {Name: "email", Value: "*@example.com"},
 	}}
@@ -154,13 +155,13 @@ func TestRules(t *testing.T) {
 	}
 }
 
-func TestLookedAt(t *testing.T) {
+func TestClaimsInErrors(t *testing.T) {
 	rules := []Rule{{Claim: "groups", Value: "a"}, {Claim: "email", Value: "*@a.test"}, {Claim: "groups", Value: "b"}, {Claim: "role", Value: "x"}, {Claim: "n", Value: "1"}}
 	var many []any
 	for i := range 12 {
 		many = append(many, fmt.Sprint("g", i, strings.Repeat("x", 200)))
 	}
-	got := said{"groups": many, "email": "b@b.test", "n": 1}.lookedAt(rules)
+	got := claimSet{"groups": many, "email": "b@b.test", "n": 1}.lookedAt(rules)
 	for _, want := range []string{`groups (which is "g0x`, " and 2 more); email (which is not verified); role (which is missing); n (which is empty, or no text)"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%q is without %q", got, want)

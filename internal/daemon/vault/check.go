@@ -71,7 +71,7 @@ func checkName(name string) error {
 	return nil
 }
 
-// CheckValue checks that a header can carry the value of a secret.
+// CheckValue checks that a header can carry a secret's value.
 func CheckValue(v sandbox.SecretValue) error {
 	value := v.Reveal()
 	switch {

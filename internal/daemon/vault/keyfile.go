@@ -18,9 +18,8 @@ import (
 )
 
 const (
-	// EnvKey is the environment variable that may hold the keys instead of the
-	// file: one key of 32 bytes in base64, or several separated by commas, of which
-	// the first one seals.
+	// EnvKey is the environment variable that may hold the keys instead of the file: one
+	// key of 32 bytes in base64, or several separated by commas. The first one seals.
 	EnvKey = "COVE_SECRETS_KEY"
 	// KeyFile is the name of the key file in the state directory.
 	KeyFile = "secrets.key"
@@ -63,9 +62,8 @@ func newKey() key {
 	return k
 }
 
-// Load returns the vault of a state directory. The keys are in environ, the value of
-// [EnvKey], or if that is empty in the directory's key file, which is created if it
-// does not exist.
+// Load returns the vault of a state directory. The keys come from environ, the value of
+// [EnvKey], or if that is empty from the directory's key file, which is created if missing.
 func Load(dir, environ string) (*Vault, error) {
 	if environ != "" {
 		keys, err := parseKeyList(environ)

@@ -1,6 +1,6 @@
-// Package vault encrypts the values of secrets at rest. A value is in the clear only
-// while a function uses it, in a buffer that is wiped afterwards. The package also has
-// the presets of well-known services and the shapes of their placeholders.
+// Package vault encrypts the values of secrets at rest. A value is in the clear only while
+// a function uses it, in a buffer that is wiped afterwards. The package also has presets
+// for well-known services and the formats of their placeholders.
 package vault
 
 import (
@@ -30,7 +30,7 @@ const (
 	sealFormat = 1
 	headSize   = 1 + keyIDSize
 	overhead   = headSize + chacha20poly1305.NonceSizeX + chacha20poly1305.Overhead
-	// maxValue bounds a value, in bytes; package sandbox has a lower bound.
+	// maxValue bounds a value, in bytes; the bound in package sandbox is lower.
 	maxValue = 1 << 20
 )
 
@@ -39,7 +39,7 @@ const (
 var ErrDamaged = errors.New("the sealed value is damaged or belongs to another secret: rotate the secret with a new value")
 
 // ErrKeyMissing is the error for a value that was sealed with an unknown key.
-var ErrKeyMissing = errors.New("the key that sealed this value is not there")
+var ErrKeyMissing = errors.New("the key that sealed this value is missing")
 
 // Ref identifies the secret and version that a value belongs to.
 type Ref struct {
@@ -89,9 +89,9 @@ func (v *Vault) Seal(ref Ref, value []byte) ([]byte, error) {
 	return aead.Seal(sealed, nonce, value, ref.associated(sealed[:headSize])), nil
 }
 
-// Open decrypts a value that was sealed for ref and calls use with it. Use must not
-// retain the value, which is wiped when use returns. The error is that of use,
-// [ErrDamaged], or wraps [ErrKeyMissing].
+// Open decrypts a value that was sealed for ref and calls use with it. use must not retain
+// the value, which is wiped when use returns. The error is that of use, is [ErrDamaged], or
+// wraps [ErrKeyMissing].
 func (v *Vault) Open(ref Ref, sealed []byte, use func(value []byte) error) error {
 	if len(sealed) < overhead || len(sealed) > overhead+maxValue || sealed[0] != sealFormat {
 		return ErrDamaged
@@ -115,16 +115,15 @@ func (v *Vault) Open(ref Ref, sealed []byte, use func(value []byte) error) error
 	return use(value)
 }
 
-// Current reports whether a value is sealed with the key that new values are sealed
-// with.
+// Current reports whether a value is sealed with the key that seals new values.
 func (v *Vault) Current(sealed []byte) bool {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
 	return len(sealed) >= headSize && keyID(sealed[1:headSize]) == v.keys[0].id
 }
 
-// Missing returns an error that wraps [ErrKeyMissing] and says where the key should
-// be, if a value is sealed with an unknown key.
+// Missing returns an error that wraps [ErrKeyMissing] and says where the key belongs, if a
+// value is sealed with an unknown key; otherwise nil.
 func (v *Vault) Missing(sealed []byte) error {
 	if len(sealed) < headSize {
 		return nil // it is damaged: Open returns that error
@@ -173,7 +172,7 @@ func (v *Vault) Rotate(ctx context.Context, all func(ctx context.Context, reseal
 	keys := v.keys
 	v.mu.RUnlock()
 	if len(keys) >= maxKeys {
-		return fmt.Errorf("%s holds %d keys of rotations that did not end: have all secrets sealed again before making another", v.file, len(keys))
+		return fmt.Errorf("%s holds %d keys from unfinished rotations: reseal all secrets before making another", v.file, len(keys))
 	}
 	keys = append([]key{newKey()}, keys...)
 	if err := v.replace(keys); err != nil {

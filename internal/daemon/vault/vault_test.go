@@ -117,8 +117,8 @@ func TestRotate(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// A crash in the middle: one is sealed with the new key, and the rest stays
-	// readable, in this process and the next.
+	// A crash in the middle of a rotation: one value is sealed with the new key, and the
+	// rest stays readable, in this process and the next.
 	boom := errors.New("disk full")
 	err = v.Rotate(t.Context(), func(_ context.Context, reseal func(Ref, []byte) ([]byte, error)) error {
 		sealed, err := reseal(Ref{"a", 1}, store[Ref{"a", 1}])
@@ -177,7 +177,7 @@ func TestRotate(t *testing.T) {
 	}
 }
 
-func TestRotationsThatNeverEnd(t *testing.T) {
+func TestUnfinishedRotations(t *testing.T) {
 	v := load(t, t.TempDir())
 	for range maxKeys + 3 {
 		err := v.Rotate(t.Context(), func(context.Context, func(Ref, []byte) ([]byte, error)) error { return errors.New("no") })
@@ -268,7 +268,7 @@ func TestKeyFileIsRefused(t *testing.T) {
 	}
 }
 
-// Daemons that start at once must agree on the key.
+// TestKeyFileIsMadeOnce checks that daemons which start at the same time agree on the key.
 func TestKeyFileIsMadeOnce(t *testing.T) {
 	dir := t.TempDir()
 	var wg sync.WaitGroup

@@ -1,7 +1,7 @@
-// Package volume stores the files of volumes: a directory for each, in a directory that
-// only the daemon's user can enter. The content of a volume is made by sandboxes and
-// hostile: nothing here follows a symbolic link in it, and the resources that it takes are
-// bounded, whatever the depth and number of its files.
+// Package volume stores the files of volumes: a directory for each volume, in a directory
+// that only the daemon's user can enter. Sandboxes write the content of volumes, so it is
+// hostile: nothing here follows a symbolic link in it, and the resources used are bounded,
+// whatever the depth and number of its files.
 package volume
 
 import (
@@ -21,8 +21,8 @@ import (
 	"github.com/cove-sh/cove/internal/durable"
 )
 
-// MinEntryBytes is the minimum that a file, directory or link counts in a volume's size,
-// so that the size bounds their number too.
+// MinEntryBytes is the minimum that each file, directory or link counts towards a volume's
+// size, so that a bound on the size also bounds their number.
 const MinEntryBytes = 4096
 
 // removedPrefix is the prefix of directories that are being removed.
@@ -34,15 +34,15 @@ var validID = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,62}$`)
 // Dir holds the volumes of a daemon. Only one process at a time may use it.
 type Dir struct {
 	path string
-	// maxQueued bounds the memory in bytes that one measurement needs for directories it
-	// has not visited yet.
+	// maxQueued bounds the memory, in bytes, that one measurement needs for directories
+	// that it has yet to visit.
 	maxQueued int
 }
 
-// defaultMaxQueued suffices for some hundred thousand directories side by side.
+// defaultMaxQueued is enough for a few hundred thousand sibling directories.
 const defaultMaxQueued = 64 << 20
 
-// Open opens the directory at path, and makes it if it is missing.
+// Open opens the directory at path, and makes it if missing.
 func Open(path string) (*Dir, error) {
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return nil, fmt.Errorf("make the directory of volumes: %w", err)
@@ -58,14 +58,14 @@ func Open(path string) (*Dir, error) {
 // links.
 func (d *Dir) Path(id string) string { return filepath.Join(d.path, id, "data") }
 
-// labelFile, next to the files of a volume, has its label.
+// labelFile is a file next to a volume's content that holds its label.
 const labelFile = "volume.json"
 
 // maxLabel bounds the size of a label.
 const maxLabel = 64 << 10
 
 // Create makes an empty volume that every user of its sandboxes can write to. The label is
-// for [Dir.Label]; nil is none. The volume is durable when Create returns.
+// returned by [Dir.Label]; nil means none. The volume is durable when Create returns.
 func (d *Dir) Create(id string, label []byte) error {
 	if !validID.MatchString(id) {
 		return fmt.Errorf("invalid volume id %q", id)
@@ -88,8 +88,8 @@ func (d *Dir) Create(id string, label []byte) error {
 	return d.Sync(id)
 }
 
-// SetLabel stores a description of a volume where no sandbox can write, in case its record
-// is lost.
+// SetLabel stores a description of a volume where no sandbox can write, in case the
+// volume's record is lost.
 func (d *Dir) SetLabel(id string, label []byte) error {
 	if !validID.MatchString(id) {
 		return fmt.Errorf("invalid volume id %q", id)
@@ -137,7 +137,7 @@ func (d *Dir) MoveOut(id, to string) error {
 	return os.Rename(filepath.Join(d.path, id), to)
 }
 
-// MoveIn moves back a volume that MoveOut has moved away. It fails if the id is in use.
+// MoveIn moves back a volume that MoveOut has moved. It fails if the id is in use.
 func (d *Dir) MoveIn(id, from string) error {
 	if !validID.MatchString(id) {
 		return fmt.Errorf("invalid volume id %q", id)
@@ -151,8 +151,7 @@ func (d *Dir) MoveIn(id, from string) error {
 	return d.Sync(id)
 }
 
-// IDs returns the ids of all volumes, and finishes removals that an earlier process has
-// begun.
+// IDs returns the ids of all volumes, and finishes removals that an earlier process began.
 func (d *Dir) IDs() ([]string, error) {
 	entries, err := os.ReadDir(d.path)
 	if err != nil {
@@ -171,8 +170,7 @@ func (d *Dir) IDs() ([]string, error) {
 	return list, errors.Join(errs...)
 }
 
-// Remove removes a volume that no sandbox uses. It is no error if the volume does not
-// exist.
+// Remove removes a volume that no sandbox uses. A missing volume is not an error.
 func (d *Dir) Remove(id string) error {
 	if !validID.MatchString(id) {
 		return fmt.Errorf("invalid volume id %q", id)
@@ -219,11 +217,11 @@ func openDir(at int, name string) (int, error) {
 	return unix.Openat(at, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 }
 
-// ErrUnmeasured is the error for a volume with directories that cannot be read.
+// ErrUnmeasured is the error for a volume with directories that cannot be measured.
 var ErrUnmeasured = errors.New("the volume holds directories that cannot be measured")
 
-// Used returns how many bytes a volume takes on disk. It stops counting above enough.
-// Concurrent changes may be counted or not.
+// Used returns how many bytes a volume takes on disk. It stops counting once it exceeds
+// enough. Concurrent changes may or may not be counted.
 func (d *Dir) Used(ctx context.Context, id string, enough int64) (int64, error) {
 	fd, err := d.open(id)
 	if err != nil {
@@ -299,7 +297,7 @@ func (m *measure) dir(p *subdir) error {
 			m.entry(fd, p, n)
 		}
 		if m.queued > m.maxQueued {
-			return fmt.Errorf("%w: there are too many of them side by side", ErrUnmeasured)
+			return fmt.Errorf("%w: too many sibling directories", ErrUnmeasured)
 		}
 		if err != nil {
 			return nil // usually io.EOF
@@ -325,7 +323,7 @@ func (m *measure) entry(at int, in *subdir, name string) {
 }
 
 // RemoveTree removes the directory name of dir with everything below it, whatever its
-// depth. Nobody else may change it meanwhile. No link is followed.
+// depth. Nothing else may change the tree meanwhile. It follows no links.
 func RemoveTree(dir, name string) error {
 	base, err := openDir(unix.AT_FDCWD, dir)
 	if err != nil {
@@ -380,7 +378,7 @@ func flatten(top int, name string, moved *int) error {
 	if err == nil || !errors.Is(err, unix.EISDIR) && !errors.Is(err, unix.EPERM) {
 		return err
 	}
-	// Nobody else changes the tree, so this is not a link.
+	// Nothing else changes the tree, so this is not a link.
 	if err := unix.Fchmodat(top, name, 0o700, 0); err != nil {
 		return err
 	}

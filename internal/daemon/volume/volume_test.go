@@ -31,8 +31,8 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// dig makes directories in each other, deeper than any path can be long, and
-// leaves a file in the last.
+// dig makes nested directories, deeper than any path can be long, and leaves a file in the
+// last one.
 func dig(t *testing.T, dir string, depth int) {
 	t.Helper()
 	fd, err := openDir(unix.AT_FDCWD, dir)
@@ -67,7 +67,7 @@ func TestUsed(t *testing.T) {
 	if got < 1<<20 || got > 1<<20+2*entries*MinEntryBytes {
 		t.Errorf("it holds %d bytes, want about %d", got, 1<<20)
 	}
-	// Empty files count too, and counting ends when it is enough.
+	// Empty files count too, and counting stops at the limit.
 	for i := range 200 {
 		must(t, os.WriteFile(filepath.Join(path, "d", strings.Repeat("x", i+1)), nil, 0o600))
 	}
@@ -76,9 +76,9 @@ func TestUsed(t *testing.T) {
 		t.Errorf("with 200 empty files it holds %d bytes", got)
 	}
 	if _, err := d.Used(t.Context(), "vol-none", 1); err == nil {
-		t.Error("a volume that is not there was measured")
+		t.Error("a missing volume was measured")
 	}
-	// A tree that is wide cannot make the server hold all of its names.
+	// A wide tree must not make the server hold all of its names in memory.
 	d.maxQueued = 64 << 10
 	for i := range 300 {
 		must(t, os.Mkdir(filepath.Join(path, "d", strconv.Itoa(i)+strings.Repeat("n", 200)), 0o700))
@@ -96,7 +96,7 @@ func TestUsed(t *testing.T) {
 	}
 }
 
-// TestRemove removes hostile trees, and nothing outside of them.
+// TestRemove checks that hostile trees are removed, and nothing outside them.
 func TestRemove(t *testing.T) {
 	d, top := open(t)
 	path := d.Path("vol-a")

@@ -1,10 +1,10 @@
 // Package webhook reports events to URLs: a signed POST as specified by
-// standardwebhooks.com. It checks, signs and sends; the service schedules deliveries
-// and retries.
+// standardwebhooks.com. It checks, signs and sends; the service schedules deliveries and
+// retries.
 //
-// The URL comes from a sandbox's owner, who must not reach through the host what
-// only the host can reach. So internal addresses are refused when they are dialled,
-// whatever name resolved to them.
+// The URL comes from a sandbox's owner, who must not use it to reach what only the host can
+// reach. So connections to internal addresses are refused at dial time, whatever name
+// resolved to them.
 package webhook
 
 import (
@@ -46,8 +46,8 @@ const (
 	maxSecret  = 1024
 	minKey     = 8
 
-	// secretPrefix marks secrets that are a key in base64, as in standardwebhooks.com.
-	// Other secrets are keys as they are.
+	// secretPrefix marks secrets that are a key in base64, as specified by
+	// standardwebhooks.com. Other secrets are used as keys without decoding.
 	secretPrefix = "whsec_"
 )
 
@@ -111,8 +111,8 @@ func (s *Sender) newClient(dialer *net.Dialer, proxy *url.URL) *http.Client {
 // Close closes idle connections.
 func (s *Sender) Close() { s.direct.CloseIdleConnections() }
 
-// Check refuses a webhook that cannot be sent. The error is a [sandbox.Error] that
-// does not reveal the secret.
+// Check refuses a webhook that cannot be sent. The error is a [sandbox.Error] and does not
+// reveal the secret.
 func (s *Sender) Check(w *sandbox.Webhook) error {
 	if len(w.URL) > maxURL {
 		return invalid("webhook.url has %d bytes; give at most %d", len(w.URL), maxURL)
@@ -149,7 +149,7 @@ func invalid(format string, args ...any) error {
 	return sandbox.Errorf(sandbox.CodeInvalid, format, args...)
 }
 
-// reservedHeaders cannot be set by callers.
+// reservedHeaders are headers that callers cannot set.
 var reservedHeaders = map[string]bool{
 	"Host": true, "Content-Length": true, "Content-Type": true, "Transfer-Encoding": true, "Connection": true, "Trailer": true, "Te": true,
 	"Upgrade": true, "Expect": true, "Keep-Alive": true, "Proxy-Connection": true, "Proxy-Authorization": true,
@@ -204,7 +204,7 @@ func key(secret string) ([]byte, error) {
 
 // Message is a webhook to send.
 type Message struct {
-	// ID is the same in all attempts, so that a receiver can recognize a repetition.
+	// ID is the same in all attempts, so that a receiver can recognize repetitions.
 	ID     string
 	URL    string
 	Header map[string]string
@@ -307,9 +307,8 @@ func resultOf(resp *http.Response) Result {
 	return r
 }
 
-// client returns the client for a request. A proxy resolves names itself, so a
-// request through a proxy is refused here if its host is internal as far as this host
-// can tell.
+// client returns the client for a request. A proxy resolves names itself, so a request
+// through a proxy is refused here if this host can tell that its destination is internal.
 func (s *Sender) client(ctx context.Context, req *http.Request) (*http.Client, error) {
 	proxy, err := s.cfg.Proxy(req)
 	if err != nil || proxy == nil {
@@ -372,16 +371,16 @@ func (s *Sender) private(host string) bool {
 	if addr, err := netip.ParseAddr(host); err == nil {
 		return s.internal.Has(addr)
 	}
-	// A resolver, or a proxy, may take a number for an address in another notation; no
-	// domain has a last label that begins with a digit.
+	// A resolver or a proxy may take a number for an address in another notation; no
+	// top-level domain begins with a digit.
 	if last := host[strings.LastIndexByte(host, '.')+1:]; last == "" || last[0] >= '0' && last[0] <= '9' {
 		return true
 	}
 	return host == "localhost" || strings.HasSuffix(host, ".localhost") || strings.HasSuffix(host, ".internal") || strings.HasSuffix(host, ".local")
 }
 
-// The waits between attempts grow from [Config.FirstWait]; seven of them add up to
-// about an hour.
+// The waits between attempts grow from [Config.FirstWait]; the first seven add up to about
+// an hour.
 const (
 	waitGrowth = 2.4
 	waitJitter = 0.2

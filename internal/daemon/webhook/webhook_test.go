@@ -139,8 +139,8 @@ func TestPublic(t *testing.T) {
 	}
 }
 
-// TestOwnAddress has a host with a public address of its own, at which what is
-// meant for its network may listen.
+// TestOwnAddress checks a host with a public address of its own, on which services meant
+// for its network may listen.
 func TestOwnAddress(t *testing.T) {
 	s := New(Config{})
 	defer s.Close()
@@ -157,7 +157,7 @@ func TestOwnAddress(t *testing.T) {
 	}
 }
 
-// TestDescribe has errors that know addresses of the host's network.
+// TestDescribe checks errors that contain addresses of the host's network.
 func TestDescribe(t *testing.T) {
 	tcp := func(s string) net.Addr { return net.TCPAddrFromAddrPort(netip.MustParseAddrPort(s)) }
 	for _, tt := range []struct {
@@ -231,7 +231,7 @@ func TestWait(t *testing.T) {
 	}
 }
 
-// TestSlowReceiver is a receiver that takes the request and says nothing.
+// TestSlowReceiver tests a receiver that accepts the request and never responds.
 func TestSlowReceiver(t *testing.T) {
 	block := make(chan struct{})
 	srv := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {

@@ -30,8 +30,8 @@ type aptLog struct {
 	full     bool        // under mu: something did not fit on the disk
 }
 
-// phases are the parts of a build: the line that announces each, and the fraction
-// of the build that is done when it begins.
+// phases are the phases of a build: the line that announces each, and the fraction of the
+// build that is done when it starts.
 var phases = []struct {
 	prefix, step string
 	from         float64
@@ -105,7 +105,7 @@ func (l *aptLog) line(s string) {
 	}
 }
 
-// enter begins a phase.
+// enter starts a phase.
 //
 // Preconditions: l.mu is held.
 func (l *aptLog) enter(s string) {
@@ -191,7 +191,7 @@ func (l *aptLog) unpacked(n int64) {
 	l.report(step, fraction, "")
 }
 
-// explain turns a failed run into an error for the caller.
+// explain returns the error for the caller of a failed run.
 func (l *aptLog) explain(err error) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -208,7 +208,7 @@ func (l *aptLog) explain(err error) error {
 		if f == "mmdebstrap failed to run" && i > 0 {
 			break // a consequence of the earlier messages
 		}
-		// The first is the cause; "apt-get failed" and the like follow it.
+		// The first message is the cause; "apt-get failed" and the like follow from it.
 		if why = f; !strings.Contains(f, "failed: ") {
 			break
 		}
@@ -219,11 +219,10 @@ func (l *aptLog) explain(err error) error {
 	return sandbox.Wrap(sandbox.CodeUnavailable, err, "mmdebstrap could not build the template: "+why+"; see the build's log")
 }
 
-// tidy makes a line of output presentable: one short line without control
-// characters.
+// tidy returns a line of output as one short line without control characters.
 func tidy(s string) string {
 	if i := strings.LastIndexByte(strings.TrimRight(s, "\r\n"), '\r'); i >= 0 {
-		s = s[i+1:] // what remains visible on a terminal
+		s = s[i+1:] // the part that stays visible on a terminal
 	}
 	s = strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {

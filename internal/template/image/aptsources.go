@@ -78,8 +78,8 @@ func readSources(file string) string {
 	return string(b)
 }
 
-// line returns an entry as a line, if it is Debian's own and for this release.
-// Other publishers for the same release have other addresses.
+// line returns an entry as a line, if it is Debian's own and for this release. Other
+// publishers for the same release use other addresses.
 func (d *debianSource) line(e aptEntry) (string, bool) {
 	u, err := url.Parse(e.uri)
 	if err != nil || u.Scheme == "" || strings.ContainsAny(e.uri, " \t\n[]") {

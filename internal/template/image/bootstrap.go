@@ -7,16 +7,16 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// debianRecipe is incremented when the same packages are made into something
-// else, so that cached roots are not used.
+// debianRecipe is incremented when the same packages are built differently, so that cached
+// roots are not used.
 const debianRecipe = 3
 
-// bootstrapMaxAge is how long a bootstrapped Debian is used. After that it is made
-// anew, to include Debian's fixes.
+// bootstrapMaxAge is how long a bootstrapped Debian is used before it is made again, to
+// include Debian's fixes.
 const bootstrapMaxAge = 7 * 24 * time.Hour
 
-// debianBase returns a Debian with only the base packages. It is made once for
-// all templates that are based on Debian; steps install everything else.
+// debianBase returns a Debian with only the base packages. It is made once for all
+// templates based on Debian; steps install everything else.
 func (p *Provider) debianBase(ctx context.Context, anew bool, report reporter) (*Foundation, error) {
 	key := chainKey("debian", suite, basePackages, debianRecipe)
 	var kept *manifest

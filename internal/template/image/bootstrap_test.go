@@ -12,8 +12,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// TestBootstrapShared builds templates with different packages: they begin with
-// one Debian.
+// TestBootstrapShared builds templates with different packages, which share one Debian.
 func TestBootstrapShared(t *testing.T) {
 	p, src := withHandmade(t)
 	for _, name := range []string{"debian", "base", "node"} {
@@ -31,8 +30,8 @@ func TestBootstrapShared(t *testing.T) {
 	}
 }
 
-// TestBootstrapAtOnce has two builds want a Debian at the same time. They share
-// it, both are told how it goes, and it survives the build that began it.
+// TestBootstrapAtOnce runs two builds that need a Debian at the same time. They share it,
+// both get reports of its progress, and it survives the build that began it.
 func TestBootstrapAtOnce(t *testing.T) {
 	p, src := withHandmade(t)
 	going, goOn := make(chan struct{}), make(chan struct{})
@@ -77,7 +76,7 @@ func TestBootstrapAtOnce(t *testing.T) {
 		t.Errorf("%d builds, the second was told %q", src.builds, got)
 	}
 
-	// When nobody waits any more, it is given up.
+	// When the last caller stops waiting, the work is cancelled.
 	second, cancel := context.WithCancel(t.Context())
 	goOn = make(chan struct{})
 	plan.Anew = true
@@ -95,8 +94,8 @@ func TestBootstrapAtOnce(t *testing.T) {
 	}
 }
 
-// TestBootstrapAges has a Debian of two weeks ago made anew, or used if nothing
-// else is to be had.
+// TestBootstrapAges makes a two-week-old Debian again, or uses it if no newer one can be
+// made.
 func TestBootstrapAges(t *testing.T) {
 	p, src := withHandmade(t)
 	plan := &Plan{Spec: sandbox.TemplateSpec{From: sandbox.TemplateSource{Debian: suite}}}

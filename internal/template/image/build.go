@@ -116,8 +116,8 @@ func (p *Provider) make(ctx context.Context, def definition, report reporter) (*
 	}, nil
 }
 
-// makeRoot gives a job a directory of its own and an empty tree for fill to fill,
-// and puts the root in place. When it fails, nothing is left.
+// makeRoot gives a job a directory of its own and an empty tree, which fill fills, and
+// moves the root into place. If it fails, it leaves nothing behind.
 func (p *Provider) makeRoot(name string, j *job, fill func() error) (digest string, err error) {
 	if j.dir, err = os.MkdirTemp(filepath.Join(p.dir, "tmp"), name+"-"); err != nil {
 		return "", explain(fmt.Errorf("start build: %w", err))
@@ -154,8 +154,8 @@ func (p *Provider) makeRoot(name string, j *job, fill func() error) (digest stri
 	return digest, explain(err)
 }
 
-// adopt moves finished content into place. If there is content with this digest
-// already, it is the same and stays.
+// adopt moves finished content into place. Existing content with the same digest is the
+// same, and is kept.
 func (p *Provider) adopt(content, digest string) error {
 	to := p.rootfsDir(digest)
 	p.mu.Lock()
@@ -171,8 +171,8 @@ func (p *Provider) adopt(content, digest string) error {
 	return nil
 }
 
-// scratchFile is a file in a build's directory that has the path of a directory
-// which the build made elsewhere.
+// scratchFile is a file in a build's directory. It holds the path of a directory that the
+// build made elsewhere.
 const scratchFile = "scratch"
 
 // discard removes a build's directory, and its scratch directory elsewhere.
@@ -186,7 +186,7 @@ func discard(dir string) error {
 	return removeTree(dir)
 }
 
-// explain turns internal errors whose cause is known into errors for callers.
+// explain translates internal errors with a known cause into errors for callers.
 func explain(err error) error {
 	switch {
 	case sandbox.CodeOf(err) != sandbox.CodeInternal:

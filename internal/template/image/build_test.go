@@ -7,10 +7,10 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Build builds a template that has no steps, as the service does, and reports its
-// progress to sink. When it fails, sink fails or ctx is cancelled, an earlier build stays in use
-// and nothing is left of this one. Only one build of a template runs at a time: a
-// second request is a conflict.
+// Build builds a template without steps, as the service does, and reports its progress to
+// sink. If the build or sink fails, or ctx is cancelled, an earlier build stays in use and
+// nothing is left of this one. Only one build of a template runs at a time: a second
+// request is a conflict.
 func (p *Provider) Build(ctx context.Context, req sandbox.BuildTemplateRequest, sink func(sandbox.BuildEvent) error) (*sandbox.Template, error) {
 	plan, err := p.Plan(ctx, req)
 	if err != nil {

@@ -20,7 +20,7 @@ type definition struct {
 	env map[string]string
 	// warm is code to run in the default interpreters of the golden checkpoint.
 	warm map[string]string
-	// The rest is as in [sandbox.TemplateSpec].
+	// The other fields are as in [sandbox.TemplateSpec].
 	start     *sandbox.StartCommand
 	desktop   *sandbox.Desktop
 	ports     []int
@@ -44,8 +44,8 @@ const (
 	workDir  = "/workspace"
 )
 
-// basePackages are in each Debian template: the default user needs them to become
-// root, and programs need them to use TLS.
+// basePackages are in every Debian template: the default user needs them to become root,
+// and programs need them to use TLS.
 var basePackages = []string{"ca-certificates", "sudo"}
 
 var codePackages = []string{
@@ -99,8 +99,8 @@ func builtin(host, debian source) map[string]definition {
 			description: "a small Debian 12 with curl, git and the usual tools"},
 		{name: "node", source: debian, env: baseEnv, packages: slices.Concat(basePackages, toolPackages, nodePackages),
 			description: "Debian 12 with Node.js 22, npm and TypeScript", npm: newerNode, warm: nodeWarm},
-		// These two are node with a project; the steps of node's packages are done once
-		// for all three.
+		// These two are node with a project; the steps that install node's packages run
+		// once for all three.
 		definition{name: "nextjs", source: debian, env: withEnv("NEXT_TELEMETRY_DISABLED", "1"), packages: slices.Concat(basePackages, toolPackages, nodePackages),
 			description: "Node.js 22 with a Next.js 16 project in /workspace, which is served on port 3000", npm: newerNode}.
 			starter("next dev", 3000, "http://127.0.0.1:3000/"),

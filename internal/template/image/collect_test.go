@@ -13,7 +13,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// ageCache has what is kept for builds be too old for that.
+// ageCache makes the cached roots too old to keep.
 func ageCache(t *testing.T, p *Provider) {
 	t.Helper()
 	old := time.Now().Add(-2 * cacheMaxAge)
@@ -25,7 +25,7 @@ func ageCache(t *testing.T, p *Provider) {
 	}
 }
 
-// there lists which of these roots are on the disk.
+// there reports which of these roots are on the disk.
 func there(p *Provider, digests ...string) (out []bool) {
 	for _, d := range digests {
 		_, err := os.Stat(p.rootfsDir(d))
@@ -34,9 +34,8 @@ func there(p *Provider, digests ...string) (out []bool) {
 	return out
 }
 
-// TestCollectWhileBuilding collects in the middle of a build: old versions go,
-// and what the build was given stays until it ends, whatever becomes of the
-// records of it.
+// TestCollectWhileBuilding collects in the middle of a build: old versions are removed, and
+// what the build was handed out stays until it ends, whatever happens to the records.
 func TestCollectWhileBuilding(t *testing.T) {
 	p, src := withHandmade(t)
 	p.recent = 0
@@ -70,7 +69,7 @@ func TestCollectWhileBuilding(t *testing.T) {
 	if got := there(p, old, from); got[0] || !got[1] {
 		t.Fatalf("in the middle of a build there are %v", got)
 	}
-	// A second build is younger, and goes on as the first ends.
+	// A second build is younger, and continues after the first ends.
 	young, err := p.Claim("young", sandbox.Resources{})
 	if err != nil {
 		t.Fatal(err)
@@ -94,8 +93,8 @@ func TestCollectWhileBuilding(t *testing.T) {
 	}
 	done(nil)
 	collect()
-	// What was handed out before the young one began is gone; Extend has asked
-	// for its base once more.
+	// What was handed out before the younger build began is gone; Extend has requested its
+	// base again.
 	if got := there(p, from, step.Root.Digest, last.Root.Digest); !got[0] || !got[1] || !got[2] {
 		t.Errorf("as a younger build goes on there are %v", got)
 	}
@@ -113,14 +112,14 @@ func TestCollectWhileBuilding(t *testing.T) {
 	if err := p.hold(from); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("what is gone is held: %v", err)
 	}
-	// What a snapshot was of may be gone.
+	// The root of a snapshot may be gone.
 	if _, err := p.Extend(t.Context(), base, "", layerOf(t, map[string]string{"etc/more": "3"})); sandbox.CodeOf(err) != sandbox.CodeConflict {
 		t.Errorf("a base that is gone: %v", err)
 	}
 }
 
-// TestBuildsBesideCollect has builds that share their steps run side by side
-// with a collector to whom nothing is recent, nor worth to be kept for builds.
+// TestBuildsBesideCollect runs builds that share their steps beside a collector that treats
+// nothing as recent or as worth caching.
 func TestBuildsBesideCollect(t *testing.T) {
 	p, _ := withHandmade(t)
 	p.recent = 0
@@ -176,8 +175,8 @@ func TestBuildsBesideCollect(t *testing.T) {
 	}
 }
 
-// buildBeside builds a template of steps that others have too, and looks at all
-// of what they made when it is published.
+// buildBeside builds a template from steps that others share, and checks all of their
+// results after it is published.
 func buildBeside(t *testing.T, p *Provider, name string, round int) error {
 	done, err := p.Claim(name, sandbox.Resources{})
 	if err != nil {

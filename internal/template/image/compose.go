@@ -28,17 +28,17 @@ func newNode() *node {
 	return &node{entry: entry{kind: 'd', meta: meta{mode: 0o755}}, below: map[string]*node{}}
 }
 
-// budget is what all layers of a root may hold together, including what other
+// budget bounds what all layers of a root together may hold, including files that other
 // layers hide.
 type budget struct {
 	bytes, entries int64
-	// names counts bytes of names and links, which are held in memory; steps counts
-	// the parts of paths that are resolved.
+	// names counts the bytes of names and links, which are held in memory; steps counts
+	// resolved parts of paths.
 	names, steps int64
 }
 
-// Bounds of composing a root: bytes of memory for names, and steps. Honest images
-// need a tenth of either.
+// Bounds of composing a root: bytes of memory for names, and steps. Honest images need a
+// tenth of each.
 const (
 	maxNames = 256 << 20
 	maxSteps = 200_000_000
@@ -142,13 +142,12 @@ func (n *node) apply(e *layerEntry, files, digest string, b *budget) error {
 	return nil
 }
 
-// maxLinks is how many symbolic links the resolution of a path may follow, as in
-// Linux.
+// maxLinks is how many symbolic links the resolution of a path may follow, as in Linux.
 const maxLinks = 40
 
-// directory returns a directory, made if missing. Links in its path are followed
-// as they would be inside, so that they resolve within the root: parents are often
-// links in one layer that the next layer does not mention (/bin to /usr/bin).
+// directory returns a directory, which it makes if missing. Links in its path are followed
+// as they would be inside, so they resolve within the root: a parent is often a link in one
+// layer that the next layer does not mention (/bin to /usr/bin).
 func (n *node) directory(p string, b *budget) (*node, error) {
 	dir, err := n.walk(p, true, b)
 	if err != nil {
@@ -278,8 +277,8 @@ func readBaseDir(ctx context.Context, n *node, dir *os.Root, b base, at string, 
 	return nil
 }
 
-// statEntry returns the entry of a file of a root. A root that an ordinary user
-// made has no owners: everything belongs to root, with modes to suit that.
+// statEntry returns the entry of a file of a root. A root that an ordinary user made has no
+// owners: everything belongs to root, with modes to match.
 func statEntry(st *unix.Stat_t, own bool) entry {
 	e := entry{meta: meta{mode: st.Mode & 0o7777, mtime: time.Unix(st.Mtim.Unix())}, size: st.Size}
 	if own {
@@ -320,14 +319,14 @@ func (n *node) count() int {
 	return all
 }
 
-// planter makes files in directories that it has just made, using their
-// descriptors, so that no path can resolve to anywhere else.
+// planter makes files in directories that it has just made, through their descriptors, so
+// that no path can resolve elsewhere.
 type planter struct {
 	ctx       context.Context
 	tree      *tree
 	progress  func(done, all int)
 	done, all int
-	names     int64 // bytes that paths may still have
+	names     int64 // bytes left for paths
 	// dirs are descriptors of directories of stored files.
 	dirs map[string]int
 	link func(olddir int, old string, newdir int, name string, flags int) error
@@ -390,9 +389,9 @@ func (pl *planter) plant(dir int, p, name string, n *node) error {
 	return pl.share(dir, name, n)
 }
 
-// share hard-links stored content into a directory. If the file system does not
-// support that, is another one, or the file has the maximum number of links, the
-// content is copied, by reference if possible.
+// share hard-links stored content into a directory. If that is not possible, because the
+// file system does not support it, is another one, or the file has the maximum number of
+// links, it copies the content, by reference if possible.
 func (pl *planter) share(dir int, name string, n *node) error {
 	from, err := pl.storedDir(n.from)
 	if err != nil {

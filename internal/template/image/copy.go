@@ -28,9 +28,9 @@ func copyError(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{errCopy}, args...)...)
 }
 
-// Copy makes a root of a base and files of an upload, and reports whether it was
-// cached by an earlier build. The archive is never unpacked under its own names: it
-// becomes a layer, whose names are resolved in memory, as those of images are.
+// Copy makes a root from a base and files of an upload, and reports whether an earlier
+// build had cached it. The archive is never unpacked under its own names: it becomes a
+// layer, whose names are resolved in memory, like those of images.
 func (p *Provider) Copy(ctx context.Context, b *Foundation, c *sandbox.TemplateCopy, anew bool) (next *Foundation, kept bool, err error) {
 	f, err := p.openUpload(c.Archive)
 	if err != nil {
@@ -135,12 +135,12 @@ func newUploadCopier(b *Foundation, c *sandbox.TemplateCopy) (*uploadCopier, err
 	return k, nil
 }
 
-// maxAccounts bounds the file of accounts that is read of a base.
+// maxAccounts bounds the account file that is read from a base.
 const maxAccounts = 1 << 20
 
-// ownerIDs returns the numbers of an owner in the root in dir: a user or a uid, and perhaps
-// a group or a gid after a colon. Empty is root. A group that is called as the user is
-// the user's own, where no other has the name.
+// ownerIDs returns the numbers of an owner in the root in dir: a user or a uid, optionally
+// followed by a colon and a group or a gid. The empty owner is root. A group that has the
+// same name as the user, and no entry of its own, is the user's own group.
 func ownerIDs(dir, owner string) (uid, gid int, err error) {
 	if owner == "" {
 		return 0, 0, nil
@@ -171,7 +171,7 @@ func ownerIDs(dir, owner string) (uid, gid int, err error) {
 }
 
 // accountIDs returns the first count numbers of the first account in a file of the root in
-// dir that has a name or a number, and false if there is none.
+// dir that matches a name or number, and false if there is none.
 func accountIDs(dir, file, ref string, count int) (ids []int, ok bool) {
 	accounts := readAccounts(dir, file)
 next:
@@ -193,8 +193,8 @@ next:
 	return nil, false
 }
 
-// readAccounts returns a file of accounts of a root, which no link leads out of; nothing if
-// there is no such file.
+// readAccounts returns an account file of a root, or "" if there is none. No link leads it
+// outside the root.
 func readAccounts(dir, file string) string {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -264,7 +264,7 @@ func (k *uploadCopier) entry(h *tar.Header, r io.Reader, tw *tar.Writer) error {
 	switch h.Typeflag {
 	case tar.TypeDir:
 		if to == "." || k.isDir(to) {
-			return nil // it stays as it is, and so does a link that resolves to it
+			return nil // the existing directory is unchanged, and so is a link to it
 		}
 		out.Name += "/"
 	case tar.TypeReg:
@@ -320,9 +320,10 @@ func (k *uploadCopier) place(name string, dir bool) string {
 	return ""
 }
 
-// matched returns how many parts of a name a source matches, or -1 if it does not
-// match. Parts of a source are patterns; ** matches any number of parts. Of several ** only
-// the last one needs to try more parts: what is before it has matched as few as can be.
+// matched returns how many parts of a name a source matches, or -1 if it does not match.
+// Parts of a source are patterns; ** matches any number of parts. If there are several **,
+// only the last one needs to backtrack, since those before it have matched as little as
+// possible.
 func matched(source, name []string) int {
 	at, star, from := 0, -1, 0
 	for i := 0; i < len(source); {
@@ -348,8 +349,8 @@ func matchedPart(pattern, part string) bool {
 	return pattern == part || err == nil && ok
 }
 
-// isDir reports whether a path resolves to a directory of the base, with links
-// followed as they are inside.
+// isDir reports whether a path resolves to a directory of the base, following links as they
+// are followed inside.
 func (k *uploadCopier) isDir(p string) bool {
 	if p == "." {
 		return true

@@ -20,7 +20,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// sent is an archive of these entries, whose content is their name.
+// sent returns an archive of these entries, whose content is their name.
 func sent(t testing.TB, entries ...tar.Header) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -50,7 +50,7 @@ func sent(t testing.TB, entries ...tar.Header) []byte {
 	return b.Bytes()
 }
 
-// copying is a provider with an upload and a base of some directories and links.
+// copying returns a provider with an upload, and a base with some directories and links.
 func copying(t *testing.T, archive []byte) (*Provider, *Foundation, string) {
 	t.Helper()
 	p := newProvider(t, "")
@@ -76,7 +76,7 @@ func copying(t *testing.T, archive []byte) (*Provider, *Foundation, string) {
 	return p, base, up.Archive
 }
 
-// listed are the names of a root, links with where they point.
+// listed returns the names in a root, and the targets of links.
 func listed(t *testing.T, dir string) []string {
 	t.Helper()
 	var names []string
@@ -149,9 +149,9 @@ func TestCopy(t *testing.T) {
 	}
 }
 
-// Attack: archives that would write elsewhere, take files away, fill the disk or
-// name the machine's own files. One that swells to 300 MiB is sent in "make soak":
-// TestBomb of package oci stands for it.
+// TestCopyHostile attacks with archives that would write elsewhere, remove files, fill the
+// disk or name the machine's own files. "make soak" sends one that swells to 300 MiB;
+// otherwise TestBomb of package oci covers that.
 func TestCopyHostile(t *testing.T) {
 	bomb := func() []byte {
 		var b bytes.Buffer
@@ -195,11 +195,11 @@ func TestCopyHostile(t *testing.T) {
 				t.Errorf("the error is %v", err)
 			}
 			if _, err := os.Lstat("/tmp/cove-copied"); err == nil {
-				t.Error("it was written outside")
+				t.Error("a file was written outside the root")
 			}
 		})
 	}
-	// A symbolic link of the archive's, and then a file through it, stay inside.
+	// A symbolic link in the archive, and then a file through it, stay inside.
 	p, base, up := copying(t, sent(t, tar.Header{Typeflag: tar.TypeSymlink, Name: "l", Linkname: "/tmp"}, tar.Header{Name: "l/cove-copied"}, tar.Header{Name: "out/cove-copied"}))
 	got, _, err := p.Copy(t.Context(), base, &sandbox.TemplateCopy{Archive: up, To: "/"}, false)
 	if err != nil {
@@ -233,7 +233,7 @@ func (zeros) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// What is copied is whose and has the modes that the request says.
+// TestCopyOwner checks that copies have the owner and modes of the request.
 func TestCopyOwner(t *testing.T) {
 	archive := sent(t, tar.Header{Typeflag: tar.TypeDir, Name: "d/", Mode: 0o700}, tar.Header{Name: "d/f"}, tar.Header{Typeflag: tar.TypeSymlink, Name: "d/l", Linkname: "f"})
 	dir := t.TempDir()
@@ -293,7 +293,7 @@ func TestMatched(t *testing.T) {
 	}{
 		{"a/b", "a/b/c", 2}, {"a/b", "a", -1}, {"a/*", "a/b", 2}, {"a/[", "a/[", 2}, {"**", "a/b", 0}, {"**/b", "a/b/c/b", 2}, {"a/**/b/**/c", "a/b/x/b/c/d", 5},
 		{"**/a/**/b/c", "x/a/b/b/c", 5}, {"**/a/**", "x/a/b", 2}, {"**/a/b", "a/a/a/c", -1},
-		// Attack: an entry with which one who tries all ways would be busy for years.
+		// Attack: an entry that would keep a backtracking matcher busy for years.
 		{"**/a/**/a/**/a/**/b", strings.Repeat("a/", 2000) + "c", -1},
 	} {
 		if got := matched(strings.Split(tt.source, "/"), strings.Split(tt.name, "/")); got != tt.want {

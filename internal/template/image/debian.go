@@ -24,12 +24,12 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// suite is the Debian release that templates are made of.
+// suite is the Debian release of templates.
 const suite = "bookworm"
 
-// debianSource makes templates of Debian packages with mmdebstrap. If the machine
-// runs the same release, packages come from the machine's own sources, so that
-// local mirrors and proxies work; otherwise from deb.debian.org.
+// debianSource makes templates from Debian packages with mmdebstrap. If the machine runs
+// the same release, packages come from the machine's own sources, so that local mirrors and
+// proxies work; otherwise they come from deb.debian.org.
 type debianSource struct {
 	machine string // "/" outside tests
 }
@@ -77,8 +77,7 @@ func debianMode() (string, error) {
 	return modeWith(has, os.Geteuid() == 0, machine.SubordinateIDs)
 }
 
-// modeWith is debianMode for a given machine. The error says what to install to
-// get a mode.
+// modeWith is debianMode for a given machine. The error says what to install.
 func modeWith(has func(program string) bool, root bool, subordinateIDs func() error) (string, error) {
 	var missing []string
 	if !has("mmdebstrap") {
@@ -111,8 +110,8 @@ func modeWith(has func(program string) bool, root bool, subordinateIDs func() er
 	return "", sandbox.Errorf(sandbox.CodeUnsupported, "building Debian templates needs %s; run '%s' on the machine of Cove's server, and build again", needed, install)
 }
 
-// makeScratch makes the directory in which mmdebstrap works. In the mode unshare
-// it works with other user ids, which cannot enter the build's own directory.
+// makeScratch makes the directory in which mmdebstrap works. In unshare mode it runs with
+// other user ids, which cannot enter the build's own directory.
 func makeScratch(dir, mode string) (string, error) {
 	if mode != "unshare" {
 		scratch := filepath.Join(dir, "work")
@@ -174,9 +173,9 @@ func (d *debianSource) arguments(j *job, mode string) ([]string, error) {
 	return append(args, suite, "-", sources), nil
 }
 
-// dpkgConf has dpkg leave out, in templates and their sandboxes, the files that
-// skipped leaves out. Of a sandbox, only what was synced as a whole survives a power
-// failure, so dpkg need not sync.
+// dpkgConf makes dpkg leave out the files that skipped leaves out, in templates and their
+// sandboxes. It also disables syncing: only state that is synced as a whole survives a
+// power failure in a sandbox.
 const dpkgConf = `path-exclude=/usr/share/man/*
 path-exclude=/usr/share/info/*
 path-exclude=/usr/share/locale/*

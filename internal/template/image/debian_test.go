@@ -17,8 +17,9 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Who cannot build is told the one step after which they can.
-func TestDebianModeTellsTheNextStep(t *testing.T) {
+// TestDebianModeErrors checks that the error on a machine that cannot build names
+// the one step after which it can.
+func TestDebianModeErrors(t *testing.T) {
 	const all = "mmdebstrap fakechroot fakeroot apt-get"
 	none := errors.New("/etc/subuid has no range for the user")
 	for _, tt := range []struct {
@@ -44,9 +45,9 @@ func TestDebianModeTellsTheNextStep(t *testing.T) {
 	}
 }
 
-// TestDebianForReal has mmdebstrap make a Debian, in "make soak". Otherwise the tests
-// of bootstrap_test.go stand for it with one made by hand, and TestTemplatePackages
-// of test/network installs packages.
+// TestDebianForReal makes a Debian with mmdebstrap, in "make soak". Otherwise the tests of
+// bootstrap_test.go cover it with a handmade one, and TestTemplatePackages of test/network
+// installs packages.
 func TestDebianForReal(t *testing.T) {
 	if !needs.Soak() {
 		return
@@ -126,8 +127,8 @@ func TestDebianForReal(t *testing.T) {
 	}
 }
 
-// TestDebianCancel cancels mmdebstrap in "make soak"; TestBootstrapAtOnce stands for it
-// with a Debian made by hand.
+// TestDebianCancel cancels mmdebstrap, in "make soak". Otherwise TestBootstrapAtOnce covers
+// it with a handmade Debian.
 func TestDebianCancel(t *testing.T) {
 	if !needs.Soak() {
 		return
@@ -229,8 +230,7 @@ func TestAptLog(t *testing.T) {
 	}
 }
 
-// TestAptExplains checks that the reason of a failed build is what its user can
-// do something about.
+// TestAptExplains checks that the error of a failed build is one that its user can act on.
 func TestAptExplains(t *testing.T) {
 	for said, want := range map[string]string{
 		"E: Unable to locate package nope\nE: mmdebstrap failed to run\n":                                                                         "Debian bookworm has no package nope; check the name",

@@ -9,12 +9,12 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// desktopScript runs a screen with whatever is installed for it.
+// desktopScript starts a screen with whatever X programs are installed.
 //
 //go:embed desktop.sh
 var desktopScript string
 
-// The shells of a screen: what it shows before anything is opened.
+// The shells of a screen: what it shows before a program is started.
 const (
 	shellDesktop = "desktop"
 	shellBrowser = "browser"
@@ -27,8 +27,8 @@ const defaultDisplay = ":1"
 // scale screenshots.
 const screenWidth, screenHeight = 1280, 800
 
-// startDesktop returns the command that runs a screen, in whatever image has an
-// X server: Xvnc, which the live view needs too, or Xvfb.
+// startDesktop returns the command that starts a screen in any image with an X server:
+// Xvnc, which the live view also needs, or Xvfb.
 func startDesktop(d *sandbox.Desktop, shell string) *sandbox.StartCommand {
 	return &sandbox.StartCommand{
 		Command: fmt.Sprintf("export COVE_SCREEN=%dx%d COVE_SHELL=%s DISPLAY=%s\n%s", d.Width, d.Height, shell, cmp.Or(d.Display, defaultDisplay), desktopScript),

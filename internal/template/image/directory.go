@@ -26,9 +26,9 @@ func checkPath(file string) error {
 	return nil
 }
 
-// openAllowed opens a file or directory below one of the paths that the operator
-// has allowed. Links that resolve to outside that path are refused. Whether a path
-// exists is revealed only below allowed paths.
+// openAllowed opens a file or directory at or below one of the paths that the operator has
+// allowed. Links that resolve to outside that path are refused. It reveals whether a path
+// exists only below allowed paths.
 func (p *Provider) openAllowed(file string) (*os.File, error) {
 	clean := filepath.Clean(file)
 	for _, allowed := range p.allowPaths {
@@ -65,7 +65,7 @@ func (p *Provider) isState(f *os.File) bool {
 func openBelow(dir, rel string) (*os.File, error) {
 	root, err := os.OpenRoot(dir)
 	if errors.Is(err, unix.ENOTDIR) && rel == "." {
-		return os.OpenFile(dir, os.O_RDONLY|unix.O_NONBLOCK, 0) // a file that is allowed by itself
+		return os.OpenFile(dir, os.O_RDONLY|unix.O_NONBLOCK, 0) // the allowed path is itself a file
 	}
 	if err != nil {
 		return nil, err
@@ -112,8 +112,8 @@ func (s *directorySource) build(ctx context.Context, j *job) error {
 	return nil
 }
 
-// copier copies a directory on the server into a tree. Of files that change
-// meanwhile, the copy may be a mixture of old and new.
+// copier copies a directory on the server into a tree. A file that changes during the copy
+// may be copied as a mixture of old and new.
 type copier struct {
 	ctx   context.Context
 	j     *job
@@ -212,7 +212,7 @@ func (c *copier) file(dir int, name, p string, st *unix.Stat_t) error {
 }
 
 // meta returns the attributes of an entry. Where owners cannot be set, files of the
-// server's user become root's, as all files that it makes are.
+// server's user become root's, like all files that it makes.
 func (c *copier) meta(st *unix.Stat_t) meta {
 	m := meta{mode: st.Mode & 0o7777, uid: int(st.Uid), gid: int(st.Gid), mtime: time.Unix(st.Mtim.Unix())}
 	if !c.j.tree.own && m.uid == os.Geteuid() {

@@ -15,11 +15,11 @@ type reporter = func(step string, fraction float64, log string)
 // work computes a value and reports its progress.
 type work[V any] func(context.Context, reporter) (V, error)
 
-// flights does work once for all callers that want the same result at the same
-// time, and reports its progress to each of them. Work outlives the caller that
-// began it, and is cancelled when nobody waits for it any more.
+// flights does work once for all callers that want the same result at the same time, and
+// reports its progress to each of them. The work outlives the caller that began it, and is
+// cancelled when the last caller stops waiting.
 type flights[K comparable, V any] struct {
-	// joined is the log line for callers that join work which has made progress.
+	// joined is the log line for callers that join work already in progress.
 	joined string
 
 	mu      sync.Mutex
@@ -39,10 +39,10 @@ type flight[V any] struct {
 	fraction float64          // under mu
 }
 
-var errGivenUp = errors.New("nobody waited for the result any more")
+var errGivenUp = errors.New("no caller waits for the result any more")
 
-// get returns what create returns, or what another caller's create returns that
-// is running for the same key.
+// get returns the result of create, or of another caller's create that is running for the
+// same key.
 func (fs *flights[K, V]) get(ctx context.Context, key K, report reporter, create work[V]) (V, error) {
 	for {
 		f, leave := fs.join(ctx, key, report, create)
@@ -56,14 +56,14 @@ func (fs *flights[K, V]) get(ctx context.Context, key K, report reporter, create
 			return none, context.Cause(ctx)
 		}
 		if errors.Is(f.err, errGivenUp) {
-			continue // by the others, just before this caller joined
+			continue // cancelled by the other callers just before this one joined
 		}
 		return f.value, f.err
 	}
 }
 
-// join returns the flight of a key, which it starts if there is none, and a
-// function that leaves it.
+// join returns the flight of a key, started if there is none, and a function that leaves
+// it.
 func (fs *flights[K, V]) join(ctx context.Context, key K, report reporter, create work[V]) (f *flight[V], leave func()) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -99,8 +99,8 @@ func (fs *flights[K, V]) keys() []K {
 	return slices.Collect(maps.Keys(fs.running))
 }
 
-// wait adds a caller, who gets reports from now on, until leave is called. When
-// the last caller leaves before the work is done, the work is cancelled.
+// wait adds a caller, which gets reports until leave is called. If the last caller leaves
+// before the work is done, the work is cancelled.
 func (f *flight[V]) wait(report reporter, joined string) (leave func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -21,41 +21,40 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// A build begins with a [Foundation]. Steps run in sandboxes that know nothing of
-// this package, and what a step has changed comes back as a layer, from which
-// [Provider.Extend] makes the next root. Each root is cached under a key of what it
-// was made from, so that a build that begins in the same way finds it.
+// A build starts from a [Foundation]. Its steps run in sandboxes, which do not depend on
+// this package. The changes of a step come back as a layer, from which [Provider.Extend]
+// makes the next root. Each root is cached under a key of what it was made from, so that
+// later builds with the same beginning find it.
 
-// Plan is what a request asks to be built.
+// Plan is what a request asks to build.
 type Plan struct {
 	Name string
-	// Spec is that of the request, of an earlier build, or of a built-in definition.
+	// Spec is the request's, an earlier build's, or a built-in definition's.
 	Spec sandbox.TemplateSpec
 	// Ready is set if there is nothing to build.
 	Ready *sandbox.Template
 	// Anew is set if no results of earlier builds may be used.
 	Anew bool
-	// Login is for the registry of the spec's image; nil: the server's own.
+	// Login is the login at the registry of the spec's image; nil means the server's own.
 	Login *sandbox.RegistryLogin
 }
 
-// Foundation is what the steps of a build begin with.
+// Foundation is the starting point of a build's steps.
 type Foundation struct {
 	Root engine.Root
-	// Template has what the base hands on to templates made of it.
+	// Template holds the settings that templates made from the base inherit.
 	Template sandbox.Template
 
-	layers    []string // that the root was composed of
+	layers    []string // layers that the root was composed of
 	notes     []string
 	stamp     string
 	sizeBytes int64
 }
 
-// Claim reserves a name for a build by this caller, until done is called with the
-// build's result. A name that is being built is a conflict. Roots and layers that
-// are handed out from then on stay in place until done is called; see
-// [Provider.Collect]. Until there is a version, the template is listed with the
-// shape.
+// Claim reserves a name for a build by this caller, until done is called with the build's
+// result. A name that is being built is a conflict. Roots and layers that are handed out
+// from then on stay in place until done is called; see [Provider.Collect]. Until the
+// template has a version, it is listed with this shape.
 func (p *Provider) Claim(name string, shape sandbox.Resources) (done func(error), err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -79,8 +78,8 @@ func (p *Provider) Claim(name string, shape sandbox.Resources) (done func(error)
 	}, nil
 }
 
-// Base makes the root that a plan's spec begins with, unless that is a snapshot. If
-// plan.Anew is set, Debian is fetched again.
+// Base makes the root that a plan's spec starts from, unless that is a snapshot. If
+// plan.Anew is set, Debian is downloaded again.
 func (p *Provider) Base(ctx context.Context, plan *Plan, report reporter) (*Foundation, error) {
 	spec, anew := &plan.Spec, plan.Anew
 	switch from := spec.From; {
@@ -135,7 +134,7 @@ func (p *Provider) rootOf(m *manifest) engine.Root {
 	return engine.Root{Digest: m.Digest, Dir: p.rootfsDir(m.Digest), Binds: slices.Clone(m.Binds)}
 }
 
-// chainKey returns the cache key of what is made from the parts.
+// chainKey returns the cache key for what is made from these parts.
 func chainKey(parts ...any) string {
 	data, err := json.Marshal(parts)
 	if err != nil {
@@ -144,7 +143,7 @@ func chainKey(parts ...any) string {
 	return fmt.Sprintf("%x", sha256.Sum256(append([]byte("cove-chain-1\n"), data...)))
 }
 
-// ChainKey returns the cache key of what a step makes from a root.
+// ChainKey returns the cache key for the result of a step on a root.
 func ChainKey(root engine.Root, step any) string { return chainKey(root.Digest, step) }
 
 // cacheMaxAge is how long a root stays in the cache after its last use.
@@ -166,7 +165,7 @@ func (p *Provider) cached(key string) *manifest {
 	now := time.Now()
 	_ = os.Chtimes(p.cacheFile(key), now, now)
 	if p.hold(m.Digest) != nil {
-		return nil // it was collected just now
+		return nil // collected meanwhile
 	}
 	return m
 }
@@ -178,7 +177,7 @@ func (p *Provider) keep(key string, m *manifest) {
 		err = durable.WriteFile(p.cacheFile(key), append(data, '\n'))
 	}
 	if err != nil {
-		p.log.Warn("keep a step of a build for the next one", "error", err)
+		p.log.Warn("cache a build step", "error", err)
 	}
 }
 
@@ -199,11 +198,11 @@ func (b *Foundation) with(p *Provider, m *manifest) *Foundation {
 	return &next
 }
 
-// Extend makes a root from a base and a layer above it, which open returns as a tar
-// stream with OCI whiteouts, and caches it under the key unless that is empty. When
-// it fails, nothing is left.
+// Extend makes a root from a base and a layer above it, and caches it under the key unless
+// that is empty. open returns the layer as a tar stream with OCI whiteouts. If Extend
+// fails, it leaves nothing behind.
 func (p *Provider) Extend(ctx context.Context, b *Foundation, key string, open func(context.Context) (io.ReadCloser, error)) (*Foundation, error) {
-	if err := p.hold(b.Root.Digest); errors.Is(err, fs.ErrNotExist) { // which can happen to a snapshot's root
+	if err := p.hold(b.Root.Digest); errors.Is(err, fs.ErrNotExist) { // possible for a snapshot's root
 		return nil, sandbox.Errorf(sandbox.CodeConflict, "the base of the build was deleted meanwhile; choose another base")
 	} else if err != nil {
 		return nil, err
@@ -227,8 +226,8 @@ func (p *Provider) Extend(ctx context.Context, b *Foundation, key string, open f
 	return b.with(p, m), nil
 }
 
-// Publish makes a root the newest version of a template. Where the spec does not say
-// otherwise, the template has the settings of the base.
+// Publish makes a root the newest version of a template. Settings that the spec leaves out
+// come from the base.
 func (p *Provider) Publish(name string, spec *sandbox.TemplateSpec, b *Foundation) (*sandbox.Template, error) {
 	t, source := b.Template, ""
 	switch from := spec.From; {
@@ -280,8 +279,8 @@ func orElse(a, b map[string]string) map[string]string {
 	return maps.Clone(b)
 }
 
-// AptSettings are how this machine's own apt reaches Debian's mirrors: the text
-// of a sources.list, "" for Debian's own, and of an apt.conf.
+// AptSettings returns how this machine's own apt reaches Debian's mirrors: the text of a
+// sources.list, "" for Debian's own, and of an apt.conf.
 func (p *Provider) AptSettings() (sources, conf string) {
 	d, ok := p.debian.(*debianSource)
 	if !ok {

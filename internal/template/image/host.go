@@ -20,10 +20,10 @@ import (
 // /sbin and /lib*, unless they are links into /usr) bound read-only, and the files
 // of /etc that programs need and that are not confidential.
 //
-// Nothing is visible that not every user of the machine may read: files and
-// directories in /usr without that permission are covered by empty ones, and so are
-// the paths in /usr where package managers look for their settings and credentials.
-// For an ordinary user this covers what only that user could read.
+// Only what every user of the machine may read is visible: other files and directories in
+// /usr are covered by empty ones, and so are the paths in /usr where package managers look
+// for their settings and credentials. If the daemon runs as an ordinary user, files that
+// only that user can read are covered too.
 type hostSource struct {
 	// machine is "/" outside tests.
 	machine string
@@ -92,8 +92,7 @@ func (h *hostSource) build(ctx context.Context, j *job) error {
 	return nil
 }
 
-// aliasDir has further names for the machine's programs. It comes last on the
-// PATH.
+// aliasDir holds additional names for the machine's programs. It is last in PATH.
 const aliasDir = "opt/cove/bin"
 
 // namePython adds the name python for python3.
@@ -177,9 +176,9 @@ func (h *hostSource) stamp() (string, error) {
 	return fmt.Sprintf("%x", sum.Sum(nil)), err
 }
 
-// contentDigest returns the digest of a tree with its binds. The stamp stands for
-// the content of the host's directories. Where the masks are does not count, so that
-// the digest is the same in every state directory.
+// contentDigest returns the digest of a tree with its binds. The stamp represents the
+// content of the host's directories. The location of the masks is left out, so that the
+// digest is the same in every state directory.
 func contentDigest(tree string, j *job) string {
 	if len(j.binds) == 0 {
 		return tree
@@ -208,8 +207,8 @@ type hostCache struct {
 // hostCheckEvery is how long the host template is assumed to be up to date.
 const hostCheckEvery = 10 * time.Second
 
-// currentHost returns the host template. It makes it anew if the machine's settings
-// have changed, or if anew is set.
+// currentHost returns the host template. It makes the template again if the machine's
+// settings have changed, or if anew is set.
 func (p *Provider) currentHost(ctx context.Context, anew bool) (*manifest, error) {
 	c := p.host
 	c.mu.Lock()
@@ -223,8 +222,8 @@ func (p *Provider) currentHost(ctx context.Context, anew bool) (*manifest, error
 	}
 	m, err := p.readManifest(Host)
 	if anew || err != nil || m.Stamp != stamp {
-		// Other callers wait for the result too, so this one's cancellation does not
-		// stop it.
+		// Other callers wait for the result too, so this one's cancellation does not stop
+		// it.
 		m, err = p.make(context.WithoutCancel(ctx), p.builtins[Host], func(string, float64, string) {})
 		if err == nil {
 			err = p.publish(m)

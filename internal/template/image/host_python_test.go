@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// Where the machine calls Python python3 alone, sandboxes have python too, and
-// the machine's own name for it counts before that.
+// TestHostHasPython checks that sandboxes have python even if the machine has only python3,
+// and that the machine's own python takes precedence.
 func TestHostHasPython(t *testing.T) {
 	for name, tt := range map[string]struct {
 		programs []string

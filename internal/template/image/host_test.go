@@ -178,8 +178,8 @@ func TestHostShowsNoSecrets(t *testing.T) {
 	}
 }
 
-// A state directory may be moved: the host template is found again, hides the same,
-// and is the same content, also to those who know it by its digest.
+// TestHostMoves checks that the host template survives a move of the state directory: it is
+// found again, hides the same files, and has the same digest.
 func TestHostMoves(t *testing.T) {
 	p := newProvider(t, fakeMachine(t))
 	before, _, err := p.Root(t.Context(), Host)
@@ -212,7 +212,7 @@ func TestHostMoves(t *testing.T) {
 	if masks == 0 {
 		t.Error("nothing is hidden")
 	}
-	// Made anew, elsewhere, it is the same content.
+	// Made again elsewhere, it has the same content.
 	other := newProvider(t, p.host.source.machine)
 	if root, _, err := other.Root(t.Context(), Host); err != nil || root.Digest != before.Digest {
 		t.Errorf("in another state directory: %s, %v, want %s", root.Digest, err, before.Digest)
@@ -255,7 +255,7 @@ func TestHostFollowsTheMachine(t *testing.T) {
 		t.Error("digest stayed although packages changed")
 	}
 
-	// A root that somebody removed is made anew for the next caller.
+	// A root that was removed is made again for the next caller.
 	if err := os.RemoveAll(p.rootfsDir(digest())); err != nil {
 		t.Fatal(err)
 	}
@@ -309,7 +309,7 @@ func TestHostOfThisMachine(t *testing.T) {
 	}
 }
 
-// listTree returns what is below dir: "d", "f" or "-> target".
+// listTree describes what is below dir: "d", "f" or "-> target".
 func listTree(t testing.TB, dir string) map[string]string {
 	t.Helper()
 	out := map[string]string{}

@@ -24,8 +24,8 @@ const (
 	script
 )
 
-// etcAllowed are patterns, below /etc, of the files that are copied; directories are
-// copied with all their content. Nothing else is.
+// etcAllowed are patterns, below /etc, of the files to copy. Directories are copied with
+// all their content. Nothing else is copied.
 var etcAllowed = []struct {
 	pattern string
 	check   check

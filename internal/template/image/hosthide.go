@@ -19,7 +19,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// hide searches the bound directories and covers what not everyone may read.
+// hide searches the bound directories and covers what is not readable by everyone.
 func (h *hostSource) hide(ctx context.Context, j *job) error {
 	s := &search{h: h, ctx: ctx}
 	s.group.SetLimit(runtime.GOMAXPROCS(0))
@@ -51,8 +51,8 @@ func (h *hostSource) hide(ctx context.Context, j *job) error {
 	return nil
 }
 
-// search walks system directories, which may have some hundred thousand files: it
-// stats files relative to their open directory, and walks directories in parallel.
+// search walks system directories, which may have several hundred thousand files. It stats
+// files relative to their open directory, and walks directories in parallel.
 type search struct {
 	h     *hostSource
 	ctx   context.Context
@@ -77,8 +77,8 @@ func (s *search) tooMany() bool {
 	return len(s.masks) > maxHidden
 }
 
-// directory searches a directory. What vanishes meanwhile is left out; what cannot
-// be read is covered.
+// directory searches a directory. Files that vanish meanwhile are ignored; what cannot be
+// read is covered.
 func (s *search) directory(rel string) error {
 	if err := s.ctx.Err(); err != nil {
 		return err

@@ -1,18 +1,18 @@
 // Package image builds and stores templates: root file systems from which
 // sandboxes start.
 //
-// The content of a template is a directory named by its digest, which never
-// changes; a small manifest under the template's name has its current digest. A
-// build works in a directory of its own and becomes visible by renaming, so that
-// nobody sees an incomplete one; [New] removes what crashed builds have left.
+// The content of a template is a directory named by its digest, which never changes; a
+// small manifest under the template's name holds its current digest. A build works in a
+// directory of its own and becomes visible by a rename, so an incomplete build is never
+// visible; [New] removes what crashed builds have left.
 //
 // Two kinds of source are built in. The host source shows the machine's own
 // programs read-only beside a few files of /etc chosen by an allow-list. The
 // Debian source runs mmdebstrap. More kinds implement [source].
 //
-// As root, files have the owners they should have. An ordinary user cannot
-// give files away: then all of them belong to that user, who is root in the
-// sandbox, and the directories of the sandbox's user are writable by everyone.
+// When the daemon runs as root, files have their proper owners. An ordinary user cannot
+// give files away: then all of them belong to that user, who is root in the sandbox, and
+// the directories of the sandbox's user are writable by everyone.
 package image
 
 import (
@@ -228,7 +228,7 @@ func (p *Provider) status(t sandbox.Template) sandbox.Template {
 	case failed:
 		t.State = sandbox.TemplateFailed
 	case t.Name == Host:
-		t.State = sandbox.TemplateReady // it is made when first used
+		t.State = sandbox.TemplateReady // made on first use
 	}
 	return t
 }
@@ -416,7 +416,7 @@ func (p *Provider) sweep() {
 			continue
 		}
 		if err := discard(dir); err != nil {
-			p.log.Warn("remove what a build has left", "directory", dir, "error", err)
+			p.log.Warn("remove build leftovers", "directory", dir, "error", err)
 		}
 		unlock()
 	}

@@ -19,8 +19,8 @@ import (
 	"github.com/cove-sh/cove/internal/testing/needs"
 )
 
-// special is an entry that says something of the next one: PAX records or a long
-// name, of any size. It has no end of the archive.
+// special returns an entry that describes the next one: PAX records or a long name, of any
+// size. It does not end the archive.
 func special(t testing.TB, kind byte, content string) []byte {
 	t.Helper()
 	data := archive(t, file("PaxHeaders.0/x", content))
@@ -35,7 +35,7 @@ func special(t testing.TB, kind byte, content string) []byte {
 	return data
 }
 
-// record is a PAX record, which begins with its own length.
+// record returns a PAX record, which begins with its own length.
 func record(name, value string) string {
 	rest := " " + name + "=" + value + "\n"
 	n := len(rest) + 1
@@ -45,7 +45,7 @@ func record(name, value string) string {
 	return fmt.Sprint(n) + rest
 }
 
-// records are many of them that do nothing, of so many bytes together.
+// records returns many records without an effect, of this total size.
 func records(size int) string {
 	var b strings.Builder
 	for i := 0; b.Len() < size-32; i++ {
@@ -54,8 +54,8 @@ func records(size int) string {
 	return b.String()
 }
 
-// The attributes that files of a layer are to have: those that would give
-// programs the rights of root, lead an overlay astray or fill the disk.
+// TestHostileAttributes checks file attributes in a layer that would give programs root's
+// rights, mislead an overlay, or fill the disk.
 func TestHostileAttributes(t *testing.T) {
 	capability := "\x01\x00\x00\x02\xff\xff\xff\xff\x00\x00\x00\x00\xff\xff\xff\xff\x00\x00\x00\x00"
 	attributes := map[string]map[string]string{
@@ -144,7 +144,8 @@ func TestHostileAttributes(t *testing.T) {
 	}
 }
 
-// A stream that breaks is not its maker's fault, and can be read again.
+// TestBrokenStream checks that a broken stream is not blamed on its maker, and can be read
+// again.
 func TestBrokenStream(t *testing.T) {
 	p, broken := newProvider(t, ""), errors.New("broken")
 	open := func(context.Context) (io.ReadCloser, error) {
@@ -159,7 +160,7 @@ type breaks struct{ err error }
 
 func (b breaks) Read([]byte) (int, error) { return 0, b.err }
 
-// Records without end take no more memory than one entry's.
+// TestManyRecords checks that endless records take no more memory than one entry's.
 func TestManyRecords(t *testing.T) {
 	const block, times, room = 1 << 20, 48, 48 << 20
 	kinds := map[string]byte{"of one entry": 'x'}

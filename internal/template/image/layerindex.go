@@ -59,8 +59,8 @@ func storedName(n int64) string {
 type layerInfoRecord struct {
 	Version int `json:"version"`
 	layerInfo
-	// Boot is the boot id under which the layer was made, until the layer is known to
-	// be on the disk: a power failure may have lost some of it.
+	// Boot is the boot id under which the layer was made, until the layer is known to be on
+	// the disk: before that, a power failure may lose some of it.
 	Boot string `json:"boot,omitempty"`
 }
 

@@ -36,7 +36,7 @@ import (
 // is not known in advance, so want is "". The result depends on the digests of the base
 // and the layers alone: the same digests give a root of the same digest.
 type layerStore struct {
-	dir string // of the layers
+	dir string // directory of the layers
 	tmp string // where they are unpacked
 	own bool
 	log *slog.Logger
@@ -163,7 +163,7 @@ func (s *layerStore) stored(digest string) (layerInfo, error) {
 	return r.layerInfo, err
 }
 
-// get returns a layer by its digest, from the stream if it is not stored.
+// get returns a layer by its digest, and reads it from the stream if it is not stored.
 func (s *layerStore) get(ctx context.Context, want pullKey, open openLayer) (layerInfo, error) {
 	info, err := s.stored(want.digest)
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -184,8 +184,8 @@ func (s *layerStore) hold(digests []string) {
 	}
 }
 
-// moveToTrash moves the layers to trash that nothing needs and that nobody has asked
-// for since the given time.
+// moveToTrash moves to trash the layers that are not in keep and have not been requested
+// since the given time.
 func (s *layerStore) moveToTrash(trash string, keep map[string]bool, since time.Time) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -32,7 +32,7 @@ func opener(data []byte) openLayer {
 
 func digestOf(data []byte) string { return fmt.Sprintf("sha256-%x", sha256.Sum256(data)) }
 
-// add puts layers in place.
+// addLayers stores layers.
 func addLayers(t testing.TB, p *Provider, layers ...[]byte) (digests []string) {
 	t.Helper()
 	for i, data := range layers {
@@ -65,7 +65,7 @@ func composed(t testing.TB, p *Provider, b base, layers ...string) (string, stri
 	return dir, digest, err
 }
 
-// tree lists names with what they are; files with their content.
+// contents returns names with their kinds; files with their content.
 func contents(t testing.TB, top string) map[string]string {
 	t.Helper()
 	out := listTree(t, top)
@@ -178,7 +178,7 @@ func TestCompose(t *testing.T) {
 					t.Errorf("(-want +got):\n%s", d)
 				}
 			}
-			// The same on a base instead of a first layer: the same files.
+			// A base instead of a first layer gives the same files.
 			if len(digests) > 1 {
 				lower, low, err := composed(t, p, base{}, digests[0])
 				if err != nil {
@@ -199,7 +199,8 @@ func TestCompose(t *testing.T) {
 	}
 }
 
-// Owners, modes and times are kept, in a layer, over another, and on a base.
+// TestComposeMetadata checks that owners, modes and times are kept, in a layer, over
+// another, and on a base.
 func TestComposeMetadata(t *testing.T) {
 	when := time.Date(2024, 5, 6, 7, 8, 9, 0, time.UTC)
 	data := archive(t,
@@ -257,8 +258,8 @@ func TestComposeMetadata(t *testing.T) {
 	}
 }
 
-// The content of a file is shared by all that are made of its layer, and what
-// one of them changes is not seen by the others.
+// TestShared checks that all roots made from a layer share its files' content, and that a
+// change in one root does not show in the others.
 func TestShared(t *testing.T) {
 	p := newProvider(t, "")
 	d := addLayers(t, p, archive(t, file("f", "1"), hard("g", "f"), file("etc/passwd", "root:x:0:0::/:\n")), archive(t, mode(file("f", "1"), 0o600)))
@@ -291,7 +292,7 @@ func TestShared(t *testing.T) {
 		t.Errorf("the lower file became %v", info.Mode())
 	}
 
-	// A tree that is changed after composing leaves the stored file alone.
+	// Changing a tree after composing leaves the stored file unchanged.
 	dir := filepath.Join(t.TempDir(), "root")
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Fatal(err)
@@ -315,7 +316,8 @@ func TestShared(t *testing.T) {
 	}
 }
 
-// Where content cannot be linked, it is copied with all that it has.
+// TestCopiedWhenNotLinked checks that content which cannot be linked is copied with all its
+// attributes.
 func TestCopiedWhenNotLinked(t *testing.T) {
 	p := newProvider(t, "")
 	d := addLayers(t, p, archive(t, owned(mode(file("f", "content"), 0o640), 5)))
@@ -350,9 +352,9 @@ func TestCopiedWhenNotLinked(t *testing.T) {
 	}
 }
 
-// A layer that many want is unpacked once; it goes on when the first of them
-// gives up, and ends with the last.
-func TestPulledOnce(t *testing.T) {
+// TestLayerIsUnpackedOnce checks that a layer that several callers need is unpacked once; the work
+// continues when the first caller gives up, and ends with the last.
+func TestLayerIsUnpackedOnce(t *testing.T) {
 	p := newProvider(t, "")
 	data := archive(t, file("f", strings.Repeat("x", 1<<16)))
 	var opened atomic.Int32
@@ -408,7 +410,7 @@ func TestPulledOnce(t *testing.T) {
 		t.Errorf("the layer was opened %d times", n)
 	}
 
-	// All give up: the stream ends, and nothing is left.
+	// All callers give up: the stream ends, and nothing is left.
 	other := archive(t, file("g", "x"))
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
@@ -434,7 +436,7 @@ func TestLayerOfAnotherDigest(t *testing.T) {
 	if _, err := p.addLayer(t.Context(), digestOf(other), "", opener(data)); !errors.Is(err, errHostile) {
 		t.Errorf("got %v", err)
 	}
-	// What follows the archive's end belongs to it.
+	// Bytes after the archive's end are part of the digest.
 	if _, err := p.addLayer(t.Context(), digestOf(data), "", opener(append(bytes.Clone(data), 0))); !errors.Is(err, errHostile) {
 		t.Errorf("with more behind it: %v", err)
 	}
@@ -450,7 +452,7 @@ func TestLayerOfAnotherDigest(t *testing.T) {
 	if err != nil || info.Digest != digestOf(data) || info.Entries != 1 || info.Bytes != 1 {
 		t.Errorf("layer %+v, %v", info, err)
 	}
-	// The next process finds it, and removes what a crash has left of another.
+	// The next process finds it, and removes the remains of another that crashed.
 	left := filepath.Join(p.dir, "tmp", "layer-1", "layer", "f", "0")
 	if err := os.MkdirAll(left, 0o700); err != nil {
 		t.Fatal(err)
@@ -467,7 +469,7 @@ func TestLayerOfAnotherDigest(t *testing.T) {
 		t.Errorf("left: %v", l)
 	}
 
-	// After a power cut a layer is there again only if it was on the disk.
+	// After a power failure, a layer is available only if it was on the disk.
 	settled := addLayers(t, p, other)[0]
 	if err := p.layers.markDurable([]string{settled}); err != nil {
 		t.Fatal(err)
@@ -509,8 +511,8 @@ func TestLayersAreCollected(t *testing.T) {
 	}
 }
 
-// A disk that is full says so, and nothing is left: neither when a layer does
-// not fit nor when it is reported late.
+// TestImagesOnAFullDisk checks that a full disk is reported and nothing is left, both when
+// a layer does not fit and when the error comes late.
 func TestImagesOnAFullDisk(t *testing.T) {
 	h := newHub(t)
 	noise := make([]byte, 4<<20)

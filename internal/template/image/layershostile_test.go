@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// Names that a layer must not have: it is refused as a whole, and nothing of it
-// is left.
+// TestHostileLayers checks that a layer with invalid names is refused as a whole, and
+// nothing of it is left.
 func TestHostileLayers(t *testing.T) {
 	p := newProvider(t, "")
 	p.layers.maxBytes, p.layers.maxEntries = 1<<20, 300
@@ -53,7 +53,7 @@ func TestHostileLayers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			for _, want := range []string{digestOf(data), ""} {
 				if _, err := p.addLayer(t.Context(), want, "", opener(data)); err == nil {
-					t.Error("was unpacked")
+					t.Error("an unneeded layer was unpacked")
 				} else if tests[name] != nil && !errors.Is(err, errHostile) {
 					t.Errorf("error %v is not for a hostile archive", err)
 				}
@@ -68,10 +68,10 @@ func TestHostileLayers(t *testing.T) {
 	}
 }
 
-// sparseBomb is a file of a petabyte that takes a kilobyte in the archive.
+// sparseBomb returns a file of a petabyte that takes a kilobyte in the archive.
 func sparseBomb(t testing.TB) []byte { return sparseFile(t, 1<<50) }
 
-// sparseFile is an archive of a file of which nothing but its size is there.
+// sparseFile returns an archive of a file that has a size but no data.
 func sparseFile(t testing.TB, size int64) []byte {
 	t.Helper()
 	fragments := make([]byte, 512)
@@ -82,7 +82,7 @@ func sparseFile(t testing.TB, size int64) []byte {
 	return bytes.ReplaceAll(data, []byte("GNX."), []byte("GNU."))
 }
 
-// What only shows when layers are put together.
+// TestHostileCompositions checks attacks that only show when layers are combined.
 func TestHostileCompositions(t *testing.T) {
 	p := newProvider(t, "")
 	loop := []tar.Header{link("a", "b"), link("b", "a")}
@@ -130,8 +130,8 @@ func TestHostileCompositions(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 	})
-	// What only costs memory and time: long paths that links lead to, and links
-	// that are followed again and again.
+	// Attacks that only cost memory and time: long paths behind links, and links that are
+	// followed again and again.
 	long := strings.TrimSuffix(strings.Repeat(strings.Repeat("d", 250)+"/", 15), "/")
 	paths := []tar.Header{dir(long), link("l", long), dir("l/" + long), link("m", "l/"+long), file("m/x", "1")}
 	if _, _, err := composed(t, p, base{}, addLayers(t, p, archive(t, paths...))...); !errors.Is(err, errHostile) {

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Templates that share layers are finished at the same time.
-func TestSettledAtOnce(t *testing.T) {
+// TestSharedLayersFinishConcurrently finishes templates that share layers at the same time.
+func TestSharedLayersFinishConcurrently(t *testing.T) {
 	p := newProvider(t, "")
 	info, err := p.addLayer(t.Context(), "", "", opener(archive(t, file("f", "x"))))
 	if err != nil {
@@ -37,9 +37,9 @@ func TestSettledAtOnce(t *testing.T) {
 	}
 }
 
-// Somebody who says to have a layer, and never ends giving it or gives another,
-// is nobody else's trouble.
-func TestLayerOfAnotherPlace(t *testing.T) {
+// TestLayerOfAnotherSource checks that a source which claims to have a layer, but never
+// finishes sending it or sends another, does not affect other sources.
+func TestLayerOfAnotherSource(t *testing.T) {
 	p := newProvider(t, "")
 	data := archive(t, file("f", "x"))
 	ctx, cancel := context.WithCancel(t.Context())
@@ -63,7 +63,7 @@ func TestLayerOfAnotherPlace(t *testing.T) {
 	wg.Wait()
 }
 
-// A few bytes do not fill the disk.
+// TestSparseFile checks that a few bytes do not fill the disk.
 func TestSparseFile(t *testing.T) {
 	p := newProvider(t, "")
 	const size = 256 << 20
@@ -81,7 +81,7 @@ func TestSparseFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer w.Close()
-	// What is there stays where it is.
+	// Data stays at its offset.
 	content := append(make([]byte, 200<<10), "end"...)
 	r, pw := io.Pipe()
 	go func() { _, err := pw.Write(content); pw.CloseWithError(err) }()

@@ -40,7 +40,7 @@ func (s *layerStore) unpack(ctx context.Context, want string, open openLayer) (i
 	}
 	defer func() {
 		if rerr := removeTree(dir); rerr != nil {
-			s.log.Warn("remove what was unpacked of a layer", "directory", dir, "error", rerr)
+			s.log.Warn("remove partly unpacked layer", "directory", dir, "error", rerr)
 		}
 		unlock()
 	}()
@@ -61,7 +61,7 @@ func (s *layerStore) unpack(ctx context.Context, want string, open openLayer) (i
 		return info, errors.Join(err, r.Close())
 	}
 	info, err = s.read(content, ahead)
-	cancel() // a read that still waits
+	cancel() // stop a pending read
 	ahead.Close()
 	if cerr := r.Close(); err == nil {
 		err = cerr
@@ -75,8 +75,8 @@ func (s *layerStore) unpack(ctx context.Context, want string, open openLayer) (i
 	return info, s.adopt(content, info)
 }
 
-// adopt makes a complete layer visible. It need not be on the disk yet: until
-// [layerStore.markDurable] it is valid during this boot of the machine only.
+// adopt makes a complete layer visible. The layer need not be on the disk yet: until
+// [layerStore.markDurable], it is valid only during this boot of the machine.
 func (s *layerStore) adopt(content string, info layerInfo) error {
 	if err := writeLayerInfo(content, info, bootID()); err != nil {
 		return err
@@ -106,7 +106,7 @@ func (s *layerStore) read(content string, r io.Reader) (layerInfo, error) {
 	err = w.readAll(tar.NewReader(stream))
 	switch {
 	case errors.Is(err, io.ErrUnexpectedEOF) && src.ended:
-		err = fmt.Errorf("%w: it is cut short", errHostile) // by its maker, not by the network
+		err = fmt.Errorf("%w: it is cut short", errHostile) // truncated by its maker, not by the network
 	case errors.Is(err, errUnreadable) && !src.failed:
 		err = fmt.Errorf("%w: %w", errHostile, err)
 	}
@@ -255,8 +255,8 @@ func (w *layerWriter) add(h *tar.Header, r io.Reader) error {
 	return w.index.add(e)
 }
 
-// whiteout handles entries that hide something of lower layers, and reports whether h
-// is such an entry. Those that are marked by their names may have any type.
+// whiteout handles entries that hide something of lower layers, and reports whether h is
+// one. Entries marked by their names may have any type.
 func (w *layerWriter) whiteout(h *tar.Header, p string) (bool, error) {
 	dir, name := path.Split(p)
 	switch {
@@ -358,11 +358,10 @@ func (w *layerWriter) nextDir(n int64) error {
 	return nil
 }
 
-// storedMeta returns the attributes that a file has on the disk. Where owners
-// cannot be set, all files belong to the sandbox's root: then others may do what
-// the owner could, and no program becomes root that would have become somebody
-// else. Root inside may read files whatever their mode is, so their owner here
-// must be able to as well.
+// storedMeta returns the attributes that a file has on the disk. Where owners cannot be
+// set, all files belong to the sandbox's root: then others get the owner's permissions, and
+// setuid programs that would have become another user do not become root. Root inside may
+// read files whatever their mode, so their owner here must be able to as well.
 func storedMeta(m meta, own bool) meta {
 	if own {
 		return m

@@ -153,7 +153,7 @@ func (p *Provider) records(dir string) ([]*manifest, error) {
 			continue // it was deleted meanwhile
 		}
 		if err != nil {
-			p.log.Warn("template's record is not usable", "record", name, "error", err)
+			p.log.Warn("cannot read template record", "record", name, "error", err)
 			continue
 		}
 		m.pinned = strings.Contains(name, "@")

@@ -8,8 +8,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// The environment comes before the user's file, and that before the machine's;
-// tokens and passwords stay where they are.
+// TestNPMSettings checks that the environment takes precedence over the user's file, and
+// that over the machine's, and that tokens and passwords are not returned.
 func TestNPMSettings(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, content string) string {

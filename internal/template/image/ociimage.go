@@ -209,8 +209,8 @@ func (pu *puller) fraction() float64 {
 	return 0.02 + 0.78*float64(got)/float64(max(all, 1))
 }
 
-// furnishImage adds what a sandbox relies on to the root of an image, and no more:
-// accounts, libraries and programs are the image's own, if it has any.
+// furnishImage adds only what a sandbox needs to the root of an image: accounts, libraries
+// and programs are the image's own, if it has any.
 func furnishImage(t *tree, wd string) error {
 	// Mount points must be directories, whatever the image has at their paths.
 	for _, d := range []string{".cove", "dev", "proc", "sys", "tmp"} {
@@ -244,8 +244,8 @@ func imageRoot(t *tree) string {
 	return "0"
 }
 
-// ensureDir makes a directory and its parents unless something else is at one of
-// their paths: what the image has stays.
+// ensureDir makes a directory and its parents, unless something else is at one of their
+// paths: what the image has there is kept.
 func (t *tree) ensureDir(p string, mode uint32) error {
 	for at := ""; at != p; {
 		rest := strings.TrimPrefix(p[len(at):], "/")
@@ -254,7 +254,7 @@ func (t *tree) ensureDir(p string, mode uint32) error {
 		e, there := t.entries[at]
 		switch {
 		case there && e.kind != 'd':
-			return nil // such as a link, which only a sandbox resolves
+			return nil // such as a link, which is resolved only in a sandbox
 		case there:
 			continue
 		}

@@ -151,8 +151,8 @@ func TestImages(t *testing.T) {
 		}
 	}
 
-	// The same image under another name, and one that shares its base, cost only
-	// what is new.
+	// The same image under another name, and one that shares its base, transfer only what
+	// is new.
 	blobs, unpacks := h.blobs.Load(), p.layers.unpacks
 	again := build(t, p, fromImage("again", app))
 	if again.Digest != got.Digest || p.layers.unpacks != unpacks || h.blobs.Load() != blobs+1 { // the configuration
@@ -183,7 +183,8 @@ func TestImages(t *testing.T) {
 	}
 }
 
-// A layer that two builds need at the same time is fetched once.
+// TestImagesAtOnce checks that a layer which two builds need at the same time is fetched
+// once.
 func TestImagesAtOnce(t *testing.T) {
 	h := newHub(t)
 	p := h.provider(t)
@@ -220,7 +221,7 @@ func TestImagesThatFail(t *testing.T) {
 	_, err = p.Build(t.Context(), fromImage("bad", "127.0.0.1:1/x:1"), nil)
 	wantCode(t, err, sandbox.CodeForbidden)
 
-	// A configuration whose diff id is of something else.
+	// A configuration with the diff id of something else.
 	img := makeImage(t, v1.Config{}, good)
 	cf, err := img.ConfigFile()
 	if err != nil {
@@ -234,7 +235,7 @@ func TestImagesThatFail(t *testing.T) {
 	_, err = p.Build(t.Context(), fromImage("bad", h.push(t, "bad:2", img)), nil)
 	wantCode(t, err, sandbox.CodeInvalid)
 
-	// A connection that breaks each time, and one that breaks once.
+	// A connection that always breaks, and one that breaks once.
 	ref = h.push(t, "good:1", makeImage(t, v1.Config{}, good))
 	var broken atomic.Int32
 	breaks := func(w http.ResponseWriter, r *http.Request) bool {
@@ -254,7 +255,7 @@ func TestImagesThatFail(t *testing.T) {
 	_, err = p.Build(t.Context(), fromImage("good", ref), nil)
 	wantCode(t, err, sandbox.CodeUnavailable)
 
-	// A build that is given up in the middle of a layer.
+	// A build that is cancelled in the middle of a layer.
 	ctx, cancel := context.WithCancel(t.Context())
 	hangs := func(w http.ResponseWriter, r *http.Request) bool {
 		if broken.Load() < 0 && strings.Contains(r.URL.Path, "/blobs/") && r.Method == http.MethodGet {
@@ -285,7 +286,7 @@ func TestImagesThatFail(t *testing.T) {
 	build(t, p, fromImage("good", ref))
 }
 
-// An archive that was sent is built from, and goes away by itself.
+// TestUploads builds from an uploaded archive, which later expires.
 func TestUploads(t *testing.T) {
 	h := newHub(t)
 	p := h.provider(t)
@@ -344,7 +345,8 @@ func TestArchivesAndDirectories(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A root file system with what must not be copied, or be followed.
+	// A root file system with files that must not be copied, and links that must not be
+	// followed.
 	rootfs := filepath.Join(allowed, "rootfs")
 	for _, err := range []error{
 		os.MkdirAll(filepath.Join(rootfs, "etc"), 0o755), os.MkdirAll(filepath.Join(rootfs, "home/me"), 0o700),
@@ -356,7 +358,7 @@ func TestArchivesAndDirectories(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// The server's state is there by an operator's mistake.
+	// The server's state is inside, by an operator's mistake.
 	p.stateDir = filepath.Join(rootfs, "state")
 	if err := errors.Join(os.MkdirAll(filepath.Join(p.stateDir, "sub"), 0o700), os.WriteFile(filepath.Join(p.stateDir, "key"), nil, 0o600), os.WriteFile(filepath.Join(p.stateDir, "sub/key"), nil, 0o600)); err != nil {
 		t.Fatal(err)

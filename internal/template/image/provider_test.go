@@ -140,7 +140,7 @@ func TestBuildAndUse(t *testing.T) {
 		t.Errorf("the root of the build before is gone: %v", err)
 	}
 
-	// Everything is still there for the next process.
+	// The next process finds everything.
 	p2, err := New(Config{Dir: p.dir, Log: p.log})
 	if err != nil {
 		t.Fatal(err)
@@ -209,7 +209,7 @@ func TestFailedBuilds(t *testing.T) {
 	_, _, err := p.Root(t.Context(), "mine")
 	wantCode(t, err, sandbox.CodeConflict)
 
-	// Someone who stops listening stops the build; so does one who cancels.
+	// A caller that stops listening or cancels ends the build.
 	src.enter = func(ctx context.Context, _ *job) error { <-ctx.Done(); return ctx.Err() }
 	deaf := errors.New("deaf")
 	_, err = p.Build(t.Context(), sandbox.BuildTemplateRequest{Name: "debian", Force: true}, func(sandbox.BuildEvent) error { return deaf })
@@ -292,6 +292,6 @@ func TestCrashedBuildsAreSwept(t *testing.T) {
 		t.Errorf("list with a broken manifest: %v", err)
 	}
 	if err := removeScratch("/etc"); err == nil {
-		t.Error("a directory that is no scratch directory would be removed")
+		t.Error("a directory other than a scratch directory was removed")
 	}
 }

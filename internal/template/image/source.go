@@ -13,8 +13,8 @@ import (
 type source interface {
 	// kind is the Source of its templates.
 	kind() string
-	// build fills the job's tree. All processes and goroutines that it started have
-	// ended when it returns. A [sandbox.Error] is for the caller.
+	// build fills the job's tree. All processes and goroutines that it starts have ended
+	// when it returns. A [sandbox.Error] is meant for the caller.
 	build(ctx context.Context, j *job) error
 }
 
@@ -39,8 +39,8 @@ type job struct {
 }
 
 // sourceFor returns the source for an image, an archive or a directory, or nil if the
-// template begins with something else. It checks only the syntax; whether the image
-// exists, build finds out.
+// template starts from something else. It checks only the syntax; build finds out whether
+// the image exists.
 func (p *Provider) sourceFor(from sandbox.TemplateSource, login *sandbox.RegistryLogin) (source, error) {
 	switch {
 	case from.Image != "":

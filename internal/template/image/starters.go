@@ -30,8 +30,8 @@ const starterTimeout = 3 * time.Minute
 // starterResources suffice to serve, compile and check a project at the same time.
 var starterResources = sandbox.Resources{VCPUs: 2, MemoryMiB: 2048}
 
-// starter adds the project of a definition's name, and starts its development server,
-// which is ready when it has served a page.
+// starter adds the project named like the definition, and starts its development server,
+// which counts as ready once it has served a page.
 func (d definition) starter(server string, port int, page string) definition {
 	d.files, d.run = starterFiles(d.name), starterSteps
 	d.start = &sandbox.StartCommand{

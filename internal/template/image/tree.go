@@ -81,7 +81,7 @@ func (t *tree) close() {
 	t.root.Close()
 }
 
-// errHostile marks archives that attempt what an honest one never does.
+// errHostile marks archives that attempt what no honest archive does.
 var errHostile = errors.New("archive is not safe to unpack")
 
 // cleanPath returns a clean relative path, "." for the root.
@@ -133,8 +133,8 @@ func (t *tree) parent(p string) (*os.Root, string, error) {
 	return t.open, path.Base(p), nil
 }
 
-// place prepares the path of a new entry that is not a directory: it removes what is
-// there.
+// place prepares the path of a new entry that is not a directory: it removes an existing
+// entry.
 func (t *tree) place(p string) (*os.Root, string, error) {
 	if p == "." {
 		return nil, "", fmt.Errorf("%w: the top is not a directory", errHostile)
@@ -227,8 +227,8 @@ func (t *tree) put(name string, m meta, content string) error {
 	return t.file(name, m, int64(len(content)), strings.NewReader(content))
 }
 
-// dress gives an open file or directory its owner, if own is set, its mode, and
-// its time unless that is zero.
+// dress sets the owner (if own is set), the mode, and the time (unless zero) of an open
+// file or directory.
 func dress(f *os.File, m meta, own bool) error {
 	if own {
 		if err := f.Chown(m.uid, m.gid); err != nil {
@@ -371,9 +371,9 @@ func (t *tree) onSync(f func() error) { t.synced = append(t.synced, f) }
 
 func sum(h hash.Hash) string { return hex.EncodeToString(h.Sum(nil)) }
 
-// removeTree removes a directory with everything below it, including write-protected
-// directories of an ordinary user. It never enters another file system, and fails
-// rather than remove what is mounted there.
+// removeTree removes a directory with everything below it, including an ordinary user's
+// write-protected directories. It never enters another file system, and fails rather than
+// remove what is mounted there.
 func removeTree(dir string) error {
 	if err := unmountBelow(dir); err != nil {
 		return err

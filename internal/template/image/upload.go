@@ -18,8 +18,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// validUpload matches the names of uploaded archives. Whoever knows the name of an
-// upload can use it, so names cannot be guessed.
+// validUpload matches the names of uploaded archives. Anyone who knows an upload's name can
+// use it, so names cannot be guessed.
 var validUpload = regexp.MustCompile(`^upload-[a-z2-7]{26}$`)
 
 // maxUploads bounds the size of all stored uploads together.
@@ -104,8 +104,8 @@ func (p *Provider) KeepArchive(ctx context.Context, up Upload, content io.Reader
 	return &sandbox.ArchiveUpload{Archive: name, SizeBytes: n, ExpiresAt: time.Now().Add(sandbox.UploadRetention).UTC()}, nil
 }
 
-// useTicket uses up a ticket, if there is one. Of several archives that are uploaded with it
-// at the same time, the first that is complete wins.
+// useTicket marks a ticket as used, if there is one. Of several archives that are uploaded
+// with it at the same time, the first complete one wins.
 func (p *Provider) useTicket(ticket string) error {
 	if ticket == "" {
 		return nil

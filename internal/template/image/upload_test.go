@@ -12,9 +12,9 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Attack: whoever sees the link of an upload, in a log of CI or of a proxy, sends
-// another archive in place of the owner's. A ticket is good for one, whoever is
-// first, also after a restart of the server.
+// TestUploadTicket attacks with the link of an upload, taken from a CI or proxy log: it
+// sends another archive in place of the owner's. A ticket works for only one archive, the
+// first to complete, even after a restart of the server.
 func TestUploadTicket(t *testing.T) {
 	p := newProvider(t, "")
 	up := Upload{Name: "upload-" + strings.Repeat("a", 26), Most: 100, Ticket: "u2.x"}
@@ -28,15 +28,15 @@ func TestUploadTicket(t *testing.T) {
 			t.Errorf("the archive is %q (%v), want %q", got, err, want)
 		}
 	}
-	// What breaks off, or is too large, may be sent again.
+	// An upload that breaks off or is too large may be repeated.
 	if err := keep(p, up, failing{io.ErrUnexpectedEOF}); err == nil {
 		t.Fatal("half an archive was kept")
 	}
 	if err := keep(p, up, strings.NewReader(strings.Repeat("x", 101))); sandbox.CodeOf(err) != sandbox.CodeTooLarge {
 		t.Errorf("too much: %v", err)
 	}
-	// Of several at the same time, one wins, and that one is kept. They all come to
-	// their end together.
+	// Of several concurrent uploads one wins, and that one is kept. All of them end at the
+	// same moment.
 	const senders = uploadsAtOnce
 	type sent struct {
 		who byte
@@ -71,19 +71,19 @@ func TestUploadTicket(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, p := range []*Provider{p, again} {
-		unread := hook(func() { t.Error("an archive that comes too late was read") })
+		unread := hook(func() { t.Error("a refused archive was read") })
 		if err := keep(p, up, unread); sandbox.CodeOf(err) != sandbox.CodeConflict {
 			t.Errorf("another archive: %v", err)
 		}
 	}
 	holds(string(won))
-	// Another link of the owner's is good for another.
+	// Another link of the owner works for another archive.
 	up.Ticket = "u2.y"
 	if err := keep(p, up, strings.NewReader("second")); err != nil {
 		t.Fatal(err)
 	}
 	holds("second")
-	// Nothing is remembered for longer than the archive.
+	// A ticket is remembered no longer than its archive.
 	old := time.Now().Add(-sandbox.UploadRetention - time.Minute)
 	if err := os.Chtimes(p.ticketFile(up.Ticket), old, old); err != nil {
 		t.Fatal(err)
@@ -94,7 +94,7 @@ func TestUploadTicket(t *testing.T) {
 	}
 }
 
-// hook is an end of content that says when it is read.
+// hook is the end of content, and reports when it is read.
 type hook func()
 
 func (h hook) Read([]byte) (int, error) { h(); return 0, io.EOF }

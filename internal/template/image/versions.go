@@ -157,8 +157,8 @@ func (p *Provider) publish(m *manifest) error {
 	return nil
 }
 
-// Alias adds a further name for a template or one version of it, or removes the alias
-// if name is empty.
+// Alias adds another name for a template or one version of it, or removes the alias if name
+// is empty.
 func (p *Provider) Alias(alias, name string) error {
 	if !validTemplate.MatchString(alias) {
 		return sandbox.Errorf(sandbox.CodeInvalid, "%.80q cannot name a template; use 1 to 63 of a-z, 0-9, hyphens, underscores and dots", alias)
@@ -241,7 +241,7 @@ func (p *Provider) readAliases() {
 		err = json.Unmarshal(data, &p.aliases)
 	}
 	if err != nil {
-		p.log.Warn("aliases of templates are not usable", "error", err)
+		p.log.Warn("cannot read template aliases", "error", err)
 		p.aliases = map[string]string{}
 	}
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// layerOf is a layer with these files; one without content is taken away.
+// layerOf returns a layer with these files; a file without content is removed.
 func layerOf(t *testing.T, files map[string]string) func(context.Context) (io.ReadCloser, error) {
 	t.Helper()
 	var b bytes.Buffer
@@ -69,7 +69,7 @@ func TestExtendAndPublish(t *testing.T) {
 	}
 	key := ChainKey(base.Root, "a step")
 	if p.Extended(base, key) != nil || p.Extended(base, "../x") != nil {
-		t.Error("there is something that nobody has made")
+		t.Error("files appeared that no build has made")
 	}
 	next := extended(t, p, spec, key, map[string]string{"etc/new": "new", "etc/content": ""})
 	if src.builds != 1 {
@@ -79,7 +79,7 @@ func TestExtendAndPublish(t *testing.T) {
 		t.Errorf("the layer's file: %q, %v", b, err)
 	}
 	if _, err := os.Stat(filepath.Join(next.Root.Dir, "etc/content")); err == nil {
-		t.Error("what the layer takes away is there")
+		t.Error("a file that the layer removes is there")
 	}
 	if _, err := os.Stat(filepath.Join(base.Root.Dir, "etc/content")); err != nil {
 		t.Errorf("the base has changed: %v", err)
@@ -99,12 +99,12 @@ func TestExtendAndPublish(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
-	// All of it is there for the next process, and what it was made from.
+	// The next process finds all of it, including what it was made from.
 	p2, err := New(Config{Dir: p.dir, Log: p.log})
 	if err != nil {
 		t.Fatal(err)
 	}
-	want.Versions = []int{1} // which Get tells
+	want.Versions = []int{1} // set by Get
 	if again, err := p2.Get(t.Context(), "mine"); err != nil || cmp.Diff(want, again) != "" {
 		t.Errorf("read again: %v %s", err, cmp.Diff(want, again))
 	}
@@ -176,7 +176,7 @@ func TestVersionsAndAliases(t *testing.T) {
 		wantCode(t, err, sandbox.CodeInvalid)
 	}
 
-	// Aliases are no names of templates, nor the other way round.
+	// An alias cannot be a template's name, or vice versa.
 	wantCode(t, p.Alias("mine", "debian"), sandbox.CodeConflict)
 	wantCode(t, p.Alias("host", "mine"), sandbox.CodeConflict)
 	wantCode(t, p.Alias("x", "none"), sandbox.CodeNotFound)
@@ -199,8 +199,7 @@ func TestVersionsAndAliases(t *testing.T) {
 		t.Errorf("after a restart %+v, %v", tm, err)
 	}
 
-	// The newest but one takes the place of the newest, whose number is not used
-	// again.
+	// The second newest replaces the newest, whose number is not reused.
 	if err := p.Delete("mine@13"); err != nil {
 		t.Fatal(err)
 	}
@@ -232,7 +231,7 @@ func TestVersionsAndAliases(t *testing.T) {
 		t.Errorf("left %v", left)
 	}
 
-	// What sandboxes use stays, and what the next build may use; the rest goes.
+	// What sandboxes use and what the next build may use is kept; the rest is removed.
 	for d := range p.used {
 		p.used[d] = time.Now().Add(-time.Hour)
 	}
@@ -269,12 +268,12 @@ func TestAliasesAreBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantCode(t, p.Alias("more", Host), sandbox.CodeQuotaExceeded)
-	// One that is there can be given to another, or taken away for one more.
+	// An existing alias can be moved, or removed to make room for another.
 	if err := errors.Join(p.Alias("last", "debian"), p.Alias("a0", ""), p.Alias("more", Host)); err != nil {
 		t.Error(err)
 	}
 	wantCode(t, p.Alias("a0", Host), sandbox.CodeQuotaExceeded)
-	// All of them are there for the next process.
+	// The next process finds all of them.
 	p2, err := New(Config{Dir: p.dir, Log: p.log})
 	if err != nil {
 		t.Fatal(err)
@@ -282,7 +281,8 @@ func TestAliasesAreBounded(t *testing.T) {
 	wantCode(t, p2.Alias("a0", Host), sandbox.CodeQuotaExceeded)
 }
 
-// What an earlier build died of is not said of a template as the next is built.
+// TestReasonOfEarlierBuild checks that the failure of an earlier build is not reported
+// while the next one runs.
 func TestReasonOfEarlierBuild(t *testing.T) {
 	p := newProvider(t, "")
 	again := func() func(error) {
@@ -295,7 +295,7 @@ func TestReasonOfEarlierBuild(t *testing.T) {
 	ready := sandbox.Template{Name: "x", State: sandbox.TemplateReady}
 	again()(sandbox.Errorf(sandbox.CodeInvalid, "it is of no use"))
 	if got := p.status(ready).Reason; got == "" {
-		t.Error("after a failure there is no reason")
+		t.Error("a failed build has no reason")
 	}
 	done := again()
 	if got := p.status(ready).Reason; got != "" {
@@ -304,8 +304,8 @@ func TestReasonOfEarlierBuild(t *testing.T) {
 	done(nil)
 }
 
-// A template that has no version yet has the shape that was asked for, while it
-// is built and after that has failed.
+// TestShapeOfUnbuilt checks that a template without a version has the requested shape,
+// while it is built and after the build has failed.
 func TestShapeOfUnbuilt(t *testing.T) {
 	p := newProvider(t, "")
 	shape := sandbox.Resources{VCPUs: 4, MemoryMiB: 2048}
@@ -324,7 +324,8 @@ func TestShapeOfUnbuilt(t *testing.T) {
 	}
 }
 
-// Who names an image where a template is needed hears how one becomes the other.
+// TestImageInPlaceOfATemplate checks that the error for an image named in place of a
+// template says how to make one from the other.
 func TestImageInPlaceOfATemplate(t *testing.T) {
 	p := newProvider(t, "")
 	for ref, want := range map[string]string{

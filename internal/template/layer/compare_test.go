@@ -43,7 +43,7 @@ var base = tree{
 	"/run/cove/agent": reg("agent"),
 }
 
-// own is what Cove itself writes in a sandbox.
+// own is the files that Cove itself writes in a sandbox.
 var own = tree{
 	"/etc/hosts": reg("127.0.1.1 box\n"), "/etc/machine-id": reg("id"), "/run/cove/fork.json": reg("{}"),
 }
@@ -198,7 +198,7 @@ func TestNamed(t *testing.T) {
 
 func TestPatches(t *testing.T) {
 	to := with(tree{"/etc/motd": reg("welcome\nto\na\nbox\n"), "/new": reg("line\n"), "/bin": reg("\x00"), "/usr/lib/a.so": reg("text")}, "/etc/hosts")
-	// What is a sandbox's own is selected by itself.
+	// A sandbox's own files must be selected individually.
 	opts := CompareOptions{Patch: true, Paths: []string{"/etc", "/etc/hosts", "/usr", "/new", "/bin"}}
 	d := mustCompare(t, View{Lower: treeLower(base)}, view(t, newRand(1), base, to), opts)
 	got := map[string]string{}
@@ -217,7 +217,8 @@ func TestPatches(t *testing.T) {
 	}
 }
 
-// Patches of many files, and of files made to be slow to compare, stay bounded.
+// TestPatchesAreBounded checks that patches of many files, and of files made to be slow to
+// compare, stay bounded.
 func TestPatchesAreBounded(t *testing.T) {
 	from, to := with(nil), with(nil)
 	for i := range 3 {
@@ -238,7 +239,8 @@ func TestPatchesAreBounded(t *testing.T) {
 	}
 }
 
-// Random trees above a random template differ as their models do.
+// TestCompareRandom checks that random trees above a random template differ as their models
+// do.
 func TestCompareRandom(t *testing.T) {
 	for seed := range uint64(500) {
 		rng := newRand(seed)
@@ -337,7 +339,8 @@ func TestDir(t *testing.T) {
 	}
 }
 
-// A thousand changed files cost what they cost, however large the template is.
+// BenchmarkCompare compares a thousand changed files, whose cost must not depend on the
+// template's size.
 func BenchmarkCompare(b *testing.B) {
 	root := b.TempDir()
 	want := tree{"/": dir(0o755)}

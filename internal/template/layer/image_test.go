@@ -12,8 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// image writes entries as a sandbox's changes, and lists the layer that is made
-// of them.
+// image writes entries as a sandbox's changes, and lists the layer that is made from them.
 func image(t *testing.T, opts ImageOptions, entries ...tar.Header) ([]string, error) {
 	t.Helper()
 	var changes, out bytes.Buffer
@@ -73,8 +72,8 @@ func TestWriteImage(t *testing.T) {
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
-	// Below what is shown from elsewhere directories and Python's caches are
-	// nothing, and files are refused.
+	// Below a bound path, directories and Python's caches are ignored, and files are
+	// refused.
 	bound := ImageOptions{Bound: []string{"/usr"}, Trust: true}
 	got, err = image(t, bound, append(changes, file("usr/lib/__pycache__/x.pyc"), tar.Header{Typeflag: tar.TypeChar, Name: "./usr/lib/.cove-abc.tmp"})...)
 	if joined := strings.Join(got, "\n"); err != nil || strings.Contains(joined, "usr") || strings.Contains(joined, "ca-certificates") {

@@ -31,7 +31,7 @@ const (
 	Whiteout = ".wh."
 	// Opaque is the name of an entry that hides its directory's content in lower layers.
 	Opaque = ".wh..wh..opq"
-	// OverlayOpaque is a PAX record of a directory; "y" means the same.
+	// OverlayOpaque is a PAX record of a directory; the value "y" marks it as opaque.
 	OverlayOpaque = "SCHILY.xattr.trusted.overlay.opaque"
 )
 

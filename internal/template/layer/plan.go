@@ -43,15 +43,15 @@ const MaxConflicts = 10_000
 // the same path are a conflict, and so is a file that one side has changed or added in a
 // directory that the other has removed or replaced.
 //
-// Resolution says who wins a conflict. One that nobody wins gives no plan, nil. Otherwise
-// the plan keeps, for ours, and takes, for theirs, the whole path at which the sides
-// diverge, with everything below it; what is said of conflicts of one such path has to
-// agree. The conflicts, sorted by path and at most [MaxConflicts], are returned with a
-// plan and without; in the latter case only those that nobody wins.
+// resolve decides who wins each conflict. If a conflict has no winner, the plan is nil.
+// Otherwise, at each path where the sides diverge, the plan keeps ours or takes theirs as a
+// whole, with everything below it; the policies for the conflicts below one such path must
+// agree. The conflicts are returned sorted by path, at most [MaxConflicts]: with a plan all
+// of them, without one only those that have no winner.
 //
-// Paths selects what is taken; empty is everything. Parent directories of a selected path
-// are taken with it if ours lacks them. Files that belong to a sandbox itself are taken
-// only if their full path is selected: see the package's comment.
+// paths selects what to take; empty selects everything. Parent directories of a selected
+// path are taken with it if ours lacks them. Files that belong to a sandbox itself are
+// taken only if their full path is selected: see the package's comment.
 func MakePlan(ctx context.Context, base, ours, theirs View, resolve Resolution, paths []string) (*Plan, []sandbox.Conflict, error) {
 	sel, err := newSelection(paths)
 	if err != nil {
@@ -81,12 +81,12 @@ func sorted(conflicts []sandbox.Conflict) []sandbox.Conflict {
 	return slices.Compact(conflicts)
 }
 
-// Resolution says who wins conflicts.
+// Resolution decides who wins conflicts.
 type Resolution struct {
-	// Policy is for all paths that Paths says nothing of.
+	// Policy applies to all paths that Paths does not cover.
 	Policy sandbox.MergePolicy
-	// Paths are absolute paths, for each of which a policy is said, and for what is below
-	// it. The deepest one counts.
+	// Paths maps absolute paths to the policy for each path and what is below it. The
+	// deepest matching path counts.
 	Paths map[string]sandbox.MergePolicy
 }
 
@@ -120,7 +120,7 @@ type merger struct {
 	resolve   Resolution
 	plan      *Plan
 	conflicts []sandbox.Conflict
-	open      []sandbox.Conflict // those that nobody wins
+	open      []sandbox.Conflict // conflicts without a winner
 }
 
 func (m *merger) walk(p string, b, o, t spot) error {
@@ -245,9 +245,9 @@ func (m *merger) whole(p string, b, o, t spot) error {
 	return nil
 }
 
-// clash records the conflicts of two sides that have both changed a path or something
-// below it, and returns whether there are some and who wins all of them. At most one of
-// the sides has a directory there.
+// clash records the conflicts between two sides that have both changed a path or something
+// below it. It returns whether there are any, and who wins all of them. At most one of the
+// sides has a directory at the path.
 func (m *merger) clash(p string, b, o, t spot) (found bool, winner sandbox.MergePolicy, err error) {
 	if !b.isDir() || !o.isDir() && !t.isDir() {
 		return true, m.conflict(p, kindOfChange(b.entry, o.entry), kindOfChange(b.entry, t.entry)), nil

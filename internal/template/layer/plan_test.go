@@ -86,7 +86,7 @@ func treeOf(tb testing.TB, root string) tree {
 	return t
 }
 
-// mine gives all of a tree to the user of the test, who may be an ordinary one.
+// mine makes the test's user, who may be an ordinary one, the owner of a tree.
 func (t tree) mine() tree {
 	for p, f := range t {
 		f.gid = uint32(os.Getgid())
@@ -101,8 +101,8 @@ func (t tree) mine() tree {
 	return t
 }
 
-// carryOut applies a plan to a directory that holds ours, from another stream
-// of theirs, and returns what comes of it.
+// carryOut applies a plan, with another stream of theirs, to a directory that holds ours,
+// and returns the result.
 func carryOut(t *testing.T, plan *Plan, ours tree, theirs []byte) tree {
 	t.Helper()
 	dir, err := os.MkdirTemp(t.TempDir(), "")
@@ -125,8 +125,8 @@ func carryOut(t *testing.T, plan *Plan, ours tree, theirs []byte) tree {
 	return treeOf(t, dir)
 }
 
-// modelMerge merges models path by path. Conflicts are paths that both sides
-// changed differently; a result in which something is in no directory is one too.
+// modelMerge merges models path by path. Conflicts are paths that both sides changed
+// differently, and results in which something has no parent directory.
 func modelMerge(b, o, t tree) (merged tree, conflict bool) {
 	merged = tree{}
 	all := maps.Clone(b)
@@ -183,8 +183,8 @@ func TestMergeRandom(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// What is not in the second stream but in the first, as a needless
-		// copy of the template, is never needed.
+		// An entry in the first stream but not in the second, such as a needless copy of
+		// the template, is never needed.
 		vt := View{Lower: treeLower(low), Layer: l}
 		fail := func(format string, args ...any) {
 			t.Helper()
@@ -235,7 +235,7 @@ func TestPlan(t *testing.T) {
 		name         string
 		ours, theirs tree
 		paths        []string
-		changes      string // of the plan without a policy: kind and path
+		changes      string // the plan's without a policy: kind and path
 		conflicts    []sandbox.Conflict
 		// ofOurs and ofTheirs are the changes with a policy.
 		ofOurs, ofTheirs string
@@ -317,7 +317,7 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// Who wins is said path by path.
+// TestResolve checks policies for single paths.
 func TestResolve(t *testing.T) {
 	const ours, theirs = sandbox.PolicyOurs, sandbox.PolicyTheirs
 	rng := newRand(3)
@@ -327,7 +327,7 @@ func TestResolve(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
 		resolve Resolution
-		changes string // of the plan
+		changes string // the plan's
 		open    string // conflicts that are left
 		err     string
 	}{
@@ -398,8 +398,8 @@ func TestResolve(t *testing.T) {
 	}
 }
 
-// Hard links of the winner are hard links afterwards, whichever of their names
-// its second stream has first.
+// TestMergeHardLinks checks that hard links of the winner stay hard links, whichever of
+// their names its second stream has first.
 func TestMergeHardLinks(t *testing.T) {
 	link := func(name, target string) entry { e := head(tar.TypeLink, name); e.Linkname = target; return e }
 	file := func(name string) entry { e := head(tar.TypeReg, name); e.content = "shared"; return e }
@@ -436,7 +436,8 @@ func TestMergeHardLinks(t *testing.T) {
 	}
 }
 
-// A second reading that is not what was planned for is refused.
+// TestWritePlanChecksContent checks that a second stream is refused if it differs from the
+// planned one.
 func TestWritePlanChecksContent(t *testing.T) {
 	file := func(content string) entry { e := head(tar.TypeReg, "./f"); e.content = content; return e }
 	low := tree{"/": dir(0o755)}
@@ -463,6 +464,6 @@ func TestWritePlanChecksContent(t *testing.T) {
 		}
 	}
 	if err := WritePlan(io.Discard, plan, nil); err == nil {
-		t.Error("no stream: it was taken")
+		t.Error("a nil stream was accepted")
 	}
 }

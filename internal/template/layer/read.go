@@ -220,7 +220,7 @@ func (rd *reader) entry(h *tar.Header, path string, content io.Reader) (*Entry, 
 		}
 		e := rd.layer.Entry(target)
 		if rd.layer.root == nil || e == nil || e.Kind == KindDirectory {
-			return nil, errors.New("the file that it is a link to does not come before it")
+			return nil, errors.New("the target of the hard link does not come before it")
 		}
 		return e, nil
 	}

@@ -113,14 +113,14 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// gvisor.tar.gz is what gVisor wrote after these commands, as root, above a Debian
-// template:
+// TestReadOfGVisor reads gvisor.tar.gz, which gVisor wrote after these commands, as root,
+// above a Debian template:
 //
 //	mkdir -p t/sub/ümläut; echo hi >t/a; ln t/a t/b; ln -s a t/l; mkfifo t/p
 //	chown 7:8 t/p; chmod 4755 t/a; chmod 600 /etc/passwd; mv /etc/skel /etc/skel2
 //	rm -rf /etc/profile.d; mkdir /etc/profile.d; echo x >/etc/profile.d/new
 //
-// and a socket, and files that came and went.
+// It also had a socket, and files that were made and removed again.
 func TestReadOfGVisor(t *testing.T) {
 	f, err := os.Open("testdata/gvisor.tar.gz")
 	if err != nil {
@@ -161,11 +161,11 @@ func TestReadOfGVisor(t *testing.T) {
 		}
 	}
 	if l.Entry("/workspace/t/a") != l.Entry("/workspace/t/b") {
-		t.Error("two names of a file are two files")
+		t.Error("a hard link became a separate file")
 	}
 }
 
-// A hostile sandbox writes what it likes. Each of these is refused.
+// TestReadRefuses reads streams of a hostile sandbox, which must all be refused.
 func TestReadRefuses(t *testing.T) {
 	file := func(name, content string) entry { e := head(tar.TypeReg, name); e.content = content; return e }
 	link := func(name, target string) entry { e := head(tar.TypeLink, name); e.Linkname = target; return e }
@@ -226,7 +226,8 @@ func TestReadRefuses(t *testing.T) {
 	}
 }
 
-// A sparse file of a petabyte takes a few bytes of stream, and days to hash.
+// TestReadRefusesSparse refuses a sparse file of a petabyte, which takes a few bytes of
+// stream and days to hash.
 func TestReadRefusesSparse(t *testing.T) {
 	e := head(tar.TypeReg, "./f")
 	e.PAXRecords = map[string]string{"XYZ.sparse.major": "1", "XYZ.sparse.minor": "0", "XYZ.sparse.realsize": "999999999999"}
@@ -237,7 +238,7 @@ func TestReadRefusesSparse(t *testing.T) {
 	}
 }
 
-// Contents are kept up to a budget, and only if they are text.
+// TestReadKeeps checks that contents are kept up to a budget, and only if they are text.
 func TestReadKeeps(t *testing.T) {
 	file := func(name, content string) entry { e := head(tar.TypeReg, name); e.content = content; return e }
 	stream := tarOf(t, rootEntry, file("./a", "1234"), file("./bin", "\x00"), file("./c", "123456"), file("./d", "12"))

@@ -100,8 +100,8 @@ func (l treeLower) List(p string) ([]string, error) {
 	return tree(l).children(p), nil
 }
 
-// overlay writes layers as gVisor does: whatever the order, with opaque
-// directories, needless copies and needless whiteouts here and there.
+// overlay writes layers as gVisor does: in any order, with some opaque directories,
+// needless copies and needless whiteouts.
 type overlay struct {
 	rng *rand.Rand
 	low tree
@@ -242,7 +242,7 @@ func (t tree) mutate(rng *rand.Rand) {
 	t[p] = f
 }
 
-// modelDiff is Compare on models, in few words.
+// modelDiff is a simple Compare for models.
 func modelDiff(from, to tree) []sandbox.Change {
 	var out []sandbox.Change
 	for p, a := range from {

@@ -15,8 +15,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// excluded are paths that are never compared: memory, devices, and what Cove itself mounts
-// in a sandbox.
+// excluded are paths that are never compared: memory, devices, and Cove's own mounts in a
+// sandbox.
 var excluded = map[string]bool{"/run/cove": true, "/tmp": true, "/dev": true, "/proc": true, "/sys": true}
 
 // ownPrefixes are prefixes of Cove's and gVisor's own files in the root directory: where a
@@ -32,9 +32,9 @@ func isExcluded(p string) bool {
 }
 
 // sandboxOwned reports whether a path belongs to each sandbox itself, so that it differs
-// from the template and from forks although nobody has changed it: host name and machine
-// id, resolver, certificate authorities, and the SSH host keys that are made at the start.
-// Such a path is compared only if it is selected itself.
+// from the template and from forks without a change by the user: host name and machine id,
+// resolver, certificate authorities, and the SSH host keys that are made at the start. Such
+// a path is compared only if it is selected itself.
 func sandboxOwned(p string) bool {
 	switch p {
 	case "/etc/hosts", "/etc/resolv.conf", "/etc/machine-id", "/var/lib/dbus/machine-id":
@@ -62,13 +62,13 @@ type View struct {
 	Layer *Layer
 }
 
-// maxLowerVisits bounds the files of the template that one comparison stats. Only a sandbox
-// that has changed that many needs so many.
+// maxLowerVisits bounds how many template files one comparison stats. Only a sandbox that
+// has changed that many files needs so many.
 const maxLowerVisits = 4_000_000
 
 // lookup reads a template for one comparison, and caches the entries.
 type lookup struct {
-	ctx    context.Context // of the call that this serves
+	ctx    context.Context // context of the call
 	lower  Lower
 	seen   map[string]*Entry // nil if there is none
 	visits int

@@ -216,7 +216,7 @@ func imageMust(t testing.TB) v1.Image {
 	return img
 }
 
-// FuzzArchive reads whatever is said to be an archive of an image.
+// FuzzArchive reads arbitrary data as an archive of an image.
 func FuzzArchive(f *testing.F) {
 	img, _ := imageOf(f, platform.Architecture)
 	f.Add(packed(f, layoutOf(f, img)))

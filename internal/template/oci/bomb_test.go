@@ -11,7 +11,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// A layer that grows beyond all measure is given up early.
+// TestBomb checks that reading a layer with an absurd compression ratio stops early.
 func TestBomb(t *testing.T) {
 	zeros := make([]byte, 1<<20)
 	var sent bytes.Buffer

@@ -16,9 +16,9 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// A login that comes with a build belongs to its caller, not to the server. It is sent
-// only to the registry in the image's name, and kept in memory while the image is read.
-// Mirrors get the server's own login, as always.
+// A login that comes with a build belongs to its caller, not to the server. It is sent only
+// to the registry in the image's name, and kept in memory only while the image is read.
+// Mirrors always get the server's own login.
 
 // errLogin refuses a request that would send a login to another host.
 var errLogin = errors.New("the registry forwards the login that came with the build to another host")
@@ -43,16 +43,16 @@ func (g *loginGuard) RoundTrip(req *http.Request) (*http.Response, error) {
 	return g.next.RoundTrip(req)
 }
 
-// hasLogin reports whether a request may contain the login: in its header, in its URL,
-// or in a form, as requests for tokens do.
+// hasLogin reports whether a request may contain the login: in its header, in its URL, or
+// in a form, as token requests do.
 func (g *loginGuard) hasLogin(req *http.Request) bool {
 	_, _, basic := req.BasicAuth()
 	return basic || req.Method != http.MethodGet && req.Method != http.MethodHead || req.URL.User != nil
 }
 
-// sameOwner reports whether a host is the registry, or below the same registrable
-// domain: ghcr.io and ghcr.io, registry.gitlab.com and gitlab.com. Addresses and short
-// names are the same only with the same port.
+// sameOwner reports whether a host is the registry, or shares its registrable domain:
+// ghcr.io and ghcr.io, registry.gitlab.com and gitlab.com. Addresses and short names match
+// only with the same port.
 func sameOwner(registry, host string) bool {
 	a, b := strings.ToLower(withPort(registry)), strings.ToLower(withPort(host))
 	if a == b || strings.EqualFold(registry, host) {
@@ -76,8 +76,8 @@ func sameOwner(registry, host string) bool {
 	return d != "" && d == domain(b)
 }
 
-// loginError is an error with the login redacted from its text, in case a registry has
-// repeated it.
+// loginError is an error with the login redacted from its text, in case a registry repeats
+// it.
 type loginError struct {
 	text string
 	err  error
@@ -87,13 +87,13 @@ func (e *loginError) Error() string { return e.text }
 
 func (e *loginError) Unwrap() error { return e.err }
 
-// redactLogin returns the error for callers, shown, with the login redacted from its
-// cause, which is logged. The message for callers is Cove's own: redacting a word of it
-// that is equal to the password would reveal the password.
+// redactLogin returns the error for callers, shown, with its cause, which is logged with
+// the login redacted. The message for callers is Cove's own: redacting a word of it that
+// equals the password would reveal the password.
 func redactLogin(shown, cause error, login *sandbox.RegistryLogin) error {
 	e, ok := errors.AsType[*sandbox.Error](shown)
 	if !ok {
-		return shown // it was cancelled
+		return shown // the request was cancelled
 	}
 	password := login.Password.Reveal()
 	basic := base64.StdEncoding.EncodeToString([]byte(login.Username + ":" + password))
@@ -101,7 +101,7 @@ func redactLogin(shown, cause error, login *sandbox.RegistryLogin) error {
 	return sandbox.Wrap(e.Code, &loginError{hide.Replace(cause.Error()), cause}, e.Message)
 }
 
-// describeLogin returns the error for callers if the login is what went wrong, or nil.
+// describeLogin returns the error for callers if the login is the problem, or nil.
 func describeLogin(err error, status int, ref name.Reference) error {
 	host := ref.Context().RegistryStr()
 	switch {

@@ -20,14 +20,14 @@ func login(password string) *sandbox.RegistryLogin {
 	return &sandbox.RegistryLogin{Username: "builder", Password: sandbox.NewSecretValue(password)}
 }
 
-// stranger is a host that notes what it is told.
+// stranger is a host that records the requests it gets.
 type stranger struct {
 	*httptest.Server
 	mu   sync.Mutex
 	told []string // under mu
 }
 
-// newStranger answers as what says, with 404 if that is nil.
+// newStranger starts a host that answers with answer, or with 404 if that is nil.
 func newStranger(t *testing.T, answer http.HandlerFunc) *stranger {
 	t.Helper()
 	s := &stranger{}
@@ -48,7 +48,8 @@ func newStranger(t *testing.T, answer http.HandlerFunc) *stranger {
 
 func (s *stranger) host() string { return strings.TrimPrefix(s.URL, "http://") }
 
-// heard tells whether anything of a login has come.
+// heard fails the test if the host received any part of a login. It returns the number of
+// requests.
 func (s *stranger) heard(t *testing.T) (asked int) {
 	t.Helper()
 	s.mu.Lock()
@@ -61,8 +62,8 @@ func (s *stranger) heard(t *testing.T) (asked int) {
 	return len(s.told)
 }
 
-// A login opens the registry for its own build; the server's own login is not
-// used then, nor this one for anybody else.
+// TestLogin checks that a login opens the registry for its own build only, and that the
+// server's own login is not used for it.
 func TestLogin(t *testing.T) {
 	w := newHarness(t, false)
 	w.account = "builder:" + loginPassword
@@ -84,8 +85,9 @@ func TestLogin(t *testing.T) {
 	wantCode(t, err, sandbox.CodeForbidden, "the login that came with the build")
 }
 
-// Attack: a registry repeats what it was told, so that a log has it.
-func TestLoginIsCrossedOut(t *testing.T) {
+// TestLoginIsRedacted attacks with a registry that repeats the login, so that it would
+// get into a log.
+func TestLoginIsRedacted(t *testing.T) {
 	w := newHarness(t, false)
 	w.set(func(rw http.ResponseWriter, r *http.Request) bool {
 		if r.Header.Get("Authorization") == "" {
@@ -108,9 +110,10 @@ func TestLoginIsCrossedOut(t *testing.T) {
 	}
 }
 
-// Attack: registries that lead a login elsewhere: by a redirect of a manifest or
-// a blob, by a token server of another's, by a token server that redirects.
-func TestLoginStaysHome(t *testing.T) {
+// TestLoginIsNotForwarded attacks with registries that send a login elsewhere: by a redirect of
+// a manifest or a blob, by another owner's token server, or by a token server that
+// redirects.
+func TestLoginIsNotForwarded(t *testing.T) {
 	img, want := imageOf(t, platform.Architecture)
 	t.Run("blobs of another host", func(t *testing.T) {
 		w := newHarness(t, false)
@@ -118,7 +121,7 @@ func TestLoginStaysHome(t *testing.T) {
 		ref := w.push(t, "app:1", img)
 		far := newStranger(t, func(rw http.ResponseWriter, r *http.Request) {
 			req, _ := http.NewRequestWithContext(r.Context(), http.MethodGet, w.URL+r.URL.Path+"?here", nil)
-			req.SetBasicAuth("builder", loginPassword) // as a store that has the blobs
+			req.SetBasicAuth("builder", loginPassword) // as for a blob store
 			resp, err := http.DefaultTransport.RoundTrip(req)
 			if err != nil {
 				rw.WriteHeader(http.StatusBadGateway)
@@ -144,7 +147,7 @@ func TestLoginStaysHome(t *testing.T) {
 			t.Error("nothing was read from the other host")
 		}
 	})
-	// What the other host wants, as a challenge of its own, it does not get.
+	// The other host does not get the login that it requests in a challenge of its own.
 	asks := func(rw http.ResponseWriter, _ *http.Request) {
 		rw.Header().Set("WWW-Authenticate", `Basic realm="give"`)
 		rw.WriteHeader(http.StatusUnauthorized)
@@ -169,7 +172,7 @@ func TestLoginStaysHome(t *testing.T) {
 			}
 		}
 	})
-	// A registry whose tokens come from where realm says.
+	// A registry whose token server is at the address that realm returns.
 	tokens := func(t *testing.T, realm func(w *harness) string, own http.HandlerFunc) *harness {
 		w := newHarness(t, false)
 		w.set(func(rw http.ResponseWriter, r *http.Request) bool {
@@ -227,7 +230,7 @@ func TestLoginStaysHome(t *testing.T) {
 	})
 }
 
-// A mirror is not the registry that a login is for.
+// TestLoginIsNotForMirrors checks that a login is not sent to a mirror of its registry.
 func TestLoginIsNotForMirrors(t *testing.T) {
 	w, mirror := newHarness(t, false), newStranger(t, func(rw http.ResponseWriter, _ *http.Request) {
 		rw.Header().Set("WWW-Authenticate", `Basic realm="mirror"`)

@@ -33,8 +33,8 @@ const (
 	maxLayers   = 256
 	// maxStored bounds a layer as transferred, in bytes.
 	maxStored = 16 << 30
-	// maxRatio bounds the compression ratio of layers that are larger than freeBytes.
-	// Honest ones stay far below.
+	// maxRatio bounds the compression ratio of layers larger than freeBytes. Honest ones
+	// stay far below it.
 	maxRatio  = 400
 	freeBytes = 256 << 20
 )

@@ -85,7 +85,7 @@ func zst(t testing.TB, data []byte) []byte {
 	return w.EncodeAll(data, nil)
 }
 
-// layerOf is a layer whose content is sent in some form.
+// layerOf is a layer whose content is served in some encoding.
 type layerOf struct {
 	v1.Layer
 	diff v1.Hash
@@ -131,7 +131,7 @@ func imageOf(t testing.TB, arch string) (v1.Image, []string) {
 	return img, plain
 }
 
-// harness is a registry with what a test wants in the way of its requests.
+// harness is a registry that lets a test intercept requests.
 type harness struct {
 	*httptest.Server
 	host string
@@ -320,7 +320,8 @@ func TestRegistry(t *testing.T) {
 		wantCode(t, resolve(r, ref), sandbox.CodeInvalid, "image")
 	}
 
-	// Who does not trust the certificate, has no login, or may not go there.
+	// Clients that do not trust the certificate, have no login, or may not reach the
+	// address.
 	wantCode(t, resolve(client(t, Config{Private: []string{w.host}}), refs["tag"]), sandbox.CodeUnavailable, "certificate")
 	wantCode(t, resolve(client(t, Config{ExtraCA: w.authority()}), refs["tag"]), sandbox.CodeForbidden, "registries.private")
 	if err := resolve(client(t, Config{Insecure: []string{w.host}}), refs["tag"]); err != nil {
@@ -335,9 +336,10 @@ func TestRegistry(t *testing.T) {
 	}
 }
 
-// No way leads to the server's own network, whoever points there.
+// TestInternalAddresses checks that nothing leads to the server's own network, whoever
+// points there.
 func TestInternalAddresses(t *testing.T) {
-	metadata := newHarness(t, false) // what nobody may reach
+	metadata := newHarness(t, false) // must not be reachable
 	w := newHarness(t, false)
 	img, plain := imageOf(t, platform.Architecture)
 	ref := w.push(t, "app:1", img)
@@ -355,7 +357,7 @@ func TestInternalAddresses(t *testing.T) {
 			t.Errorf("%s: %v", host, err)
 		}
 	}
-	// A registry in clear that is not among the insecure ones.
+	// A plain HTTP registry that is not listed as insecure.
 	wantCode(t, func() error {
 		_, err := client(t, Config{Private: []string{w.host}}).Resolve(t.Context(), ref, nil)
 		return err
@@ -409,7 +411,7 @@ func TestInternalAddresses(t *testing.T) {
 		t.Errorf("what nobody may reach was asked: %v", asked)
 	}
 
-	// By a proxy it is no different, and public names go by it.
+	// The same holds through a proxy, and public names go through it.
 	var viaProxy []string
 	proxy := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		viaProxy = append(viaProxy, r.Host)
@@ -455,7 +457,7 @@ func TestMirrors(t *testing.T) {
 	if len(origin.asked) != before || !slices.Contains(first.asked, "GET /v2/org/app/manifests/1") {
 		t.Errorf("the registry was asked %v, the mirror %v", origin.asked, first.asked)
 	}
-	// A mirror that loses a layer, or ends, is made up for.
+	// A mirror that loses a layer, or stops, is replaced by the next.
 	second.set(func(rw http.ResponseWriter, r *http.Request) bool {
 		if strings.Contains(r.URL.Path, "/blobs/") {
 			http.NotFound(rw, r)
@@ -477,12 +479,12 @@ func TestMirrors(t *testing.T) {
 	read(t, got, plain)
 	for _, m := range []string{"https://x", "", "a b"} {
 		if _, err := New(Config{Mirrors: map[string][]string{"x.example": {m}}}); err == nil {
-			t.Errorf("the mirror %q was taken", m)
+			t.Errorf("the mirror %q was accepted", m)
 		}
 	}
 }
 
-// broken answers with something else than was stored.
+// TestBrokenAnswers serves something other than what was stored.
 func TestBrokenAnswers(t *testing.T) {
 	w := newHarness(t, false)
 	img, plain := imageOf(t, platform.Architecture)
@@ -542,8 +544,8 @@ func TestBrokenAnswers(t *testing.T) {
 	}
 	wantCode(t, answer("/manifests/", func(rw http.ResponseWriter, _ *http.Request) { http.Error(rw, "", http.StatusTooManyRequests) }), sandbox.CodeUnavailable, "limits")
 
-	// A connection that breaks, again and again, is taken up where it broke; a
-	// server that cannot do that makes the reading temporary.
+	// A connection that breaks repeatedly is resumed where it broke; if the server does not
+	// support that, the error is temporary.
 	ranges := 0
 	breaking := func(honourRange bool) func(http.ResponseWriter, *http.Request) {
 		return func(rw http.ResponseWriter, req *http.Request) {
@@ -571,7 +573,7 @@ func TestBrokenAnswers(t *testing.T) {
 		t.Errorf("%v is not temporary", err)
 	}
 
-	// One that stops sending is not waited for.
+	// A server that stops sending is given up.
 	r = client(t, Config{Insecure: []string{w.host}, Stall: 100 * time.Millisecond, Backoff: time.Millisecond})
 	hanging := func(rw http.ResponseWriter, req *http.Request) {
 		rw.Header().Set("Content-Length", fmt.Sprint(len(sent)))

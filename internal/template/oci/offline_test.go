@@ -11,9 +11,9 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// A server without a network says that it is offline, and does not blame the
-// name of an image in which there is no registry.
-func TestOfflineIsSaid(t *testing.T) {
+// TestOfflineError checks that a server without a network says that it is offline, and
+// does not blame an image name without a registry.
+func TestOfflineError(t *testing.T) {
 	for _, tt := range []struct {
 		image    string
 		notFound bool

@@ -181,7 +181,7 @@ func (r *Registries) Close() { r.transport.close() }
 type origin struct {
 	ref    name.Reference
 	puller *remote.Puller
-	login  *sandbox.RegistryLogin // that came with the build; nil is the server's own
+	login  *sandbox.RegistryLogin // the build's login; nil means the server's own
 }
 
 // describe turns an error into one for callers.
@@ -214,8 +214,8 @@ func (p origin) resolve(ctx context.Context, all []origin) (*Image, error) {
 	return resolve(ctx, origins(all), got.Descriptor, got.Manifest)
 }
 
-// origins are the registries that may have the parts of an image, beginning with the one
-// that has its manifest. Parts are named by their digests, so any registry will do.
+// origins are the registries that may have the parts of an image. The first is the one that
+// has its manifest. Parts are named by their digests, so any registry will do.
 type origins []origin
 
 func (ps origins) manifest(ctx context.Context, d v1.Descriptor) (data []byte, err error) {
@@ -248,8 +248,8 @@ func (ps origins) blob(ctx context.Context, d v1.Descriptor) (io.ReadCloser, err
 	return nil, err
 }
 
-// describe turns an error into one for callers, without what only the server's operator
-// may know.
+// describe translates an error into one for callers, without information that only the
+// server's operator may have.
 func describe(err error, ref name.Reference) error {
 	if _, ok := errors.AsType[*sandbox.Error](err); ok || errors.Is(err, context.Canceled) {
 		return err
@@ -294,8 +294,8 @@ func describeDNS(err *net.DNSError, host string) error {
 	return sandbox.Wrap(sandbox.CodeInvalid, err, fmt.Sprintf("there is no registry %s: the name is not known; check the image's name, and that the server is online", host))
 }
 
-// notAsNamed reports whether an error is the library's for content with a wrong digest,
-// which has no exported type.
+// notAsNamed reports whether an error is the library's for content with a wrong digest. The
+// library does not export its type.
 func notAsNamed(err error) bool { return strings.Contains(err.Error(), "error verifying ") }
 
 func describeStatus(e *transport.Error, ref name.Reference) error {

@@ -30,8 +30,8 @@ type content interface {
 	blob(ctx context.Context, d v1.Descriptor) (io.ReadCloser, error)
 }
 
-// resolve finds the image for this machine from a manifest or an index, whose
-// digest the caller has checked.
+// resolve finds the image for this machine in a manifest or an index, whose digest the
+// caller has checked.
 func resolve(ctx context.Context, c content, d v1.Descriptor, data []byte) (*Image, error) {
 	// An index may refer to another one, but honest images do not nest them deeply.
 	for range 4 {
@@ -163,8 +163,8 @@ func fromManifest(ctx context.Context, c content, d v1.Descriptor, data []byte) 
 	return img, nil
 }
 
-// newImage returns an image of a configuration. Its layers, of which the manifest
-// has a number, have only their DiffID.
+// newImage returns an image with a configuration. Its layers, whose number the manifest
+// gives, have only their DiffID.
 func newImage(conf *v1.ConfigFile, layers int) (*Image, error) {
 	if len(conf.RootFS.DiffIDs) != layers {
 		return nil, bad("its configuration names %d layers, its manifest %d", len(conf.RootFS.DiffIDs), layers)

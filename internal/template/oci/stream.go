@@ -17,9 +17,9 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// Open opens the layer's uncompressed tar stream. The stream fails before its end if
-// what was received is not what the manifest says; the caller checks that the content
-// has the DiffID. progress, unless nil, is called with the bytes received so far.
+// Open opens the layer's uncompressed tar stream. If the received bytes do not match the
+// manifest, the stream fails before its end; the caller checks that the content has the
+// DiffID. progress, unless nil, is called with the bytes received so far.
 func (l *Layer) Open(ctx context.Context, progress func(int64)) (io.ReadCloser, error) {
 	src, err := l.open(ctx)
 	if err != nil {
@@ -76,8 +76,8 @@ const maxWindow = 32 << 20
 // swollen reports whether a compression ratio is higher than that of any honest stream.
 func swollen(sent, plain int64) bool { return plain > freeBytes && plain/maxRatio > sent }
 
-// decompress detects the compression of a stream by its first bytes: image manifests are
-// not always right about it.
+// decompress detects a stream's compression by its first bytes, since image manifests are
+// sometimes wrong about it.
 func decompress(br *bufio.Reader) (io.Reader, func(), error) {
 	magic, err := br.Peek(4)
 	if err != nil && !errors.Is(err, io.EOF) {
@@ -135,7 +135,7 @@ func (c *checked) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// broken turns the errors of a damaged compressed stream into those for callers.
+// broken translates the errors of a damaged compressed stream into errors for callers.
 func broken(err error) error {
 	for _, e := range []error{gzip.ErrChecksum, gzip.ErrHeader, kgzip.ErrChecksum, kgzip.ErrHeader, zstd.ErrMagicMismatch, zstd.ErrReservedBlockType,
 		zstd.ErrCRCMismatch, zstd.ErrWindowSizeExceeded, zstd.ErrDecoderSizeExceeded, zstd.ErrFrameSizeExceeded, zstd.ErrFrameSizeMismatch} {
@@ -146,8 +146,8 @@ func broken(err error) error {
 	return err
 }
 
-// check is called at the end of the stream. It returns [io.EOF] if the stream is what the
-// manifest says.
+// check is called at the end of the stream. It returns [io.EOF] if the stream matches the
+// manifest.
 func (c *checked) check() error {
 	// Bytes after the compressed stream count too.
 	if _, err := io.Copy(io.Discard, c.in); err != nil {

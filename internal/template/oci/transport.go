@@ -71,7 +71,7 @@ func newGuardedTransport(cfg Config, private, insecure map[string]bool) (*guarde
 		conf.RootCAs = pool
 	}
 	lax := conf.Clone()
-	lax.InsecureSkipVerify = true // of hosts that the operator has named
+	lax.InsecureSkipVerify = true // only for hosts that the operator has named
 	w.transports = map[route]*http.Transport{}
 	for _, proxied := range []bool{false, true} {
 		w.transports[route{proxied, false}] = w.httpTransport(conf, proxied)
@@ -84,7 +84,7 @@ func (w *guardedTransport) httpTransport(conf *tls.Config, proxied bool) *http.T
 	t := &http.Transport{
 		TLSClientConfig: conf, ForceAttemptHTTP2: true, TLSHandshakeTimeout: dialTimeout, ResponseHeaderTimeout: answerTimeout,
 		IdleConnTimeout: 30 * time.Second, MaxIdleConns: 16, MaxResponseHeaderBytes: 256 << 10,
-		// Layers are compressed already, and their digest is of what is sent.
+		// Layers are already compressed, and their digest is that of the transferred bytes.
 		DisableCompression: true,
 	}
 	if proxied {
@@ -142,7 +142,7 @@ func (w *guardedTransport) RoundTrip(req *http.Request) (*http.Response, error) 
 	return w.watch(w.transports[route{proxy != nil, insecure}], req)
 }
 
-// errStalled ends an answer whose body stopped arriving.
+// errStalled is the error for a response whose body has stopped arriving.
 var errStalled net.Error = stalled{}
 
 type stalled struct{}
@@ -151,7 +151,7 @@ func (stalled) Error() string   { return "the server stopped sending in the midd
 func (stalled) Timeout() bool   { return true }
 func (stalled) Temporary() bool { return true }
 
-// watch sends a request. Reading the answer's body fails when the body stops arriving.
+// watch sends a request. Reading the response's body fails once it stops arriving.
 func (w *guardedTransport) watch(t *http.Transport, req *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancelCause(req.Context())
 	resp, err := t.RoundTrip(req.WithContext(ctx))
@@ -185,8 +185,8 @@ func (b *watchedBody) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// checkBeforeProxy checks the destination of a request that goes through a proxy, as
-// far as its name can be resolved here.
+// checkBeforeProxy checks the destination of a request that goes through a proxy, as far as
+// its name can be resolved here.
 func (w *guardedTransport) checkBeforeProxy(ctx context.Context, host string) error {
 	host = strings.ToLower(strings.TrimSuffix(host, "."))
 	if addr, err := netip.ParseAddr(host); err == nil {

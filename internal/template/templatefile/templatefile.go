@@ -1,10 +1,10 @@
 // Package templatefile reads template files: a [sandbox.TemplateSpec] as people write it,
-// in YAML or JSON, with the names of its JSON form. There are short forms: an image can be
-// its reference alone, a step or a start command its command alone, and the content of a
-// file is text, or comes from another file.
+// in YAML or JSON, with the names of its JSON form. It accepts short forms: an image can be
+// just its reference, and a step or a start command just its command. The content of a file
+// is given as text, or read from another file.
 //
-// A template file is not trusted: its size is bounded, it may not have anchors, which would
-// multiply its content, and unknown names are errors. Every error has the line.
+// A template file is not trusted: its size is bounded, anchors are refused because they
+// would multiply its content, and unknown names are errors. Every error names the line.
 package templatefile
 
 import (
@@ -110,7 +110,7 @@ func fail(n *yaml.Node, format string, args ...any) error {
 // decoder decodes nodes into the types of package sandbox, by their JSON names.
 type decoder struct {
 	open Open
-	room int64 // bytes that the content of files may still have
+	room int64 // bytes left for the content of files
 }
 
 // describe returns the name of a value for errors.
@@ -318,7 +318,7 @@ func (d *decoder) list(n *yaml.Node, at string, to reflect.Value) error {
 	return nil
 }
 
-// scalar takes text as it is written, whatever its YAML type: 3.10 is a version, and no a
+// scalar takes text as written, whatever its YAML type: 3.10 is a version, and no a
 // country.
 func scalar(n *yaml.Node, at string, to reflect.Value) error {
 	if n.Kind != yaml.ScalarNode {

@@ -22,7 +22,7 @@ import (
 
 var update = flag.Bool("update", false, "write the published schema")
 
-// local is what a template file can name as source.
+// local returns an Open for these files.
 func local(files map[string]string) Open {
 	return func(source string) (io.ReadCloser, error) {
 		text, ok := files[source]
@@ -158,7 +158,7 @@ func TestParseErrors(t *testing.T) {
 	if _, err := Parse([]byte("from: a\nfiles: [{path: /x, source: y}]"), nil); err == nil || !strings.Contains(err.Error(), "cove template build") {
 		t.Errorf("a source where there are none: %v", err)
 	}
-	// A source without end is read as far as there is room.
+	// An endless source is read only as far as the bound allows.
 	endless := func(string) (io.ReadCloser, error) { return io.NopCloser(zeros{}), nil }
 	if _, err := Parse([]byte("from: a\nfiles: [{path: /x, source: y}]"), endless); err == nil || !strings.Contains(err.Error(), "larger than") {
 		t.Errorf("an endless source: %v", err)
@@ -222,7 +222,7 @@ func TestSchema(t *testing.T) {
 	undescribed(t, "", decoded(t))
 }
 
-// decoded is the schema as an editor reads it.
+// decoded returns the schema as an editor reads it.
 func decoded(t *testing.T) *jsonschema.Schema {
 	t.Helper()
 	var s jsonschema.Schema
@@ -232,7 +232,7 @@ func decoded(t *testing.T) *jsonschema.Schema {
 	return &s
 }
 
-// validator checks texts as an editor does that has the schema.
+// validator returns a function that checks texts as an editor with the schema does.
 func validator(t *testing.T) func(text string) error {
 	t.Helper()
 	rs, err := decoded(t).Resolve(nil)
@@ -248,7 +248,7 @@ func validator(t *testing.T) func(text string) error {
 	}
 }
 
-// undescribed tells of names that an editor could say nothing about.
+// undescribed reports names without a description for editors.
 func undescribed(t *testing.T, at string, s *jsonschema.Schema) {
 	for name, p := range s.Properties {
 		if p.Description == "" {
@@ -263,7 +263,7 @@ func undescribed(t *testing.T, at string, s *jsonschema.Schema) {
 	}
 }
 
-// TestExamples reads what the documentation shows, and has the schema check it.
+// TestExamples reads the documentation's examples, and checks them against the schema.
 func TestExamples(t *testing.T) {
 	pages, err := filepath.Glob(filepath.Join("..", "..", "..", "docs", "*.md"))
 	if err != nil {
@@ -280,7 +280,7 @@ func TestExamples(t *testing.T) {
 		name := filepath.Base(page)
 		for _, e := range regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllSubmatch(text, -1) {
 			if !regexp.MustCompile("(?m)^from:").Match(e[1]) {
-				continue // it is of another file
+				continue // it belongs to another kind of file
 			}
 			found[name]++
 			if _, err := Parse(e[1], anything); err != nil {

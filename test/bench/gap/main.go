@@ -1,6 +1,5 @@
-// Command gap looks at the clock as often as it can, and writes a line with the
-// length, in nanoseconds, of each time in which it could not for over 5 ms: as
-// long as its sandbox stood still.
+// Command gap reads the clock in a tight loop, and prints the length, in nanoseconds, of
+// each pause of over 5 ms: how long its sandbox stood still.
 package main
 
 import (

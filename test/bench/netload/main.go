@@ -1,5 +1,5 @@
-// Command netload runs inside a sandbox, or beside one, and prints how long
-// things on the network take, in nanoseconds, one a line.
+// Command netload runs inside or outside a sandbox, and prints how long network operations
+// take, in nanoseconds, one per line.
 //
 //	netload requests N URL [CA-FILE]   requests over one connection
 //	netload connections N URL [CA]     requests over a connection each
@@ -7,7 +7,7 @@
 //	netload newtokens N URL [CA]       the same, over a connection each
 //	netload connect N HOST:PORT        connections, one after another
 //	netload flood N AT-ONCE HOST:PORT  N connections, so many at a time: one time for all
-//	netload serve ADDRESS              answers every request, for ever
+//	netload serve ADDRESS              answers every request, forever
 package main
 
 import (
@@ -67,7 +67,7 @@ func run(args []string) error {
 	return fmt.Errorf("unexpected arguments %q", args)
 }
 
-// each times n runs, after one that does not count.
+// each measures n runs, after one that is not counted.
 func each(n int, do func() error) error {
 	return eachTold(n, func() (time.Duration, error) {
 		began := time.Now()
@@ -76,7 +76,7 @@ func each(n int, do func() error) error {
 	})
 }
 
-// eachTold is each for what says itself how long it took.
+// eachTold is like each, for functions that return their own duration.
 func eachTold(n int, do func() (time.Duration, error)) error {
 	for i := range n + 1 {
 		took, err := do()
@@ -134,8 +134,8 @@ func get(client *http.Client, url string) error {
 	return err
 }
 
-// firstEvent times a request up to the end of the first event of its answer,
-// and reads the rest.
+// firstEvent measures a request to the end of the first event of its response, and reads
+// the rest.
 func firstEvent(client *http.Client, url string) (time.Duration, error) {
 	began := time.Now()
 	res, err := ask(client, url)

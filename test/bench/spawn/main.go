@@ -1,5 +1,5 @@
-// Command spawn measures the floor of starting a program where it runs: the
-// time of each of n starts of a program, with nothing around it.
+// Command spawn measures the minimum cost of starting a program in its environment: the
+// time of each of n starts.
 //
 //	spawn N PROGRAM
 //

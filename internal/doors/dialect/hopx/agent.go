@@ -14,7 +14,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// What requests to an agent that leave it out get, in seconds.
+// Defaults, in seconds, for requests to an agent that leave these out.
 const (
 	restTimeout    = 60
 	commandTimeout = 30
@@ -22,8 +22,8 @@ const (
 	asyncTimeout   = 1800
 )
 
-// agentRoutes are the agent of a sandbox, fixed words before {}. Some clients kill a
-// process by one route, some by another.
+// agentRoutes are the routes of a sandbox's agent; fixed words come before {}. Different
+// clients use different routes to kill a process.
 var agentRoutes = slices.Concat(desktopRoutes, []route{
 	{"GET", "/", agentIndex},
 	{"GET", "/ping", inSandbox(ping, func(*target, *vm) any { return object(pair{"message", "pong"}) })},
@@ -79,7 +79,7 @@ var agentRoutes = slices.Concat(desktopRoutes, []route{
 
 var noContent = &Answer{Status: http.StatusNoContent}
 
-// aim names the sandbox of a call of an agent, which no member of the body may name.
+// aim sets the sandbox of a call to an agent. The body must not name one.
 func (t *target) aim(id string) error {
 	if *t != (target{}) {
 		return dialect.Invalid("vm_url, auth_token and sandbox_id are not for this call, whose URL names the sandbox; leave them out")
@@ -88,14 +88,14 @@ func (t *target) aim(id string) error {
 	return nil
 }
 
-// aimed are the arguments of a call in a sandbox.
+// aimed is implemented by the arguments of calls in a sandbox.
 type aimed[In any] interface {
 	*In
 	aim(id string) error
 }
 
-// withBody makes a route of work in a sandbox. The defaults are what a body may leave
-// out.
+// withBody makes a route that works in a sandbox and takes a body. defaults holds the
+// values of members that the body leaves out.
 func withBody[In any, P aimed[In]](defaults In, work func(context.Context, *dialect.Call, *In) (any, error)) func(context.Context, *apiCall) (any, error) {
 	return func(ctx context.Context, a *apiCall) (any, error) {
 		in := defaults
@@ -110,7 +110,7 @@ func withBody[In any, P aimed[In]](defaults In, work func(context.Context, *dial
 	}
 }
 
-// inSandbox makes a route of work in a sandbox that takes nothing.
+// inSandbox makes a route that works in a sandbox and takes no arguments.
 func inSandbox[Out any](work func(context.Context, *vm, *target) (Out, error), show func(*target, Out) any) func(context.Context, *apiCall) (any, error) {
 	run := inside(work)
 	return func(ctx context.Context, a *apiCall) (any, error) {
@@ -123,7 +123,7 @@ func inSandbox[Out any](work func(context.Context, *vm, *target) (Out, error), s
 	}
 }
 
-// onPath makes a route of work on the file that the query names.
+// onPath makes a route that works on the file that the query names.
 func onPath(work func(context.Context, *dialect.Call, *pathArgs) (any, error)) func(context.Context, *apiCall) (any, error) {
 	return func(ctx context.Context, a *apiCall) (any, error) {
 		if len(a.query["path"]) > 1 {
@@ -170,8 +170,8 @@ func sessions(_ *target, list []sandbox.CodeContext) any {
 	return object(pair{"sessions", out})
 }
 
-// restCode is code as the REST API has it. Generations of clients differ in the name
-// of the directory.
+// restCode is the code argument of the REST API. Generations of clients use different names
+// for the directory.
 type restCode struct {
 	codeArgs
 	Dir string `json:"workdir"`
@@ -184,8 +184,8 @@ func (in *restCode) normal() *codeArgs {
 	return &in.codeArgs
 }
 
-// restExecute runs code. Clients take outputs from fields only, and drop the note: it
-// is a line of stderr.
+// restExecute runs code. Clients read outputs only from fields and drop the note, so the
+// note becomes a line of stderr.
 func restExecute(ctx context.Context, c *dialect.Call, in *restCode) (any, error) {
 	args := in.normal()
 	m, err := args.open(ctx, c)
@@ -200,7 +200,7 @@ func restExecute(ctx context.Context, c *dialect.Call, in *restCode) (any, error
 	return m.shown(ctx, out, res, args, began), nil
 }
 
-// shown gives a result its outputs and what is told of them.
+// shown adds the outputs, and the notes about them, to a result.
 func (m *vm) shown(ctx context.Context, out *executed, res *sandbox.CodeResult, in *codeArgs, began time.Time) *executed {
 	var text, others leftOut
 	out.flat, text, others = flatOf(res, maxRich)
@@ -225,7 +225,7 @@ type restBackground struct {
 	Dir string `json:"workdir"`
 }
 
-// restInBackground starts code, and answers with a status.
+// restInBackground starts code in the background, and answers with a status.
 func restInBackground(start func(context.Context, *dialect.Call, backgroundArgs) (any, error), status int) func(context.Context, *dialect.Call, *restBackground) (any, error) {
 	return func(ctx context.Context, c *dialect.Call, in *restBackground) (any, error) {
 		if in.Dir != "" {
@@ -239,7 +239,7 @@ func restInBackground(start func(context.Context, *dialect.Call, backgroundArgs)
 	}
 }
 
-// restProcess is a process of the background in the words of all clients.
+// restProcess is a background process with the field names of all clients.
 type restProcess struct {
 	*background
 	StartedAt     string  `json:"started_at"`
@@ -327,7 +327,7 @@ func stored(message, name string, info *sandbox.FileInfo) any {
 		pair{"message", message}, pair{"path", name}, pair{"success", true}, pair{"size", info.Size}, pair{"timestamp", dialect.Stamp(time.Now())})
 }
 
-// aboutExisting gives the conflict of a file that is there the product's code.
+// aboutExisting gives a conflict about an existing file the product's code.
 func aboutExisting(err error) error {
 	if f, ok := err.(*failure); ok && sandbox.CodeOf(f.err) == sandbox.CodeConflict {
 		f.code = "FILE_ALREADY_EXISTS"
@@ -357,7 +357,7 @@ func restEnv(_ *target, env pairs) any {
 	return object(pair{"env_vars", env}, pair{"count", len(env)}, pair{"timestamp", dialect.Stamp(time.Now())})
 }
 
-// restSetEnv sets variables, and answers with all of them.
+// restSetEnv sets variables, and answers with all variables.
 func restSetEnv(merge bool) func(context.Context, *dialect.Call, *envArgs) (any, error) {
 	return func(ctx context.Context, c *dialect.Call, in *envArgs) (any, error) {
 		if in.Merge && !merge {
@@ -375,7 +375,7 @@ func restSetEnv(merge bool) func(context.Context, *dialect.Call, *envArgs) (any,
 	}
 }
 
-// OpenFile opens a file of a sandbox to be read as it is.
+// OpenFile opens a sandbox's file for a raw download.
 func OpenFile(ctx context.Context, c *dialect.Call, id, name string) (*sandbox.FileReader, error) {
 	in := &pathArgs{target{SandboxID: id}, name}
 	m, p, at, err := in.file(ctx, c, "/files/download")
@@ -389,7 +389,7 @@ func OpenFile(ctx context.Context, c *dialect.Call, id, name string) (*sandbox.F
 	return file, nil
 }
 
-// StoreFile writes a file of a sandbox, of any size, and returns what is answered.
+// StoreFile writes a sandbox's file of any size, and returns the answer.
 func StoreFile(ctx context.Context, c *dialect.Call, id, name string, content io.Reader) (any, error) {
 	in := &pathArgs{target{SandboxID: id}, name}
 	info, err := in.store(ctx, c, "/files/upload", sandbox.WriteFileRequest{}, func() (io.Reader, error) { return content, nil })

@@ -25,26 +25,26 @@ type apiArgs struct {
 	Body   json.RawMessage            `json:"body"`
 }
 
-// apiCall is one call of the control plane.
+// apiCall is one call to the control plane.
 type apiCall struct {
 	*dialect.Call
 	path  string
-	parts []string // what stands for {} in the route
+	parts []string // the values of {} in the route
 	query url.Values
 	body  json.RawMessage
 	// exact refuses members of the body that the call does not have.
 	exact bool
-	// sandbox is the id of the agent's, for a call of an agent.
+	// sandbox is the id of the sandbox, for a call to an agent.
 	sandbox string
 }
 
-// route is one call that the control plane has.
+// route is one route of the control plane.
 type route struct {
 	method, path string
 	run          func(ctx context.Context, a *apiCall) (any, error)
 }
 
-// routes are the control plane, fixed words before {}.
+// routes are the routes of the control plane; fixed words come before {}.
 var routes = []route{
 	{"GET", "/health", func(ctx context.Context, a *apiCall) (any, error) { return health(ctx, a.Call, struct{}{}) }},
 	{"GET", "/v1/sandboxes", apiListSandboxes},
@@ -72,7 +72,7 @@ var routes = []route{
 	{"DELETE", "/v1/templates/{}", apiDeleteTemplate},
 }
 
-// callAPI answers a call of the control plane as that would.
+// callAPI answers a call to the control plane as the product's would.
 func callAPI(ctx context.Context, c *dialect.Call, in apiArgs) (any, error) {
 	a := &apiCall{Call: c, query: url.Values{}, body: in.Body}
 	target := strings.TrimSpace(in.Path)
@@ -96,7 +96,7 @@ func callAPI(ctx context.Context, c *dialect.Call, in apiArgs) (any, error) {
 	return run(ctx, a)
 }
 
-// textOf is a value of a query as text.
+// textOf returns a query value as text.
 func textOf(v json.RawMessage) string {
 	var s string
 	if json.Unmarshal(v, &s) == nil && string(v) != "null" {
@@ -108,7 +108,7 @@ func textOf(v json.RawMessage) string {
 	return string(v)
 }
 
-// find returns what runs a call, and takes the parts of its path.
+// find returns the function for a call's route, and sets the parts of its path.
 func (a *apiCall) find(routes []route, method string) (func(context.Context, *apiCall) (any, error), error) {
 	var allowed []string
 	for _, r := range routes {
@@ -130,7 +130,7 @@ func (a *apiCall) find(routes []route, method string) (func(context.Context, *ap
 	return nil, control(a.path, "route", sandbox.Errorf(sandbox.CodeNotFound, "path %s does not exist; the control plane has /health, /v1/sandboxes and /v1/templates", clip.Text(a.path, maxShown)))
 }
 
-// match compares a path with that of a route, and returns what stands for {}.
+// match compares a path with a route's pattern, and returns the values of {}.
 func match(pattern, path string) ([]string, bool) {
 	want, got := strings.Split(pattern, "/"), strings.Split(path, "/")
 	if len(want) != len(got) {
@@ -153,7 +153,7 @@ func match(pattern, path string) ([]string, bool) {
 	return parts, true
 }
 
-// number is a parameter of the query as a number.
+// number returns a query parameter as a number.
 func (a *apiCall) number(key string, otherwise int64) (int64, error) {
 	s := a.query.Get(key)
 	if s == "" {
@@ -301,7 +301,7 @@ func apiUploadLink(ctx context.Context, a *apiCall) (any, error) {
 		pair{"present", link.Present}, pair{"upload_url", at.reached(link.URL)}, pair{"expires_at", dialect.Stamp(link.ExpiresAt)}, pair{"files_hash", in.Hash}), nil
 }
 
-// archive finds the archive that a client has sent under a hash.
+// archive finds the archive that a client has uploaded under a hash.
 func (a *apiCall) archive(ctx context.Context) func(string) (string, error) {
 	return func(hash string) (string, error) {
 		link, err := a.Service.LinkUpload(ctx, sandbox.UploadLinkRequest{Name: hash, SizeBytes: 1})
@@ -330,7 +330,7 @@ func apiBuild(ctx context.Context, a *apiCall) (any, error) {
 	}
 	old, err := a.Service.GetTemplate(ctx, in.Name)
 	switch {
-	case err == nil && old.State == sandbox.TemplateFailed: // it never came to be, and is tried again
+	case err == nil && old.State == sandbox.TemplateFailed: // it was never built; try again
 	case err == nil && !in.Update:
 		err = sandbox.Errorf(sandbox.CodeConflict, "Template '%s' exists already; choose another name, or set update", clip.Text(in.Name, maxShown))
 	case err != nil && sandbox.CodeOf(err) == sandbox.CodeNotFound && !in.Update:
@@ -353,7 +353,7 @@ func apiBuild(ctx context.Context, a *apiCall) (any, error) {
 	return object(pair{"build_id", b.ID}, pair{"template_id", templateID(b.Template)}, pair{"status", "building"}, pair{"logs_url", "/v1/templates/build/" + b.ID + "/logs"}), nil
 }
 
-// build finds a build by its id, or the newest of a template.
+// build returns a build by its id, or a template's newest build.
 func (a *apiCall) build(ctx context.Context) (*sandbox.Build, error) {
 	id := a.parts[0]
 	b, err := a.Service.GetBuild(ctx, id)
@@ -370,7 +370,7 @@ func (a *apiCall) build(ctx context.Context) (*sandbox.Build, error) {
 	return b, nil
 }
 
-// buildStatus is a state in the product's words.
+// buildStatus returns the product's name of a state.
 func buildStatus(s sandbox.BuildState) string {
 	switch s {
 	case sandbox.BuildReady:
@@ -402,8 +402,8 @@ func apiBuildStatus(ctx context.Context, a *apiCall) (any, error) {
 }
 
 const (
-	// maxLogs is what is returned of a build's log at once, and logsWait how
-	// long a build that is under way is listened to.
+	// maxLogs bounds the part of a build's log that one answer returns, in bytes, and
+	// logsWait is how long to listen to a running build.
 	maxLogs  = 256 << 10
 	logsWait = 2 * time.Second
 )
@@ -438,7 +438,7 @@ func apiBuildLogs(ctx context.Context, a *apiCall) (any, error) {
 		pair{"status", status}, pair{"complete", status != "building" && !logs.full}), nil
 }
 
-// logWindow keeps a part of a build's log.
+// logWindow collects a part of a build's log.
 type logWindow struct {
 	skip int64
 	text bytes.Buffer

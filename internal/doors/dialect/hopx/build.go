@@ -12,7 +12,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// What a template may have, as the product documents it.
+// The product's documented limits of a template.
 const (
 	maxCPU          = 64
 	minBuildMemory  = 512
@@ -21,7 +21,7 @@ const (
 	maxReadyTimeout = int64(600_000)
 )
 
-// buildRequest describes a template in the product's words.
+// buildRequest describes a template in the product's terms.
 type buildRequest struct {
 	Name        string       `json:"name"`
 	FromImage   string       `json:"from_image"`
@@ -34,19 +34,19 @@ type buildRequest struct {
 	SkipCache   bool         `json:"skipCache"`
 	Update      bool         `json:"update"`
 	Credentials *credentials `json:"registry_credentials"`
-	// Agent is the version of the product's agent, which is refused.
+	// Agent is the version of the product's agent. It is refused.
 	Agent string `json:"agent_version"`
 }
 
-// buildStep is an instruction of a build. Some clients give its arguments as a
-// list, others by name.
+// buildStep is an instruction of a build. Some clients send its arguments as a list, others
+// by name.
 type buildStep struct {
 	Type  string   `json:"type"`
 	Args  []string `json:"args"`
 	Key   string   `json:"key"`
 	Value string   `json:"value"`
 	Path  string   `json:"path"`
-	// FilesHash is what the client calls the archive that it has sent for COPY.
+	// FilesHash is the client's name for the archive that it has uploaded for COPY.
 	FilesHash string `json:"filesHash"`
 	SkipCache bool   `json:"skipCache"`
 	// Owner and Permissions are the options of COPY.
@@ -54,7 +54,7 @@ type buildStep struct {
 	Permissions string `json:"permissions"`
 }
 
-// readiness is how to find out whether the start command is ready.
+// readiness says how to check whether the start command is ready.
 type readiness struct {
 	Type        string `json:"type"`
 	Timeout     int64  `json:"timeout"` // in milliseconds
@@ -66,14 +66,14 @@ type readiness struct {
 	Command     string `json:"command"`
 }
 
-// anew says that the build makes no use of earlier ones. One step that must not
-// be taken from them is enough.
+// anew reports whether the build must not reuse results of earlier builds. One step that
+// must not be cached is enough.
 func (r *buildRequest) anew() bool {
 	return r.SkipCache || slices.ContainsFunc(r.Steps, func(s buildStep) bool { return s.SkipCache })
 }
 
-// spec is the template in the service's words. archive finds an archive that the
-// client has sent, by the client's name for it.
+// spec returns the template in the service's terms. archive finds an uploaded archive by
+// the client's name for it.
 func (r *buildRequest) spec(archive func(name string) (string, error)) (*sandbox.TemplateSpec, error) {
 	switch {
 	case r.Name == "" || r.FromImage == "":
@@ -119,8 +119,7 @@ func (r *buildRequest) spec(archive func(name string) (string, error)) (*sandbox
 	return spec, nil
 }
 
-// builder goes through the instructions in their order: each is in effect for
-// those after it.
+// builder processes the instructions in order: each affects those after it.
 type builder struct {
 	spec      *sandbox.TemplateSpec
 	archive   func(name string) (string, error)
@@ -169,8 +168,8 @@ func (b *builder) step(s *buildStep) error {
 	return nil
 }
 
-// copy takes files of an archive that was sent before: its arguments are their
-// names, with commas, and where they go.
+// copy adds files of an uploaded archive. Its arguments are their names, separated by
+// commas, and the destination.
 func (b *builder) copy(s *buildStep) error {
 	if len(s.Args) < 2 || s.Args[0] == "" || s.Args[1] == "" {
 		return dialect.Invalid("COPY needs what to copy and where to; give both in args")
@@ -234,7 +233,7 @@ func (b *builder) setEnv(s *buildStep) error {
 	return nil
 }
 
-// command is what succeeds when it is ready.
+// command returns a command that succeeds once the start command is ready.
 func (r *readiness) command() (string, error) {
 	switch r.Type {
 	case "port":

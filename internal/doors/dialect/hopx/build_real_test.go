@@ -20,8 +20,8 @@ import (
 
 const registryPassword = "hunter2-of-the-registry"
 
-// A template is built of an image by call_api as the product's SDK builds it,
-// followed, used, and deleted.
+// builds builds a template from an image by call_api as the product's SDK does, follows the
+// build, uses the template, and deletes it.
 func builds(image string) func(t *testing.T, d *covetest.Daemon) {
 	return func(t *testing.T, d *covetest.Daemon) {
 		s := &session{ClientSession: dialecttest.Connect(t, dialecttest.HTTP(d, first.Name())(), revision), t: t}
@@ -33,7 +33,7 @@ func builds(image string) func(t *testing.T, d *covetest.Daemon) {
 			return s.ask("call_api", args)
 		}
 		step := func(kind string, args ...string) map[string]any { return map[string]any{"type": kind, "args": args} }
-		// Files go to a link, as the product's SDKs send them: without a key.
+		// Files are uploaded to a link without a key, as by the product's SDKs.
 		files := gzipped(t, map[string]string{"src/": "", "src/lib/": "", "src/lib/a.txt": "a\n", "src/b.txt": "b\n", "src/secret": "s\n"})
 		link := api("POST", "/v1/templates/files/upload-link", map[string]any{"files_hash": "hash-1", "content_length": len(files)})
 		if link["present"] != false {
@@ -100,7 +100,7 @@ func builds(image string) func(t *testing.T, d *covetest.Daemon) {
 	}
 }
 
-// gzipped is an archive of files, and of directories, whose names end in a slash.
+// gzipped returns an archive of files, and of directories, whose names end in a slash.
 func gzipped(t *testing.T, files map[string]string) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -125,7 +125,7 @@ func gzipped(t *testing.T, files map[string]string) []byte {
 	return b.Bytes()
 }
 
-// put sends a body to an address, as nobody.
+// put sends a body to an address, without a key.
 func put(t *testing.T, url string, body []byte) int {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, url, bytes.NewReader(body))

@@ -12,7 +12,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// call is a call of the control plane's API by call_api.
+// call calls the control plane's API by call_api.
 func call(t *testing.T, svc sandbox.Service, method, path, body string) map[string]any {
 	t.Helper()
 	args := map[string]any{"method": method, "path": path}
@@ -31,7 +31,7 @@ const (
 	least     = `"name":"mine","from_image":"python:3.12","cpu":1,"memory":512,"diskGB":1`
 )
 
-// The steps of a build are a template's, each in effect for those after it.
+// TestBuild checks that each step of a build affects the steps after it.
 func TestBuild(t *testing.T) {
 	svc := newImaginary()
 	got := call(t, svc, "POST", buildPath, `{`+least+`,"skipCache":true,"startCmd":"python -m http.server 8000","readyCmd":{"type":"port","port":8000,"timeout":30000,"interval":500},"steps":[
@@ -75,7 +75,8 @@ func TestBuild(t *testing.T) {
 	}
 }
 
-// Files are sent to a link first; COPY names them by the client's hash.
+// TestBuildCopies checks that files are uploaded to a link first, and that COPY names them
+// by the client's hash.
 func TestBuildCopies(t *testing.T) {
 	svc := newImaginary()
 	for hash, present := range map[string]bool{"there": true, "new": false} {
@@ -109,7 +110,8 @@ func TestBuildCopies(t *testing.T) {
 	}
 }
 
-// Credentials are a login for one build, at the registry that they are for.
+// TestBuildCredentials checks that credentials are used for one build, at the registry that
+// they are for.
 func TestBuildCredentials(t *testing.T) {
 	body := func(image, credentials string) string {
 		return `{` + strings.Replace(least, "python:3.12", image, 1) + `,"registry_credentials":` + credentials + `}`
@@ -221,7 +223,7 @@ func TestBuildFollowed(t *testing.T) {
 	if got := call(t, svc, "GET", buildPath+"/bld-1/logs", ""); got["logs"] != "one\ntwo\n" || got["complete"] != true {
 		t.Errorf("failed: %v", got)
 	}
-	// A long log comes in parts, without a gap.
+	// A long log is returned in parts, without a gap.
 	svc.events = []sandbox.BuildEvent{{Log: strings.Repeat("x", 200<<10)}, {Log: strings.Repeat("y", 200<<10)}}
 	first := call(t, svc, "GET", buildPath+"/bld-1/logs", "")
 	if len(first["logs"].(string)) != 256<<10 || first["complete"] != false || first["offset"] != float64(256<<10) {
@@ -238,7 +240,7 @@ func TestBuildFollowed(t *testing.T) {
 	}
 }
 
-// What a client writes as a path leads to its routes only.
+// FuzzCallAPI checks that an arbitrary path only reaches the routes of the client.
 func FuzzCallAPI(f *testing.F) {
 	for _, s := range []string{"/v1/sandboxes", "v1/sandboxes/sbx-1/", "https://api.hopx.dev/v1/templates?limit=1", "/v1/sandboxes/%2e%2e/x", "//", "://", "/v1/templates/build/bld-1/status", "%zz", "?", "\x00"} {
 		f.Add("GET", s)

@@ -12,13 +12,13 @@ import (
 	"github.com/cove-sh/cove/internal/doors/dialect"
 )
 
-// runner makes a tool of its definition. Target is the argument that names a
-// sandbox in its generation.
+// runner makes a tool from its definition. target is the argument that names a sandbox in
+// its generation.
 type runner func(def *mcp.Tool, target string) dialect.Tool
 
-// tool makes the runner of what a tool does. Arguments are taken as the product
-// takes them: those of the schema and the extra ones, the rest is dropped, and
-// what is JSON in a string, or a number in one, is read.
+// tool returns a runner for run. It accepts arguments as the product does: those of the
+// schema and the extra ones; others are dropped, and JSON or a number in a string is
+// parsed.
 func tool[In any](run func(ctx context.Context, c *dialect.Call, in In) (any, error), extra ...string) runner {
 	return func(def *mcp.Tool, target string) dialect.Tool {
 		return dialect.Lenient(def, newLenient(def, target, extra).arguments, func(ctx context.Context, c *dialect.Call, in In) (*mcp.CallToolResult, error) {
@@ -31,15 +31,14 @@ func tool[In any](run func(ctx context.Context, c *dialect.Call, in In) (any, er
 	}
 }
 
-// answer is a result as the product gives it: one block of text with the object
-// as JSON.
+// answer returns a result in the product's form: one block of text with the object as JSON.
 func answer(v any) *mcp.CallToolResult { return dialect.Text(dialect.JSON(v, "  "), nil) }
 
-// lenient brings a tool's arguments to the form of its schema.
+// lenient converts a tool's arguments to the form of its schema.
 type lenient struct {
 	types map[string]string // JSON types by name
-	// also are names under which clients of the other generation name the
-	// sandbox.
+	// target is the argument that names the sandbox, and also is its name in the other
+	// generation.
 	target, also string
 	extra        map[string]bool
 }
@@ -64,7 +63,7 @@ func newLenient(def *mcp.Tool, target string, extra []string) *lenient {
 	return l
 }
 
-// nullFields is the argument in which null is not the same as nothing.
+// nullFields is the argument for which null differs from absent.
 const nullFields = "fields"
 
 // arguments returns the arguments that the tool knows.
@@ -92,10 +91,11 @@ func (l *lenient) arguments(args map[string]json.RawMessage) map[string]json.Raw
 	return out
 }
 
-// given reports whether an argument is there: null is the default of many.
+// given reports whether an argument is present. null counts as absent, since it is the
+// default of many clients.
 func given(raw json.RawMessage) bool { return raw != nil && string(raw) != "null" }
 
-// coerced reads what a client has written as text although its type is another.
+// coerced parses a value that a client sent as text although its type is another.
 func coerced(raw json.RawMessage, want string) json.RawMessage {
 	text, isText := "", false
 	if want != "string" && len(raw) > 0 && raw[0] == '"' {
@@ -133,5 +133,6 @@ func coerced(raw json.RawMessage, want string) json.RawMessage {
 	return raw
 }
 
-// plainNumber tells a decimal number from what else Go reads as one.
+// plainNumber reports whether s is a decimal number, without the other forms that Go
+// accepts.
 func plainNumber(s string) bool { return s != "" && strings.Trim(s, "0123456789+-.eE") == "" }

@@ -13,15 +13,15 @@ import (
 )
 
 const (
-	// maxTimeout bounds code and commands that a call waits for, in seconds,
-	// and maxBackground those that it does not.
+	// maxTimeout bounds code and commands that a call waits for, in seconds, and
+	// maxBackground those in the background.
 	maxTimeout    = 300
 	maxBackground = 24 * 60 * 60
-	// maxOutput is what is returned of stdout and of stderr, in bytes.
+	// maxOutput bounds the returned part of stdout and of stderr, in bytes.
 	maxOutput = 512 << 10
-	// exitTimeout is the exit code of what has taken too long.
+	// exitTimeout is the exit code of code or a command that timed out.
 	exitTimeout = 124
-	// richDir is where code for rich outputs runs unless told otherwise.
+	// richDir is the default directory for code with rich outputs.
 	richDir = "/tmp"
 )
 
@@ -35,7 +35,7 @@ type codeArgs struct {
 	Rich       bool              `json:"capture_rich"`
 }
 
-// executed is what came of code. One rich output of a kind has a field of its
+// executed is the result of code. The first rich output of each kind has a field of its
 // own.
 type executed struct {
 	Success       bool    `json:"success"`
@@ -51,7 +51,7 @@ type executed struct {
 	Note        string        `json:"_note,omitempty"`
 }
 
-// request checks what is wanted and puts it in the service's words.
+// request checks the arguments and translates them into the service's terms.
 func (in *codeArgs) request() (sandbox.RunCodeRequest, error) {
 	lang, err := sandbox.ParseLanguage(in.Language)
 	switch {
@@ -65,8 +65,8 @@ func (in *codeArgs) request() (sandbox.RunCodeRequest, error) {
 	}
 	return sandbox.RunCodeRequest{
 		Language: lang, Code: in.Code, Env: in.Env, WorkDir: in.WorkingDir, TimeoutMS: in.Timeout * 1000, KeepBytes: maxOutput,
-		// A shell is a new one each time, as the product's is: what it exits
-		// with, or sets, ends with it.
+		// Each shell is new, as in the product: its exit and its variables do not affect
+		// later calls.
 		Fresh: lang == sandbox.Bash,
 	}, nil
 }
@@ -83,7 +83,7 @@ func (m *vm) execute(ctx context.Context, route string, in *codeArgs) (*executed
 	return m.executeTo(ctx, route, in, nil)
 }
 
-// executeTo runs code in a sandbox, and passes what happens to sink.
+// executeTo runs code in a sandbox, and passes events to sink.
 func (m *vm) executeTo(ctx context.Context, route string, in *codeArgs, sink sandbox.CodeSink) (*executed, *sandbox.CodeResult, error) {
 	req, err := in.request()
 	if err != nil {
@@ -101,8 +101,8 @@ func (m *vm) executeTo(ctx context.Context, route string, in *codeArgs, sink san
 	return executedOf(res, in.Timeout), res, nil
 }
 
-// atHome runs something in a directory. If that is the usual one and is not
-// there, as in a sandbox that was made elsewhere, it is made first.
+// atHome runs something in a directory. If that is the default directory and does not
+// exist, as in a sandbox that another door made, it is made first.
 func (m *vm) atHome(ctx context.Context, dir string, run func() error) error {
 	err := run()
 	if err == nil || dir != home && (dir != "" || m.box.WorkDir != home) {
@@ -131,7 +131,7 @@ func executedOf(res *sandbox.CodeResult, timeout int64) *executed {
 	}
 	if res.TimedOut {
 		out.ExitCode = exitTimeout
-		if !strings.Contains(out.Stderr, "time limit") { // which the interpreter may have said
+		if !strings.Contains(out.Stderr, "time limit") { // the interpreter may have said so
 			out.Stderr = dialect.Line(out.Stderr) + fmt.Sprintf("Execution timed out after %d seconds\n", timeout)
 		}
 	}
@@ -154,7 +154,7 @@ func executeCode(ctx context.Context, c *dialect.Call, in codeArgs) (any, error)
 	return out, nil
 }
 
-// flatten gives a result the outputs that have fields of their own.
+// flatten sets the fields of the outputs that have their own.
 func (e *executed) flatten(res *sandbox.CodeResult) {
 	var text, others leftOut
 	e.flat, text, others = flatOf(res, maxFlat)
@@ -204,7 +204,7 @@ type isolatedArgs struct {
 	Region   *string `json:"region"`
 }
 
-// notRun is what came of isolated code that did not run.
+// notRun is the result of isolated code that did not run.
 type notRun struct {
 	Error     string `json:"error"`
 	Details   any    `json:"details,omitempty"`
@@ -214,8 +214,7 @@ type notRun struct {
 	ExitCode  int    `json:"exit_code"`
 }
 
-// executeIsolated makes a sandbox that ends itself after a while, and runs code
-// in it.
+// executeIsolated makes a sandbox with a limited lifetime, and runs code in it.
 func executeIsolated(ctx context.Context, c *dialect.Call, in isolatedArgs) (any, error) {
 	if _, err := in.request(); err != nil { // before a sandbox is made for it
 		return nil, failed(true, "/execute", err)
@@ -240,17 +239,17 @@ func executeIsolated(ctx context.Context, c *dialect.Call, in isolatedArgs) (any
 	return out, nil
 }
 
-// forget ends a sandbox of which the client will not learn.
+// forget kills a sandbox that the client will not learn about.
 func (m *vm) forget(ctx context.Context) {
 	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
 	if _, err := m.Service.Kill(clean, m.id); err != nil {
-		m.Log.Warn("a sandbox whose code did not run goes on until its lifetime ends", "sandbox", m.id, "error", err)
+		m.Log.Warn("a sandbox whose code did not run lives until its lifetime ends", "sandbox", m.id, "error", err)
 	}
 }
 
-// notMade tells that there is no sandbox to run in. A server that cannot be
-// reached is told as for every tool.
+// notMade returns the result if no sandbox could be made. An unreachable server is reported
+// as by every tool.
 func (in *isolatedArgs) notMade(err error) error {
 	f := failed(false, sandboxesPath, err)
 	out := notRun{Error: "Failed to create sandbox", Details: f.v1(), Stderr: f.message(), ExitCode: 1}
@@ -261,8 +260,8 @@ func (in *isolatedArgs) notMade(err error) error {
 	return &failure{err: err, exact: out, status: f.status}
 }
 
-// notRun tells that the code did not run to its end. A request that was wrong is
-// told as such.
+// notRun returns the result of code that did not run to its end. An invalid request is
+// reported as such.
 func (in *isolatedArgs) notRun(err error) error {
 	f, ok := errors.AsType[*failure](err)
 	if ok && f.status >= 400 && f.status < 500 && f.status != 499 {

@@ -9,7 +9,7 @@ import (
 	"github.com/cove-sh/cove/internal/testing/dialecttest"
 )
 
-// differs is what is never the same: durations, process ids, the machine.
+// differs matches what is never the same: durations, process ids, the machine.
 var differs = []struct {
 	pattern *regexp.Regexp
 	shown   string
@@ -19,7 +19,7 @@ var differs = []struct {
 	{regexp.MustCompile(`Architecture: \w+`), `Architecture: <arch>`},
 	{regexp.MustCompile(`("arch": )"\w+"`), `$1"<arch>"`},
 	{regexp.MustCompile(`("size": )\d+(,\s+"is_directory": true)`), `$1<n>$2`},
-	// What it says on a machine that is slow.
+	// A message on slow machines.
 	{regexp.MustCompile(`Matplotlib is building the font cache; this may take a moment\.\\*n`), ``},
 	// The last line of df.
 	{regexp.MustCompile(`Disk:\\n[^"]*%[^"]*"`), `Disk:\n<disk>"`},
@@ -33,10 +33,10 @@ func hide(s string) string {
 	return s
 }
 
-// revision is the protocol's that the product's clients speak.
+// revision is the protocol version of the product's clients.
 const revision = "2025-06-18"
 
-// conversations runs the scripts of a generation by one door.
+// conversations runs the scripts of a generation through one door.
 func conversations(t *testing.T, daemon *covetest.Daemon, d dialect.Dialect, scripts, door string) {
 	open := dialecttest.Doors(daemon, d.Name())[door]
 	dialecttest.Conversations(t, d, scripts, dialecttest.Through(daemon, open, revision, hide))

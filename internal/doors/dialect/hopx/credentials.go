@@ -9,8 +9,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// credentials are a login at the registry of a build's image. They are for that
-// build only.
+// credentials are a login to the registry of a build's image, for that build only.
 type credentials struct {
 	Type     string              `json:"type"`
 	Username string              `json:"username"`
@@ -18,8 +17,8 @@ type credentials struct {
 	Token    sandbox.SecretValue `json:"token"`
 }
 
-// registryHosts are the registries of a type, and all below them. Types that
-// people run themselves have none: they are for any.
+// registryHosts are the registries of each type; their subdomains match too. Types that
+// people host themselves are not listed and match any registry.
 var registryHosts = map[string][]string{
 	"basic": nil, "gitlab": nil,
 	"github": {"ghcr.io", "docker.pkg.github.com"},
@@ -27,8 +26,8 @@ var registryHosts = map[string][]string{
 	"ecr":    {"amazonaws.com", "amazonaws.com.cn", "public.ecr.aws"},
 }
 
-// login is the login in the service's words. A token that is meant for one
-// company's registry goes to no other by a slip of the image's name.
+// login returns the login in the service's terms. A token for one company's registry is not
+// sent to another, even if the image's name is wrong.
 func (c *credentials) login(image string) (*sandbox.RegistryLogin, error) {
 	if c == nil {
 		return nil, nil
@@ -75,7 +74,7 @@ func (c *credentials) login(image string) (*sandbox.RegistryLogin, error) {
 	return l, nil
 }
 
-// registryOf is the host of an image's registry.
+// registryOf returns the host of an image's registry.
 func registryOf(image string) string {
 	host, _, found := strings.Cut(image, "/")
 	if !found || !strings.ContainsAny(host, ".:") && host != "localhost" {

@@ -13,8 +13,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// desktopRoutes are the screen of a sandbox whose template has a desktop. Generations
-// of clients differ in methods and names; all are served.
+// desktopRoutes are the routes for the screen of a sandbox whose template has a desktop.
+// Generations of clients differ in methods and names; all are served.
 var desktopRoutes = []route{
 	{"GET", "/desktop/vnc/start", inSandbox(desktop(view), as)},
 	{"POST", "/desktop/vnc/start", inSandbox(desktop(view), as)},
@@ -73,10 +73,11 @@ var desktopRoutes = []route{
 	lacking("GET", "/desktop/debug/processes", "ask for all processes instead"),
 }
 
-// noDesktop is the code by which clients know that a desktop cannot do what they ask.
+// noDesktop is the code by which clients recognize that a desktop cannot do what they ask.
 const noDesktop = "DESKTOP_NOT_AVAILABLE"
 
-// lacking refuses a route by name, as clients expect of a desktop without it.
+// lacking makes a route that always refuses, with the error that clients expect of a
+// desktop without the feature.
 func lacking(method, path, why string) route {
 	return route{method, path, func(_ context.Context, a *apiCall) (any, error) {
 		f := failed(true, a.path, sandbox.Errorf(sandbox.CodeUnsupported, "Cove does not serve %s %s: %s", method, clip.Text(a.path, maxShown), why))
@@ -85,7 +86,7 @@ func lacking(method, path, why string) route {
 	}}
 }
 
-// desktop makes the error of a sandbox without a desktop the product's.
+// desktop translates the error of a sandbox without a desktop into the product's.
 func desktop[In, Out any](work func(context.Context, *vm, *In) (Out, error)) func(context.Context, *vm, *In) (Out, error) {
 	return func(ctx context.Context, m *vm, in *In) (Out, error) {
 		out, err := work(ctx, m, in)
@@ -100,7 +101,7 @@ func desktop[In, Out any](work func(context.Context, *vm, *In) (Out, error)) fun
 	}
 }
 
-// done makes a route of work on the screen that has no result.
+// done makes a route that works on the screen and has no result.
 func done[In any, P opener[In]](work func(context.Context, *vm, *In) error) func(context.Context, *dialect.Call, *In) (any, error) {
 	run := inside[In, P](desktop(effect(work)))
 	return func(ctx context.Context, c *dialect.Call, in *In) (any, error) {
@@ -109,12 +110,12 @@ func done[In any, P opener[In]](work func(context.Context, *vm, *In) error) func
 	}
 }
 
-// inputter is what a person would do at the screen.
+// inputter is implemented by arguments that describe user input.
 type inputter interface {
 	inputs() ([]sandbox.Input, error)
 }
 
-// input does what a person would.
+// input sends user input to the screen.
 func input[In any, P interface {
 	opener[In]
 	inputter
@@ -200,7 +201,7 @@ func (in *typed) inputs() ([]sandbox.Input, error) {
 	return []sandbox.Input{{Type: sandbox.InputText, Text: in.Text, DurationMS: in.Delay}}, nil
 }
 
-// keys are pressed together: modifiers and one key, or a list.
+// keys are keys to be pressed together: modifiers and one key, or a list.
 type keys struct {
 	target
 	Key       string   `json:"key"`
@@ -249,8 +250,8 @@ func screenshot(ctx context.Context, m *vm, _ *target) (any, error) {
 		pair{"size", len(shot.Data)}, pair{"timestamp", dialect.Stamp(shot.TakenAt)}), nil
 }
 
-// captureWindow takes a picture of a window, or of the one with the focus. Clients read
-// the answer as it is.
+// captureWindow takes a picture of a window, or of the focused one. The answer is the
+// picture itself, not JSON.
 func captureWindow(ctx context.Context, a *apiCall) (any, error) {
 	in := &window{target: target{SandboxID: a.sandbox}, ID: json.RawMessage(strconv.Quote(a.query.Get("window_id")))}
 	return inside(desktop(func(ctx context.Context, m *vm, in *window) (any, error) {
@@ -297,7 +298,7 @@ func windows(ctx context.Context, m *vm, _ *target) (any, error) {
 	return object(pair{"windows", out}), nil
 }
 
-// window names a window, and its size.
+// window names a window, and may have a size.
 type window struct {
 	target
 	ID     json.RawMessage `json:"window_id"` // a string or a number
@@ -313,7 +314,7 @@ func (in *window) id() (int64, error) {
 	return id, nil
 }
 
-// toWindow does something to one window.
+// toWindow makes a function that changes one window.
 func toWindow(action sandbox.WindowAction) func(context.Context, *dialect.Call, *window) (any, error) {
 	return done(func(ctx context.Context, m *vm, in *window) error {
 		id, err := in.id()
@@ -321,7 +322,7 @@ func toWindow(action sandbox.WindowAction) func(context.Context, *dialect.Call, 
 			return err
 		}
 		req := sandbox.WindowRequest{ID: id, Action: action}
-		if action == sandbox.WindowPlace { // it stays where it is
+		if action == sandbox.WindowPlace { // it keeps its position
 			w, err := m.window(ctx, func(w *sandbox.Window) bool { return w.ID == id })
 			if err != nil {
 				return err

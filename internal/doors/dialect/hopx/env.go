@@ -7,8 +7,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// masked is shown in place of values whose names look secret. Where a client
-// gives it back, the value stays.
+// masked replaces values whose names look secret. If a client sends it back, the value is
+// kept.
 const masked = "***MASKED***"
 
 var secretWords = []string{"KEY", "SECRET", "PASSWORD", "TOKEN"}
@@ -23,7 +23,7 @@ func looksSecret(name string) bool {
 	return false
 }
 
-// env returns the variables as clients may see them, by name.
+// getEnv returns the variables, by name, as clients may see them.
 func getEnv(ctx context.Context, m *vm, _ *target) (pairs, error) {
 	list, err := sandbox.All(ctx, sandbox.Of(m.id, m.Service.GetEnv))
 	if err != nil {
@@ -56,7 +56,7 @@ func setEnv(ctx context.Context, m *vm, in *envArgs) error {
 		}
 		req.Set[name] = value
 	}
-	if kept && req.Replace { // those that stay are set again
+	if kept && req.Replace { // set the kept ones again
 		list, err := sandbox.All(ctx, sandbox.Of(m.id, m.Service.GetEnv))
 		if err != nil {
 			return m.failed("/env", err)
@@ -68,7 +68,7 @@ func setEnv(ctx context.Context, m *vm, in *envArgs) error {
 		}
 	}
 	if len(req.Set) == 0 && !req.Replace {
-		return nil // as it is
+		return nil // unchanged
 	}
 	if _, err := m.Service.SetEnv(ctx, m.id, req); err != nil {
 		return m.failed("/env", err)

@@ -15,35 +15,35 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// maxShown is how much of what a client has sent an answer repeats, in bytes.
+// maxShown bounds what an answer quotes of a client's input, in bytes.
 const maxShown = 256
 
-// failure is what the product's API would have answered to a request.
+// failure is the answer that the product's API would have given to a request.
 type failure struct {
 	status int
-	// code is of the product; those of agents are in upper case.
+	// code is the product's; codes of agents are in upper case.
 	code string
-	// agent tells an agent's answer from one of the control plane.
+	// agent is set for an agent's answer, as opposed to the control plane's.
 	agent   bool
 	url     string
 	path    string // of a file
 	sandbox string // as the client named it
 	key     string // the argument that named it, "sandbox_id" if empty
 	err     error
-	// doing completes "Failed to …", and more are further keys, in v0.2.
+	// doing completes "Failed to …", and more are additional keys, in v0.2.
 	doing string
 	more  []pair
-	// exact is a body that is told as it is, in both generations.
+	// exact is a body that both generations return unchanged.
 	exact any
 }
 
 func (e *failure) Error() string { return e.err.Error() }
 func (e *failure) Unwrap() error { return e.err }
 
-// message is what clients may read.
+// message returns the text for clients.
 func (e *failure) message() string { return sandbox.MessageOf(e.err) }
 
-// statuses and codes are what errors of the service are to the product.
+// statuses maps error codes of the service to the product's statuses and codes.
 var statuses = map[sandbox.Code]struct {
 	status  int
 	control string
@@ -64,8 +64,7 @@ var statuses = map[sandbox.Code]struct {
 	sandbox.CodeInternal:        {http.StatusInternalServerError, "internal_server_error", "INTERNAL_ERROR"},
 }
 
-// failed makes a failure of an error of the service. One that is a failure
-// already stays.
+// failed turns an error of the service into a failure. A failure is returned unchanged.
 func failed(agent bool, url string, err error) *failure {
 	if f, ok := errors.AsType[*failure](err); ok {
 		return f
@@ -81,8 +80,8 @@ func failed(agent bool, url string, err error) *failure {
 	return f
 }
 
-// control makes a failure of the control plane. What is missing is a kind of
-// thing, such as "template".
+// control returns a failure of the control plane. kind is the kind of thing that is
+// missing, such as "template".
 func control(url, kind string, err error) error {
 	f := failed(false, url, err)
 	if f.code == "not_found" {
@@ -91,7 +90,8 @@ func control(url, kind string, err error) error {
 	return f
 }
 
-// v1 is how v0.1 tells it: what its HTTP client said, and the answer's body.
+// v1 returns the failure as v0.1 shows it: the message of its HTTP client, and the answer's
+// body.
 func (e *failure) v1() any {
 	if e.exact != nil {
 		return e.exact
@@ -107,8 +107,8 @@ func (e *failure) v1() any {
 	)
 }
 
-// body is the answer's. Of an agent the error is a string, of the control plane
-// an object.
+// body returns the answer's body. The error of an agent is a string, that of the control
+// plane an object.
 func (e *failure) body() any {
 	msg := e.message()
 	if !e.agent {
@@ -129,7 +129,7 @@ func (e *failure) body() any {
 
 func retryAfter(err error) int64 { return dialect.Detail(err).RetryAfterSeconds }
 
-// v2 is how v0.2 tells it.
+// v2 returns the failure as v0.2 shows it.
 func (e *failure) v2() any {
 	msg := e.message()
 	switch {
@@ -143,9 +143,8 @@ func (e *failure) v2() any {
 	return object(append([]pair{{"error", "Failed to " + cmp.Or(e.doing, "do that")}, {"exception", msg}}, e.more...)...)
 }
 
-// Failure tells an error as the product does: a failure of its API is a normal
-// result with an error in it. Wrong arguments are an error of the protocol's
-// kind, and so is a server that cannot be reached.
+// Failure shows an error as the product does: a failure of its API is a normal result that
+// contains an error. Invalid arguments and an unreachable server are protocol errors.
 func (d *Dialect) Failure(err error) *mcp.CallToolResult {
 	if e, ok := errors.AsType[*dialect.CallError](err); ok && e.Arguments {
 		problem := strings.TrimPrefix(sandbox.MessageOf(e.Err), e.Tool+": ")

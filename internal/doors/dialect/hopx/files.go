@@ -13,21 +13,21 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// What goes through a result or an argument, in bytes.
+// Bounds of a result or an argument, in bytes.
 const (
 	maxRead  = 8 << 20
 	maxWrite = 8 << 20
-	// maxText bounds a file's content as JSON, which is longer than the file
-	// where that is not text.
+	// maxText bounds a file's content as JSON, which is longer than the file if the file is
+	// not text.
 	maxText = 2 * maxRead
 )
 
 // maxListed bounds a listing for which the client sets no bound.
 const maxListed = 20_000
 
-// roots are where file tools work, besides the sandbox's own directory. It is a
-// rule of the product that keeps agents to their own files; it guards nothing,
-// for commands reach all files of the sandbox.
+// roots are where file tools work, besides the sandbox's default directory. This is the
+// product's rule to keep agents to their own files. It is no protection, since commands
+// reach all files of the sandbox.
 var roots = []string{home, "/tmp", "/app"}
 
 type pathArgs struct {
@@ -35,8 +35,8 @@ type pathArgs struct {
 	Path string `json:"path"`
 }
 
-// file opens the sandbox of a call, and returns the path in it, which must be
-// below one of the roots.
+// file opens the sandbox of a call, and returns the path in it, which must be below one of
+// the roots.
 func (in *pathArgs) file(ctx context.Context, c *dialect.Call, route string) (m *vm, p, at string, err error) {
 	if m, err = in.open(ctx, c); err != nil {
 		return nil, "", "", err
@@ -72,7 +72,7 @@ func (m *vm) allowed(p string) (string, error) {
 	return "", sandbox.Errorf(sandbox.CodeForbidden, "path %s is not allowed; file tools work below %s and /tmp, run_command reaches the rest", clip.Text(p, maxShown), home)
 }
 
-// failedFile makes a failure of a request about a file.
+// failedFile returns the failure of a request about a file.
 func (m *vm) failedFile(ctx context.Context, at, p string, err error) error {
 	wrapped := m.missing(ctx, at, "FILE_NOT_FOUND", err)
 	if f, ok := wrapped.(*failure); ok {
@@ -111,7 +111,8 @@ func readFile(ctx context.Context, c *dialect.Call, in *pathArgs) (*fileRead, er
 	return &fileRead{Content: content, Path: in.Path, Size: int64(len(data))}, nil
 }
 
-// encoded is about how long a text is as JSON: control characters are six.
+// encoded returns the approximate length of a text as JSON: a control character takes six
+// bytes.
 func encoded(s string) int {
 	n := len(s)
 	for i := range len(s) {
@@ -137,8 +138,8 @@ func writeFile(ctx context.Context, c *dialect.Call, in *writeArgs) error {
 	return err
 }
 
-// store writes a file with its missing directories. The request has how; content is
-// asked for when the path is found to be allowed.
+// store writes a file and its missing directories. req has the options; content is called
+// once the path is known to be allowed.
 func (in *pathArgs) store(ctx context.Context, c *dialect.Call, route string, req sandbox.WriteFileRequest, content func() (io.Reader, error)) (*sandbox.FileInfo, error) {
 	m, p, at, err := in.file(ctx, c, route)
 	if err != nil {
@@ -157,8 +158,7 @@ func (in *pathArgs) store(ctx context.Context, c *dialect.Call, route string, re
 	return info, nil
 }
 
-// fileInfo is a file in a listing, with the spellings of both generations of
-// clients.
+// fileInfo is a file in a listing, with the field names of both generations of clients.
 type fileInfo struct {
 	Name        string `json:"name"`
 	Path        string `json:"path"`
@@ -178,7 +178,7 @@ func fileInfoOf(f *sandbox.FileInfo) fileInfo {
 	}
 }
 
-// permissions are a file's as ls shows them.
+// permissions returns a file's permissions as ls shows them.
 func permissions(f *sandbox.FileInfo) string {
 	kind := map[sandbox.FileType]string{sandbox.TypeDirectory: "d", sandbox.TypeSymlink: "l", sandbox.TypeFile: "-"}[f.Type]
 	if kind == "" {
@@ -204,8 +204,8 @@ type fileListArgs struct {
 	Max int64 `json:"max_results"`
 }
 
-// listFiles returns the entries of a directory, at most as many as asked for, and
-// how many there are.
+// listFiles returns the entries of a directory, up to the requested number, and how many
+// there are.
 func listFiles(ctx context.Context, c *dialect.Call, in *fileListArgs) (*some[fileInfo], error) {
 	m, p, at, err := in.file(ctx, c, "/files/list")
 	if err != nil {
@@ -217,7 +217,7 @@ func listFiles(ctx context.Context, c *dialect.Call, in *fileListArgs) (*some[fi
 		return m.Service.ListFiles(ctx, m.id, sandbox.ListFilesRequest{Path: p, Depth: 1, Page: page})
 	}) {
 		if sandbox.CodeOf(err) == sandbox.CodeNotFound && p == home && out.total == 0 {
-			break // it is there in all sandboxes of the product
+			break // it exists in every sandbox of the product
 		}
 		if err == nil && len(out.list) == maxListed && (in.Max <= 0 || in.Max > maxListed) {
 			err = sandbox.Errorf(sandbox.CodeTooLarge, "the directory has over %d entries; give max_results, or look with run_command", maxListed)
@@ -241,11 +241,11 @@ func fileExists(ctx context.Context, c *dialect.Call, in *pathArgs) (bool, error
 	switch sandbox.CodeOf(err) {
 	case "":
 		return true, nil
-	case sandbox.CodeNotFound, sandbox.CodeInvalid: // such as below a file
+	case sandbox.CodeNotFound, sandbox.CodeInvalid: // such as a path below a file
 	default:
 		return false, m.failedFile(ctx, at, in.Path, err)
 	}
-	// The sandbox may be what is not there.
+	// The sandbox may be what is missing.
 	if f, ok := m.missing(ctx, at, "FILE_NOT_FOUND", err).(*failure); ok && f.code == "SANDBOX_NOT_FOUND" {
 		return false, f
 	}
@@ -275,7 +275,7 @@ func makeDir(ctx context.Context, c *dialect.Call, in *pathArgs) error {
 	return nil
 }
 
-// fileDone shows that something has happened to a file.
+// fileDone makes a function that returns the result of a change to a file.
 func fileDone(message string) func(*pathArgs, struct{}) any {
 	return func(in *pathArgs, _ struct{}) any {
 		return object(pair{"message", message}, pair{"path", in.Path}, pair{"success", true}, pair{"timestamp", dialect.Stamp(time.Now())})

@@ -1,7 +1,6 @@
-// Package hopx speaks to clients of HOPX's MCP server, in both of its
-// generations: v0.1, whose calls name a sandbox by its address, and v0.2,
-// whose calls name it by its id. README.md lists the
-// differences.
+// Package hopx serves clients of HOPX's MCP server, in both of its generations: v0.1, whose
+// calls name a sandbox by its address, and v0.2, whose calls name it by its id. README.md
+// lists the differences.
 package hopx
 
 import (
@@ -20,11 +19,11 @@ const (
 	NameV2 = "hopx@0.2"
 )
 
-// Dialect is one of the product's two surfaces.
+// Dialect is one of the product's two generations.
 type Dialect struct {
 	dialect.Product
 	guide string
-	// failure shows an error of a tool's work.
+	// failure shows the error of a tool.
 	failure func(e *failure) any
 }
 
@@ -35,15 +34,14 @@ var (
 	_ dialect.Resourcer  = (*Dialect)(nil)
 )
 
-// New returns v0.1: 34 tools. Those that work in a sandbox take its address and
-// token.
+// New returns v0.1, with 34 tools. Those that work in a sandbox take its address and token.
 func New() *Dialect {
 	d := newDialect(Name, toolsV1, "vm_url", func(r *row) runner { return r.v1 })
 	d.Instructions, d.guide, d.failure = instructionsV1, guideV1, (*failure).v1
 	return d
 }
 
-// NewV2 returns v0.2: 35 tools, which take a sandbox's id.
+// NewV2 returns v0.2, with 35 tools. Those that work in a sandbox take its id.
 func NewV2() *Dialect {
 	d := newDialect(NameV2, toolsV2, "sandbox_id", func(r *row) runner { return r.v2 })
 	d.Instructions, d.guide, d.failure = instructionsV2, guideV2, (*failure).v2
@@ -56,8 +54,8 @@ var toolsV1 []byte
 //go:embed tools-v2.json
 var toolsV2 []byte
 
-// newDialect makes a dialect of a table of tools. target is the argument that
-// names a sandbox.
+// newDialect makes a dialect from a table of tools. target is the argument that names a
+// sandbox.
 func newDialect(name string, table []byte, target string, runner func(*row) runner) *Dialect {
 	d := &Dialect{Product: dialect.Product{
 		ID: name, ServerName: "hopx", Title: "Cove, speaking HOPX",
@@ -70,10 +68,10 @@ func newDialect(name string, table []byte, target string, runner func(*row) runn
 	return d
 }
 
-// Resources are empty, but clients may list them.
+// Resources returns none; clients may list them nevertheless.
 func (d *Dialect) Resources() []dialect.ResourceTemplate { return nil }
 
-// Prompts returns the product's one prompt, a guide.
+// Prompts returns the product's only prompt, a guide.
 func (d *Dialect) Prompts() []dialect.Prompt {
 	return []dialect.Prompt{{
 		Def: &mcp.Prompt{Name: "quick_code_execution", Description: "How to run code in sandboxes: which tool, which language, and two examples."},

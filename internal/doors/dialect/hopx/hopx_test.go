@@ -18,11 +18,12 @@ import (
 	"github.com/cove-sh/cove/internal/testing/dialecttest"
 )
 
-// The two generations, made once: making a table of tools takes milliseconds.
+// first and second are the two generations. They are made once, since making a table of
+// tools takes milliseconds.
 var first, second = hopx.New(), hopx.NewV2()
 
-// Both surfaces have the product's tools, in its order, with its schemas to the
-// byte and nothing else, and our snapshots.
+// TestTools checks that both generations have the product's tools, in its order, with
+// byte-identical schemas and nothing else, and compares with our snapshots.
 func TestTools(t *testing.T) {
 	for file, d := range map[string]*hopx.Dialect{"product-v1.jsonl": first, "product-v2.jsonl": second} {
 		dialecttest.Snapshot(t, d, "testdata/tools-"+strings.TrimSuffix(strings.TrimPrefix(file, "product-"), ".jsonl"))
@@ -55,13 +56,14 @@ func TestTools(t *testing.T) {
 	}
 }
 
-// The functions that try, in [TestReal], the tools that no conversation calls.
+// own names the functions in [TestReal] that test the tools without a conversation.
 var own = map[string]string{
 	"execute_code_background": "background", "execute_code_async": "async", "run_command_background": "background",
 	"list_processes": "background", "get_system_metrics": "system", "env_get": "system",
 }
 
-// Every tool has conversations with real sandboxes, or a test of its own.
+// TestEveryToolIsTested checks that every tool has conversations with real sandboxes, or a
+// test of its own.
 func TestEveryToolIsTested(t *testing.T) {
 	source, err := os.ReadFile("real_test.go")
 	if err != nil {
@@ -123,7 +125,7 @@ func TestServer(t *testing.T) {
 		if len(d.Resources()) != 0 {
 			t.Errorf("%s has resources", d.Name())
 		}
-		// The product marks no tool as one that changes nothing.
+		// The product marks no tool as read-only.
 		if tools, err := dialect.Select(d, dialect.Selection{ReadOnly: true}); err != nil || len(tools) != 0 {
 			t.Errorf("%s: %v, %v", d.Name(), tools, err)
 		}

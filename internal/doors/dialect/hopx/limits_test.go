@@ -11,7 +11,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// holding is a service with one file, in which no command starts.
+// holding is a service with one file, in which no command can start.
 type holding struct {
 	*imaginary
 	content string
@@ -26,8 +26,8 @@ func (s *holding) Exec(context.Context, string, sandbox.ExecRequest, sandbox.Job
 	return nil, s.refusal
 }
 
-// A file may be large or strange, but not both: what is not text is six times as
-// long in a result.
+// TestReadIsBounded checks that a file may be large or binary, but not both: binary content
+// is six times as long in a result.
 func TestReadIsBounded(t *testing.T) {
 	const most = 8 << 20
 	for name, tt := range map[string]struct {
@@ -38,7 +38,7 @@ func TestReadIsBounded(t *testing.T) {
 		"too large":      {strings.Repeat("x", most+1), 413.0},
 		"a little, zero": {strings.Repeat("\x00", most/4), nil},
 		"zero":           {strings.Repeat("\x00", most), 413.0},
-		"no UTF-8":       {strings.Repeat("\xff", most), nil}, // in a row they are one
+		"no UTF-8":       {strings.Repeat("\xff", most), nil}, // a run of them becomes one U+FFFD
 		"no UTF-8 apart": {strings.Repeat("\xffx", most/2), nil},
 	} {
 		got := answer(t, first, &holding{imaginary: newImaginary(), content: tt.content}, "file_read", `{"vm_url":"sbx-1","path":"/tmp/f"}`)
@@ -48,7 +48,8 @@ func TestReadIsBounded(t *testing.T) {
 	}
 }
 
-// Errors about a callback name the arguments that the client knows.
+// TestCallbackErrors checks that errors about a callback name the arguments that the client
+// knows.
 func TestCallbackErrors(t *testing.T) {
 	for ours, theirs := range map[string]string{
 		"webhook.url points to the server's own network": "callback_url points to the server's own network",
@@ -66,8 +67,9 @@ func TestCallbackErrors(t *testing.T) {
 	}
 }
 
-// Of several numbers that are wrong it is always the first that is told.
-func TestFirstWrongNumberIsTold(t *testing.T) {
+// TestFirstInvalidNumberIsReported checks that of several invalid numbers, the first is always
+// the one reported.
+func TestFirstInvalidNumberIsReported(t *testing.T) {
 	for range 20 {
 		got := answer(t, first, newImaginary(), "create_sandbox", `{"template_id":"host","vcpu":0,"memory_mb":0,"disk_gb":0}`)
 		if text := fmt.Sprint(got["body"]); !strings.Contains(text, "vcpu is 0") {
@@ -76,8 +78,9 @@ func TestFirstWrongNumberIsTold(t *testing.T) {
 	}
 }
 
-// What is too large for a result is told of, with where it is.
-func TestLargeOutputsAreToldOf(t *testing.T) {
+// TestLargeOutputsAreReported checks that outputs too large for a result are reported, with
+// their place.
+func TestLargeOutputsAreReported(t *testing.T) {
 	value := func(n int) json.RawMessage { return json.RawMessage(`"` + strings.Repeat("x", n) + `"`) }
 	output := func(mime string, n int) sandbox.CodeOutput {
 		return sandbox.CodeOutput{Data: map[string]json.RawMessage{mime: value(n)}}

@@ -9,7 +9,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// The modes of code in v0.2.
+// The modes of code execution in v0.2.
 const (
 	modeIsolated   = "isolated"
 	modePersistent = "persistent"
@@ -17,8 +17,8 @@ const (
 	modeBackground = "background"
 )
 
-// backgroundTimeout is how long code in the background may take, in seconds,
-// unless told: the schema's default of execute_code is that of the other modes.
+// backgroundTimeout is the default timeout of background code, in seconds: the schema's
+// default for execute_code applies to the other modes.
 const backgroundTimeout = 300
 
 type modeArgs struct {
@@ -28,7 +28,7 @@ type modeArgs struct {
 	Region   *string `json:"region"`
 }
 
-// v2InMode is a tool of one mode.
+// v2InMode makes a tool of one mode.
 func v2InMode(mode string) func(context.Context, *dialect.Call, modeArgs) (any, error) {
 	return func(ctx context.Context, c *dialect.Call, in modeArgs) (any, error) {
 		in.Mode = mode
@@ -47,7 +47,7 @@ func v2ExecuteCode(ctx context.Context, c *dialect.Call, in modeArgs) (any, erro
 	return v, nil
 }
 
-// check says what is wrong with a request, or nil.
+// check returns a description of what is wrong with a request, or nil.
 func (in *modeArgs) check() any {
 	wrong := func(what, provided any, format string, args ...any) any {
 		out := object(pair{"error", what}, pair{"message", fmt.Sprintf(format, args...)})
@@ -75,7 +75,7 @@ func (in *modeArgs) check() any {
 	return nil
 }
 
-// ranV2 is what came of code.
+// ranV2 is the result of code.
 type ranV2 struct {
 	Stdout        string        `json:"stdout"`
 	Stderr        string        `json:"stderr"`
@@ -116,7 +116,7 @@ func (in *modeArgs) run(ctx context.Context, c *dialect.Call) (any, error) {
 		if in.WorkingDir == "" {
 			in.WorkingDir = richDir
 		}
-		in.Rich = true // which the product does not ask
+		in.Rich = true // implied by the mode
 		out, err = m.rich(ctx, &in.codeArgs)
 	case modeIsolated:
 		note = "Ran in the sandbox that was given, which lives on."
@@ -130,7 +130,7 @@ func (in *modeArgs) run(ctx context.Context, c *dialect.Call) (any, error) {
 	return in.ran(out, m.id, note), nil
 }
 
-// alone runs code in a sandbox that is gone before the answer.
+// alone runs code in a sandbox that is killed before the answer.
 func (in *modeArgs) alone(ctx context.Context, c *dialect.Call) (any, error) {
 	req, err := in.request()
 	if err != nil {
@@ -140,7 +140,7 @@ func (in *modeArgs) alone(ctx context.Context, c *dialect.Call) (any, error) {
 	if err != nil {
 		return nil, control(templatePath(in.Template), "template", err)
 	}
-	req.WorkDir, req.User, req.Fresh = "", "root", false // its sandbox is as fresh
+	req.WorkDir, req.User, req.Fresh = "", "root", false // its sandbox is new anyway
 	c.Status("running " + string(req.Language))
 	res, err := c.Service.RunIsolated(ctx, sandbox.RunIsolatedRequest{RunCodeRequest: req, Template: name}, nil)
 	if err != nil {
@@ -153,7 +153,7 @@ func (in *modeArgs) alone(ctx context.Context, c *dialect.Call) (any, error) {
 	return in.ran(executedOf(res, in.Timeout), res.SandboxID, text), nil
 }
 
-// failed tells that code did not run.
+// failed returns the result of code that did not run.
 func (in *modeArgs) failed(err error) error {
 	f := failed(true, "", err)
 	what := "Code execution failed"

@@ -5,19 +5,19 @@ import (
 	"encoding/json"
 )
 
-// pair is a key of an object with its value.
+// pair is a key of an object, with its value.
 type pair struct {
 	key   string
 	value any
 }
 
-// pairs is an object whose keys keep their order, where a type of its own would
-// say no more.
+// pairs is an object whose keys keep their order. It is used where a struct type would add
+// nothing.
 type pairs []pair
 
 func object(all ...pair) pairs { return all }
 
-// MarshalJSON writes the object.
+// MarshalJSON implements [json.Marshaler].
 func (p pairs) MarshalJSON() ([]byte, error) {
 	var b bytes.Buffer
 	b.WriteByte('{')

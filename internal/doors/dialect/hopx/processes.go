@@ -19,14 +19,14 @@ const shell = "/bin/sh"
 type commandArgs struct {
 	target
 	Command    string            `json:"command"`
-	Args       []string          `json:"args"` // of the REST API only
+	Args       []string          `json:"args"` // REST API only
 	Timeout    int64             `json:"timeout"`
 	Env        map[string]string `json:"env"`
 	WorkingDir string            `json:"working_dir"`
 	Name       string            `json:"name"`
 }
 
-// argv is what runs: a line for the shell, or a program with its arguments.
+// argv returns what to run: a line for the shell, or a program with its arguments.
 func (in *commandArgs) argv() []string {
 	if in.Args == nil {
 		return []string{shell, "-c", in.Command}
@@ -34,12 +34,12 @@ func (in *commandArgs) argv() []string {
 	return append([]string{in.Command}, in.Args...)
 }
 
-// line is what is shown of it.
+// line returns the command for display.
 func (in *commandArgs) line() string {
 	return strings.Join(append([]string{in.Command}, in.Args...), " ")
 }
 
-// commandDone is what came of a command.
+// commandDone is the result of a command.
 type commandDone struct {
 	Stdout        string  `json:"stdout"`
 	Stderr        string  `json:"stderr"`
@@ -99,19 +99,19 @@ func (in *commandArgs) check(most int64, instead string) error {
 	return checkTimeout(in.Timeout, most, instead)
 }
 
-// What begins the ids of processes: of code and of commands in the background,
-// and of executions. The rest is the job's.
+// The prefixes of process ids: of background code, of background commands, and of
+// executions. The rest is the job's id.
 const (
 	codePrefix      = "bg_"
 	commandPrefix   = "cmd_"
 	executionPrefix = "exec_"
 )
 
-// commandTag begins the tag of a program that was started in the background with its
-// arguments; what follows is its name. Such a job cannot be told by its command.
+// commandTag is the prefix of the tag of a background program that was started with
+// arguments; its name follows. The command of such a job does not identify it.
 const commandTag = "hopx:"
 
-// jobOf is the job of a process or execution.
+// jobOf returns the job id of a process or execution.
 func jobOf(id string) string {
 	for _, prefix := range []string{codePrefix, commandPrefix, executionPrefix} {
 		if job, ok := strings.CutPrefix(id, prefix); ok {
@@ -121,7 +121,7 @@ func jobOf(id string) string {
 	return id
 }
 
-// started is code or a command that runs in the background.
+// started is code or a command that was started in the background.
 type started struct {
 	ProcessID   string  `json:"process_id"`
 	ExecutionID string  `json:"execution_id"`
@@ -144,7 +144,7 @@ type backgroundArgs struct {
 // start starts code as a job.
 func (m *vm) start(ctx context.Context, route string, in *backgroundArgs) (*sandbox.Job, error) {
 	longest := in.Timeout
-	in.Timeout = 1 // the rest is as for code that is waited for
+	in.Timeout = 1 // the other checks are those of code in the foreground
 	req, err := in.request()
 	in.Timeout = longest
 	if err == nil {
@@ -162,7 +162,7 @@ func (m *vm) start(ctx context.Context, route string, in *backgroundArgs) (*sand
 	return m.begin(ctx, route, in.WorkingDir, exec)
 }
 
-// begin starts a job in the background.
+// begin starts a background job.
 func (m *vm) begin(ctx context.Context, route, dir string, req sandbox.ExecRequest) (job *sandbox.Job, err error) {
 	m.Status("starting")
 	err = m.atHome(ctx, dir, func() (err error) {
@@ -175,13 +175,14 @@ func (m *vm) begin(ctx context.Context, route, dir string, req sandbox.ExecReque
 	return job, nil
 }
 
-// callbacks are the arguments of a callback, by what the service calls them.
+// callbacks maps the service's names of a callback's arguments to the product's.
 var callbacks = []struct{ ours, theirs string }{
 	{"webhook.url", "callback_url"}, {"webhook.headers", "callback_headers"},
 	{"webhook header ", "callback_headers: "}, {"webhook.secret", "callback_signature_secret"},
 }
 
-// aboutCallback names the arguments of a callback as clients know them.
+// aboutCallback replaces the names of a callback's arguments in an error by those that
+// clients know.
 func aboutCallback(err error) error {
 	e, ok := errors.AsType[*sandbox.Error](err)
 	if !ok {
@@ -236,8 +237,8 @@ func executeAsync(ctx context.Context, c *dialect.Call, in backgroundArgs) (any,
 		pair{"message", "Started; callback_url is called when it has ended"}, pair{"timestamp", dialect.Stamp(time.Now())}), nil
 }
 
-// startCommand starts a command as a job. Its name is what the shell takes for
-// its own, so that the job tells it.
+// startCommand starts a command as a job. The command's name becomes the shell's $0, from
+// which it is read back.
 func startCommand(ctx context.Context, m *vm, in *commandArgs) (*sandbox.Job, error) {
 	const route = "/commands/background"
 	err := in.check(maxBackground, "or split the work")
@@ -255,7 +256,7 @@ func startCommand(ctx context.Context, m *vm, in *commandArgs) (*sandbox.Job, er
 	return m.begin(ctx, route, in.WorkingDir, req)
 }
 
-// background is a job of the background.
+// background is a background job.
 type background struct {
 	ProcessID   string  `json:"process_id"`
 	ExecutionID string  `json:"execution_id"`
@@ -273,9 +274,9 @@ type background struct {
 	job         *sandbox.Job
 }
 
-// backgroundOf returns a job as one of the background, or false if it is none:
-// a command that somebody waits, or waited, for, or that another door started.
-// What runs code is marked as that; it is never guessed from the command.
+// backgroundOf returns a job as a background job. The result is false for a command that a
+// caller waits or waited for, or that another door started. Jobs that run code are marked;
+// this is never guessed from the command.
 func backgroundOf(job *sandbox.Job) (*background, bool) {
 	b := &background{
 		ProcessID: codePrefix + job.ID, ExecutionID: executionPrefix + job.ID, Status: jobStatus(job), StartTime: dialect.Stamp(job.StartedAt),
@@ -314,19 +315,19 @@ func jobStatus(job *sandbox.Job) string {
 	return "completed"
 }
 
-// What is returned of the output of processes: of each stream, and of all.
+// Bounds of the returned output of processes: of each stream, and of all.
 const (
 	maxProcessOutput   = 16 << 10
 	maxProcessesOutput = 512 << 10
 )
 
-// some are the first of a list, and how many it has.
+// some is the beginning of a list, with the length of the whole list.
 type some[T any] struct {
 	list  []T
 	total int
 }
 
-// first returns as many of a list as asked for; 0 is all.
+// first returns the first most items of a list; 0 means all.
 func first[T any](list []T, most int64) *some[T] {
 	out := &some[T]{list, len(list)}
 	if most > 0 && int64(out.total) > most {
@@ -335,10 +336,10 @@ func first[T any](list []T, most int64) *some[T] {
 	return out
 }
 
-// cut reports whether there are more.
+// cut reports whether items were left out.
 func (s *some[T]) cut() bool { return len(s.list) < s.total }
 
-// showing tells in v0.1 of a list that was cut.
+// showing returns the keys by which v0.1 describes a list that was cut.
 func (s *some[T]) showing(what string) []pair {
 	if !s.cut() {
 		return nil
@@ -351,8 +352,8 @@ type processesArgs struct {
 	Max int64 `json:"max_results"`
 }
 
-// listBackground lists what runs, or ran, in the background, newest first, at most
-// as many as asked for.
+// listBackground lists running and ended background jobs, newest first, up to the requested
+// number.
 func listBackground(ctx context.Context, m *vm, in *processesArgs) (*some[*background], error) {
 	const route = "/execute/processes"
 	list, err := sandbox.All(ctx, sandbox.Of(m.id, m.Service.ListJobs))
@@ -378,7 +379,7 @@ func listBackground(ctx context.Context, m *vm, in *processesArgs) (*some[*backg
 	return out, nil
 }
 
-// tail returns the end of a job's output, as far as there is room for it.
+// tail returns the end of a job's output, as far as room allows.
 func (m *vm) tail(ctx context.Context, job *sandbox.Job, stream sandbox.Stream, total int64, room *int64) (string, error) {
 	limit := min(maxProcessOutput, *room)
 	if total == 0 || limit == 0 {
@@ -400,7 +401,7 @@ type killArgs struct {
 	ProcessID string `json:"process_id"`
 }
 
-// killProcess ends a process of the background.
+// killProcess ends a background process.
 func killProcess(ctx context.Context, m *vm, in *killArgs) (*sandbox.Job, error) {
 	route := query("/execute/kill", "process_id", in.ProcessID)
 	job, err := m.Service.GetJob(ctx, m.id, jobOf(in.ProcessID))
@@ -419,8 +420,7 @@ func killProcess(ctx context.Context, m *vm, in *killArgs) (*sandbox.Job, error)
 	return nil, m.missing(ctx, route, "PROCESS_NOT_FOUND", err)
 }
 
-// killed is the state of a process that was to be killed, and whether it had
-// ended already.
+// killed returns the state of a process after a kill, and whether it had already ended.
 func killed(job *sandbox.Job) (state string, already bool) {
 	if job.State == sandbox.JobExited && job.EndCause != sandbox.EndSignal {
 		return jobStatus(job), true
@@ -428,7 +428,7 @@ func killed(job *sandbox.Job) (state string, already bool) {
 	return "killed", false
 }
 
-// process is one of all in a sandbox.
+// process is one of all processes in a sandbox.
 type process struct {
 	PID        int     `json:"pid"`
 	Command    string  `json:"command"`
@@ -439,10 +439,10 @@ type process struct {
 	MemoryMB   float64 `json:"memory_mb"`
 }
 
-// processStates are the kernel's letters in words.
+// processStates maps the kernel's state letters to words.
 var processStates = map[string]string{"R": "running", "S": "sleeping", "D": "waiting", "T": "stopped", "Z": "zombie"}
 
-// maxCommandShown is what is shown of a process's command line.
+// maxCommandShown bounds the shown part of a process's command line, in bytes.
 const maxCommandShown = 1024
 
 func listProcesses(ctx context.Context, m *vm, in *processesArgs) (*some[process], error) {

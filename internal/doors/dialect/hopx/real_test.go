@@ -32,8 +32,8 @@ import (
 // patience is how long these tests wait for what must come.
 const patience = 2 * time.Minute
 
-// Both generations on real sandboxes: the conversations by both doors, and what
-// no script can tell. All on one daemon.
+// TestReal runs both generations on real sandboxes, on one daemon: the conversations
+// through both doors, and what scripts cannot check.
 func TestReal(t *testing.T) {
 	t.Parallel()
 	needs.GVisor(t)
@@ -55,8 +55,8 @@ func TestReal(t *testing.T) {
 	}
 }
 
-// In "make soak", what works in a sandbox does so for root's too, by the other
-// door: TestReal is an ordinary user's.
+// TestRealAsRoot checks in "make soak" that what works in a sandbox also works for root's,
+// through the other door. TestReal runs as an ordinary user.
 func TestRealAsRoot(t *testing.T) {
 	if os.Geteuid() != 0 || !needs.Soak() {
 		return
@@ -70,7 +70,7 @@ func TestRealAsRoot(t *testing.T) {
 type session struct {
 	*mcp.ClientSession
 	t *testing.T
-	// id is the sandbox's, args what names it.
+	// id is the sandbox's id; args names it in calls.
 	id   string
 	args map[string]any
 }
@@ -93,7 +93,7 @@ func open(t *testing.T, d *covetest.Daemon, name string) *session {
 	return s
 }
 
-// as is the same sandbox through another dialect.
+// as returns the same sandbox through another dialect.
 func (s *session) as(d *covetest.Daemon, name string) *session {
 	return &session{ClientSession: dialecttest.Connect(s.t, dialecttest.Stdio(d, name)(), revision), t: s.t, id: s.id, args: map[string]any{"sandbox_id": s.id, "vm_url": s.id}}
 }
@@ -133,7 +133,7 @@ func (s *session) with(args map[string]any) map[string]any {
 	return all
 }
 
-// process waits until a process of the background is as it should be.
+// process waits until a background process is in the expected state.
 func (s *session) process(id string, is func(p map[string]any) bool) map[string]any {
 	s.t.Helper()
 	var last any
@@ -189,8 +189,8 @@ func background(t *testing.T, d *covetest.Daemon) {
 		if p = s.process(id, func(p map[string]any) bool { return p["stdout"] == "my server\n" }); p["name"] != "my server" {
 			t.Errorf("%s: it is %v", name, p)
 		}
-		// A command that somebody waited for is none of the background, and one of
-		// another door is no code, though its first word is a language.
+		// A foreground command is not in the background, and another door's command is not
+		// code, even if its first word is a language.
 		s.in("run_command", map[string]any{"command": "true"})
 		box := fmt.Sprint(s.args["sandbox_id"])
 		if url, ok := s.args["vm_url"].(string); ok {
@@ -298,13 +298,13 @@ func system(t *testing.T, d *covetest.Daemon) {
 		if env["PLAIN"] != "p" || env["a_password"] != "***MASKED***" || env["Api_Key_2"] != "***MASKED***" {
 			t.Errorf("the environment is %v", env)
 		}
-		// The masked value given back keeps what is there.
+		// The masked value, when sent back, keeps the current one.
 		env["PLAIN"] = "q"
 		s.in("env_set", map[string]any{"env_vars": env, "merge": false})
 		if got := s.in("run_command", map[string]any{"command": "echo $PLAIN $a_password"})["stdout"]; got != "q w\n" {
 			t.Errorf("the command has seen %q", got)
 		}
-		// What the template has set stays.
+		// The template's variables stay.
 		s.in("env_clear", nil)
 		env, _ = s.in("env_get", nil)["env_vars"].(map[string]any)
 		if env["PLAIN"] != nil || env["a_password"] != nil || env["PATH"] == nil {
@@ -316,7 +316,7 @@ func system(t *testing.T, d *covetest.Daemon) {
 	}
 }
 
-// outputs are the rich outputs of a result, by type.
+// outputs returns the rich outputs of a result, by type.
 func outputs(t *testing.T, res map[string]any) map[string]map[string]any {
 	t.Helper()
 	all, ok := res["rich_outputs"].([]any)
@@ -350,7 +350,7 @@ func rich(t *testing.T, d *covetest.Daemon) {
 	s := open(t, d, hopx.Name)
 	const plot = "import matplotlib.pyplot as plt\nplt.plot([1, 2, 3])\n"
 	env := map[string]any{"MPLBACKEND": "Agg"}
-	// As in the product's example: the figure is saved, and closed.
+	// As in the product's example, the figure is saved and closed.
 	got := outputs(t, s.in("execute_code_rich", map[string]any{"code": plot + "plt.savefig('/tmp/plot.png')\nplt.close()", "timeout": 300, "env": env}))
 	if got["image/png"] == nil {
 		t.Fatalf("a figure that was saved is not there: %v", got)
@@ -371,7 +371,7 @@ func rich(t *testing.T, d *covetest.Daemon) {
 	}
 }
 
-// What the product calls a preview is open to everybody.
+// preview checks that a preview, as in the product, is open to everybody.
 func preview(t *testing.T, d *covetest.Daemon) {
 	s := open(t, d, hopx.NameV2)
 	s.in("run_command_background", map[string]any{"command": "mkdir -p www && cd www && echo hello > index.html && python3 -m http.server 8000"})
@@ -396,8 +396,8 @@ func preview(t *testing.T, d *covetest.Daemon) {
 	}
 }
 
-// What a client no longer waits for ends, and leaves no sandbox that it does not
-// know of.
+// cancelled checks that what a client no longer waits for ends, and leaves no sandbox that
+// the client does not know.
 func cancelled(t *testing.T, d *covetest.Daemon) {
 	known := living(t, d)
 	s := dialecttest.Connect(t, dialecttest.Stdio(d, hopx.Name)(), revision)
@@ -431,8 +431,8 @@ func living(t *testing.T, d *covetest.Daemon) []string {
 	return ids
 }
 
-// Output without end, and of bytes that are no text, comes back bounded and as
-// text.
+// hostile checks that endless output, and bytes that are not text, are returned bounded and
+// as text.
 func hostile(t *testing.T, d *covetest.Daemon) {
 	s := open(t, d, hopx.Name)
 	const most = 600 << 10
@@ -450,7 +450,7 @@ func hostile(t *testing.T, d *covetest.Daemon) {
 	if data, err := json.Marshal(res); err != nil || len(data) > 12<<20 {
 		t.Errorf("rich outputs have %d bytes, %v", len(data), err)
 	}
-	// A name that is a path, a query, a header or a command is only a name.
+	// A name that looks like a path, a query, a header or a command is only a name.
 	for _, id := range []string{"../../etc/passwd", "a?b=c", "a\r\nX: y", "$(id)", strings.Repeat("x", 100_000), "\u0000", "\ufeff" + s.id} {
 		if got := s.ask("get_sandbox", map[string]any{"id": id}); got["error"] == nil {
 			t.Errorf("get_sandbox of %.40q: %v", id, got)
@@ -470,8 +470,8 @@ func hostile(t *testing.T, d *covetest.Daemon) {
 	}
 }
 
-// One sandbox is used through both generations, and through Cove's own tools,
-// at once; its interpreter is one.
+// shared uses one sandbox, with one interpreter, through both generations and Cove's own
+// tools at the same time.
 func shared(t *testing.T, d *covetest.Daemon) {
 	v1 := open(t, d, hopx.Name)
 	v2 := v1.as(d, hopx.NameV2)
@@ -509,7 +509,7 @@ func shared(t *testing.T, d *covetest.Daemon) {
 	if got := v2.in("execute_code", map[string]any{"code": "print(n)", "mode": "persistent"})["stdout"]; got != "24\n" {
 		t.Errorf("24 runs have counted to %q", got)
 	}
-	// Paused elsewhere, it is stopped here; killed elsewhere, it is not there.
+	// A sandbox paused elsewhere is stopped here; one killed elsewhere does not exist.
 	if _, err := d.Client.Pause(t.Context(), v1.id); err != nil {
 		t.Fatal(err)
 	}
@@ -527,8 +527,8 @@ func shared(t *testing.T, d *covetest.Daemon) {
 	}
 }
 
-// A client's configuration for the product's own server, pointed at ours; and a
-// sandbox of isolated code, which lives on for ten minutes.
+// configured uses a client's configuration for the product's own server, pointed at ours,
+// and a sandbox of isolated code, which lives for ten more minutes.
 func configured(t *testing.T, d *covetest.Daemon) {
 	cmd := dialecttest.Command(d, hopx.Name)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir(), "HOPX_BASE_URL=" + d.URL + "/", "HOPX_API_KEY=hopx_live_any"}
@@ -550,6 +550,6 @@ func configured(t *testing.T, d *covetest.Daemon) {
 		list, _ := s.ask("list_sandboxes", nil)["data"].([]any)
 		return len(list) == 0
 	}) {
-		t.Error("a sandbox with a timeout of one second lives on")
+		t.Error("a sandbox with a timeout of one second did not end")
 	}
 }

@@ -13,19 +13,19 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Place is where the agents of sandboxes are reached.
+// Place says where the agents of sandboxes are reached.
 type Place struct {
 	// URL returns the base of the URLs of a sandbox's agent, without a trailing slash.
 	URL func(id string) string
 	// Token returns the token for a sandbox.
 	Token func(id string) string
-	// Origin is the scheme and the host by which the client has reached the server;
-	// empty if links tell it better.
+	// Origin is the scheme and host by which the client has reached the server; empty if
+	// the service's own links are better.
 	Origin string
 }
 
-// reached is a link to the server by the host that the client knows it by, of which it
-// trusts the certificate.
+// reached rewrites a link to the server to use the host by which the client has reached it,
+// whose certificate the client trusts.
 func (p *Place) reached(link string) string {
 	own, err := url.Parse(link)
 	if err != nil || p.Origin == "" {
@@ -36,10 +36,12 @@ func (p *Place) reached(link string) string {
 
 type placeKey struct{}
 
-// nowhere is the place of clients of the MCP server: names, at which nothing listens.
+// nowhere is the place for clients of the MCP server. Its addresses are only names: nothing
+// listens there.
 var nowhere = &Place{URL: directURL, Token: authToken}
 
-// placeOf returns the place that results tell, and whether it is that of the REST API.
+// placeOf returns the place to show in results, and whether the call comes from the REST
+// API.
 func placeOf(ctx context.Context) (at *Place, rest bool) {
 	if at, ok := ctx.Value(placeKey{}).(*Place); ok {
 		return at, true
@@ -47,29 +49,29 @@ func placeOf(ctx context.Context) (at *Place, rest bool) {
 	return nowhere, false
 }
 
-// Request is one request of the product's REST API, which is hostile.
+// Request is a request to the product's REST API. It is hostile.
 type Request struct {
 	Method string
-	// Path is as it was sent, with its escapes.
+	// Path is the path as sent, with its escapes.
 	Path  string
 	Query url.Values
 	// Body is JSON, or empty.
 	Body json.RawMessage
-	// JSON says that the client reads pictures as JSON, where the product's clients
-	// differ in that.
+	// JSON is set if the client reads pictures as JSON; the product's clients differ.
 	JSON bool
 }
 
-// Answer is what is answered to a [Request]: a value as JSON, or data of a type.
+// Answer is the answer to a [Request]: a value to be sent as JSON, or data of a content
+// type.
 type Answer struct {
 	Status int
 	Value  any
 	Type   string
 	Data   []byte
-	asIs   bool // no client reads it as JSON
+	asIs   bool // send the data itself, not JSON
 }
 
-// Control answers a request to the control plane. [Describe] tells an error.
+// Control answers a request to the control plane. Use [Describe] for an error.
 func Control(ctx context.Context, c *dialect.Call, at *Place, r *Request) (*Answer, error) {
 	out, err := r.serve(context.WithValue(ctx, placeKey{}, at), c, routes, &apiCall{})
 	if err == nil && r.Method == http.MethodPost && (r.Path == sandboxesPath || r.Path == templatesPath+"/build") {
@@ -78,12 +80,12 @@ func Control(ctx context.Context, c *dialect.Call, at *Place, r *Request) (*Answ
 	return out, err
 }
 
-// Agent answers a request to the agent of a sandbox. [Describe] tells an error.
+// Agent answers a request to the agent of a sandbox. Use [Describe] for an error.
 func Agent(ctx context.Context, c *dialect.Call, at *Place, id string, r *Request) (*Answer, error) {
 	return r.serve(context.WithValue(ctx, placeKey{}, at), c, agentRoutes, &apiCall{sandbox: id})
 }
 
-// Routes lists what is served of the control plane, and of the agent of a sandbox, as METHOD
+// Routes lists the served routes of the control plane, and of a sandbox's agent, as METHOD
 // /pattern.
 func Routes() (control, agent []string) {
 	list := func(routes []route) (out []string) {
@@ -95,8 +97,8 @@ func Routes() (control, agent []string) {
 	return list(routes), list(agentRoutes)
 }
 
-// serve finds the route of a request, and runs it. Routes are matched as they were
-// sent, so that an escaped slash is part of a name.
+// serve finds the route of a request, and runs it. Paths are matched with their escapes, so
+// that an escaped slash is part of a name.
 func (r *Request) serve(ctx context.Context, c *dialect.Call, table []route, a *apiCall) (*Answer, error) {
 	a.Call, a.path, a.query, a.body, a.exact = c, r.Path, r.Query, r.Body, true
 	run, err := a.find(table, r.Method)
@@ -123,11 +125,11 @@ func (r *Request) serve(ctx context.Context, c *dialect.Call, table []route, a *
 	return &Answer{Status: http.StatusOK, Value: v}, nil
 }
 
-// octets are bytes as a list of numbers, of which clients that read every answer as
-// text make the bytes again.
+// octets is a byte slice that is encoded as a list of numbers, from which clients that read
+// every answer as text restore the bytes.
 type octets []byte
 
-// MarshalJSON writes the list.
+// MarshalJSON implements [json.Marshaler].
 func (o octets) MarshalJSON() ([]byte, error) {
 	numbers := make([]int, len(o))
 	for i, b := range o {
@@ -141,19 +143,19 @@ func Unserved(method, path string) error {
 	return sandbox.Errorf(sandbox.CodeNotFound, "Cove does not serve %s %s of HOPX's API; see docs/compat.md for what it serves", clip.Text(method, 32), clip.Text(path, maxShown))
 }
 
-// Describe tells an error of either plane: the status and the body by which clients
-// choose the class of theirs.
+// Describe returns the status and the body for an error of either plane. Clients choose the
+// class of their error by them.
 func Describe(err error, agent bool, requestID string) (status int, body any) {
 	f := *failed(agent, "", err)
 	f.agent = agent
 	text := hints(f.message())
 	switch {
 	case strings.EqualFold(f.code, "sandbox_not_found"):
-		// By these words clients know that a sandbox is not there any more.
+		// Clients recognize by these words that a sandbox no longer exists.
 		text = "sandbox not found: " + text
 	case f.status == http.StatusNotImplemented:
-		// Clients ask three times where a status is over 500, and take this one for a
-		// desktop that is missing.
+		// Clients retry three times if the status is 5xx, and take this one for a missing
+		// desktop.
 		f.status = http.StatusBadRequest
 	}
 	f.err = sandbox.Wrap(codeOf(f.err), f.err, text)
@@ -171,7 +173,7 @@ func codeOf(err error) sandbox.Code {
 	return sandbox.CodeInternal
 }
 
-// tools are the names that texts have for what to do instead, and the routes for it.
+// tools maps the names of tools in hints to the corresponding routes.
 var tools = strings.NewReplacer(
 	"list_sandboxes", "GET /v1/sandboxes", "create_sandbox", "POST /v1/sandboxes", "resume_sandbox", "POST /v1/sandboxes/ID/resume",
 	"list_templates", "GET /v1/templates", "run_command_background", "POST /commands/background", "run_command", "POST /commands/run",
@@ -179,8 +181,8 @@ var tools = strings.NewReplacer(
 	"execute_list_processes", "GET /execute/processes", "execute_kill_process", "POST /execute/kill/ID", "max_results", "another directory",
 )
 
-// hints puts routes in the place of tools, in the part of a text that says what to
-// do: the part before it may repeat what the client has sent.
+// hints replaces tools by routes in the part of a text that says what to do. The part
+// before it may quote the client.
 func hints(text string) string {
 	i := strings.LastIndex(text, "; ")
 	if i < 0 {

@@ -20,7 +20,8 @@ func restCall(svc sandbox.Service) *dialect.Call {
 	return &dialect.Call{Service: svc, Status: func(string) {}, Log: slog.New(slog.DiscardHandler)}
 }
 
-// agent asks the agent of the imaginary sandbox, and returns status and body.
+// agent sends a request to the agent of the imaginary sandbox, and returns the status and
+// body.
 func agent(t *testing.T, svc sandbox.Service, method, path, body string) (int, string) {
 	t.Helper()
 	u, err := url.Parse(path)
@@ -41,7 +42,7 @@ func agent(t *testing.T, svc sandbox.Service, method, path, body string) (int, s
 	return status, string(text)
 }
 
-// What clients send is what the service is asked.
+// TestAgentRequests checks the service calls that clients' requests cause.
 func TestAgentRequests(t *testing.T) {
 	s := newImaginary()
 	s.job = sandbox.Job{ID: "job-1", State: sandbox.JobRunning}
@@ -68,7 +69,8 @@ func TestAgentRequests(t *testing.T) {
 	}
 }
 
-// An error tells the class, the request and what to do in the words of the API.
+// TestDescribe checks that an error has the class, the request and the hint in the API's
+// terms.
 func TestDescribe(t *testing.T) {
 	for _, c := range []struct {
 		err    error

@@ -15,13 +15,13 @@ import (
 )
 
 const (
-	// maxRich bounds the rich outputs of a result together, in bytes, and
-	// maxFlat those that have fields of their own beside them.
+	// maxRich bounds all rich outputs of a result, in bytes, and maxFlat those that have
+	// fields of their own beside them.
 	maxRich = 8 << 20
 	maxFlat = 1 << 20
-	// maxTold is how many outputs that a result lacks it names.
+	// maxTold bounds how many left-out outputs a result names.
 	maxTold = 8
-	// maxSaved is how many image files a result returns.
+	// maxSaved bounds how many image files a result returns.
 	maxSaved = 8
 )
 
@@ -35,10 +35,10 @@ const (
 	typeFrame = "application/vnd.dataframe+json"
 )
 
-// richTypes are the kinds of output that clients know, in their order.
+// richTypes are the types of output that clients know, in their order.
 var richTypes = []string{typePNG, typeHTML, typeSVG, typeMD, typeJSON, typeFrame}
 
-// flat are the first outputs of their kinds.
+// flat holds the first output of each type.
 type flat struct {
 	Result    string          `json:"result,omitempty"`
 	PNG       json.RawMessage `json:"png,omitempty"`
@@ -49,8 +49,8 @@ type flat struct {
 	DataFrame json.RawMessage `json:"dataframe,omitempty"`
 }
 
-// flatOf returns the first outputs of their kinds, and what is left out of them
-// for its size: the result as text, and the others. Most bounds all of them, in bytes.
+// flatOf returns the first output of each type, and what is left out for its size: the text
+// result, and the others. most bounds all of them, in bytes.
 func flatOf(res *sandbox.CodeResult, most int) (f flat, text, others leftOut) {
 	room := most
 	fields := map[string]*json.RawMessage{
@@ -87,7 +87,7 @@ func flatOf(res *sandbox.CodeResult, most int) (f flat, text, others leftOut) {
 	return f, text, others
 }
 
-// leftOut tells what of an output is not in a result, and why.
+// leftOut describes the outputs that are not in a result, and why.
 type leftOut []string
 
 func (l *leftOut) tooLarge(what string, size, most int) {
@@ -98,7 +98,7 @@ func (l *leftOut) inFile(what, file string) {
 	*l = append(*l, fmt.Sprintf("%s (too large, it is in the file %s)", what, file))
 }
 
-// note is the sentence for a result's _note, "" if nothing is left out.
+// note returns the sentence for a result's _note, "" if nothing was left out.
 func (l leftOut) note(instead string) string {
 	if len(l) == 0 {
 		return ""
@@ -109,7 +109,7 @@ func (l leftOut) note(instead string) string {
 	return "Left out of this result: " + strings.Join(l, ", ") + ". " + instead
 }
 
-// richOutput is one output of one kind.
+// richOutput is one output of one type.
 type richOutput struct {
 	Type      string                     `json:"type"`
 	Format    string                     `json:"format"`
@@ -137,10 +137,10 @@ func newRich(mime, source string, data json.RawMessage, size int, more ...pair) 
 	}
 }
 
-// escapes are what encoders write for characters that only HTML minds.
+// escapes are characters that JSON encoders escape only for HTML.
 var escapes = map[string]byte{`\u003c`: '<', `\u003e`: '>', `\u0026`: '&'}
 
-// plain is JSON without escapes that it does not need.
+// plain returns JSON without unnecessary escapes.
 func plain(v json.RawMessage) json.RawMessage {
 	if !bytes.Contains(v, []byte(`\u00`)) {
 		return v
@@ -162,8 +162,8 @@ func plain(v json.RawMessage) json.RawMessage {
 	return out
 }
 
-// richOf returns the outputs of code, and what is left out. What is too large for
-// the service is a file, which the metadata names.
+// richOf returns the outputs of code, and what was left out. An output that is too large
+// for the service is in a file, which the metadata names.
 func richOf(res *sandbox.CodeResult) (out []richOutput, left leftOut) {
 	out = []richOutput{}
 	room := maxRich
@@ -186,7 +186,7 @@ func richOf(res *sandbox.CodeResult) (out []richOutput, left leftOut) {
 	return out, left
 }
 
-// sizeOf is how many bytes an output has in itself.
+// sizeOf returns the size of an output's own content, in bytes.
 func sizeOf(mime string, v json.RawMessage) int {
 	var text string
 	if json.Unmarshal(v, &text) != nil {
@@ -198,8 +198,8 @@ func sizeOf(mime string, v json.RawMessage) int {
 	return len(text)
 }
 
-// saves reports whether code seems to save a figure, and hasImage whether there
-// is one: a figure that was saved and closed is only in its file.
+// saves reports whether code seems to save a figure. A figure that was saved and closed
+// exists only in its file.
 func saves(code string) bool { return strings.Contains(code, "savefig(") }
 
 func hasImage(outputs []richOutput) bool {
@@ -211,8 +211,8 @@ func hasImage(outputs []richOutput) bool {
 	return false
 }
 
-// savedImages returns the PNG files that code has left in its directory. What
-// cannot be read is left out: the code has run.
+// savedImages returns the PNG files that code has left in its directory. Files that cannot
+// be read are left out, since the code has run.
 func (m *vm) savedImages(ctx context.Context, dir string, since time.Time) []richOutput {
 	list, err := m.Service.ListFiles(ctx, m.id, sandbox.ListFilesRequest{Path: dir, Depth: 1, Page: sandbox.Page{Limit: sandbox.MaxPageSize}})
 	if err != nil {
@@ -222,7 +222,7 @@ func (m *vm) savedImages(ctx context.Context, dir string, since time.Time) []ric
 	room := int64(maxRich)
 	for i := range list.Items {
 		f := &list.Items[i]
-		// Both clocks are the machine's; files may have coarser times.
+		// Both clocks are the machine's, but file times may be coarser.
 		recent := f.ModifiedAt.After(since.Add(-2 * time.Second))
 		if f.Type != sandbox.TypeFile || !strings.EqualFold(path.Ext(f.Name), ".png") || !recent || f.Size == 0 || f.Size > room || len(out) == maxSaved {
 			continue

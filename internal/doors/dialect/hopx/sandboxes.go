@@ -12,20 +12,19 @@ import (
 )
 
 const (
-	// regionTag is the tag of a sandbox that was asked for in a region.
+	// regionTag is the tag of a sandbox that was requested in a region.
 	regionTag = "hopx.region"
-	// localRegion is where the others are.
+	// localRegion is the region of all others.
 	localRegion = "local"
-	// nodeID names the machine; there is one.
+	// nodeID is the name of the only machine.
 	nodeID = "local"
-	// tokenLife is how long a token is said to be good.
+	// tokenLife is the lifetime that answers state for a token.
 	tokenLife = 24 * time.Hour
-	// isolatedLife is the lifetime of a sandbox for one piece of code, in
-	// seconds.
+	// isolatedLife is the lifetime of a sandbox for one run of code, in seconds.
 	isolatedLife = 600
 )
 
-// size is a sandbox's resources in the product's words.
+// size is a sandbox's resources in the product's terms.
 type size struct {
 	VCPU     int   `json:"vcpu"`
 	MemoryMB int64 `json:"memory_mb"`
@@ -44,7 +43,7 @@ type record struct {
 	Region         string  `json:"region"`
 	DirectURL      string  `json:"direct_url"`
 	PublicHost     string  `json:"public_host"`
-	StartedAt      *string `json:"started_at,omitempty"` // of the REST API only
+	StartedAt      *string `json:"started_at,omitempty"` // REST API only
 	Resources      size    `json:"resources"`
 	InternetAccess bool    `json:"internet_access"`
 	LiveMode       bool    `json:"live_mode"`
@@ -74,7 +73,7 @@ func recordOf(ctx context.Context, s *sandbox.Sandbox) record {
 	return r
 }
 
-// withToken is the record of a sandbox with the token for it.
+// withToken returns the record of a sandbox with its token.
 func withToken(ctx context.Context, s *sandbox.Sandbox) record {
 	at, _ := placeOf(ctx)
 	r := recordOf(ctx, s)
@@ -82,7 +81,7 @@ func withToken(ctx context.Context, s *sandbox.Sandbox) record {
 	return r
 }
 
-// status is a state in the product's words.
+// status returns the product's name of a state.
 func status(s sandbox.State) string {
 	switch s {
 	case sandbox.StateStopping:
@@ -95,7 +94,7 @@ func status(s sandbox.State) string {
 	return string(s) // creating, running and paused
 }
 
-// states are those that a status selects.
+// states maps a status to the states that it selects.
 var states = map[string]sandbox.State{
 	"running": sandbox.StateRunning, "paused": sandbox.StatePaused, "creating": sandbox.StateCreating, "stopped": sandbox.StateStopping,
 }
@@ -111,7 +110,7 @@ type listArgs struct {
 	Limit  int64   `json:"limit"`
 	Status *string `json:"status"`
 	Region *string `json:"region"`
-	Cursor string  `json:"cursor"` // of call_api only
+	Cursor string  `json:"cursor"` // call_api only
 }
 
 const sandboxesPath = "/v1/sandboxes"
@@ -120,7 +119,7 @@ func sandboxPath(id string) string {
 	return sandboxesPath + "/" + url.PathEscape(clip.Text(id, maxShown))
 }
 
-// find returns the sandboxes of a listing and the cursor of the next part.
+// find returns a page of sandboxes and the cursor of the next page.
 func (in *listArgs) find(ctx context.Context, c *dialect.Call) ([]sandbox.Sandbox, string, error) {
 	if in.Limit < 1 {
 		return nil, "", dialect.Invalid("limit is %d; give 1 to %d", in.Limit, sandbox.MaxPageSize)
@@ -146,8 +145,7 @@ func (in *listArgs) find(ctx context.Context, c *dialect.Call) ([]sandbox.Sandbo
 	return page.Items, page.NextCursor, nil
 }
 
-// findLocal lists the sandboxes without a region. A part may have fewer than
-// its limit.
+// findLocal lists the sandboxes without a region. A page may have fewer than its limit.
 func findLocal(ctx context.Context, c *dialect.Call, req sandbox.ListRequest) ([]sandbox.Sandbox, string, error) {
 	var found []sandbox.Sandbox
 	for {
@@ -234,7 +232,7 @@ func checkLifetime(s int64) error {
 	return nil
 }
 
-// make makes a sandbox. The note says if its template is another than asked for.
+// make makes a sandbox. note says so if the template is not the requested one.
 func (in *createArgs) make(ctx context.Context, c *dialect.Call) (s *sandbox.Sandbox, note string, err error) {
 	c.Status("creating a sandbox")
 	req, err := in.request()
@@ -268,7 +266,7 @@ type idArgs struct {
 	ID string `json:"id"`
 }
 
-// living returns a sandbox that has not ended, failed ones too.
+// living returns a sandbox that has not ended, including failed ones.
 func living(ctx context.Context, c *dialect.Call, id string) (*sandbox.Sandbox, error) {
 	s, err := c.Service.Get(ctx, sandboxOf(id))
 	if err == nil && (s.State == sandbox.StateKilled || s.State == sandbox.StateStopping) {
@@ -280,8 +278,8 @@ func living(ctx context.Context, c *dialect.Call, id string) (*sandbox.Sandbox, 
 	return s, nil
 }
 
-// aboutSandbox makes a failure of the control plane about a sandbox, which its
-// tools call id.
+// aboutSandbox returns a control plane failure about a sandbox. Tools of the control plane
+// name the sandbox by the argument id.
 func aboutSandbox(path, id string, err error) error {
 	f := failed(false, path, err)
 	if f.code == "not_found" {
@@ -315,7 +313,7 @@ type timeoutArgs struct {
 	Timeout int64  `json:"timeout_seconds"`
 }
 
-// set lets a sandbox live for so long from now on.
+// set sets a sandbox's remaining lifetime.
 func (in *timeoutArgs) set(ctx context.Context, c *dialect.Call) (*sandbox.Sandbox, error) {
 	path := sandboxPath(in.ID) + "/timeout"
 	if err := checkLifetime(in.Timeout); err != nil {
@@ -339,7 +337,7 @@ func updateTimeout(ctx context.Context, c *dialect.Call, in timeoutArgs) (any, e
 	return object(pair{"id", s.ID}, pair{"timeout_seconds", s.LifetimeSeconds}, pair{"expires_at", stampOrNull(s.ExpiresAt)}), nil
 }
 
-// resumed continues a paused sandbox.
+// resumed resumes a paused sandbox.
 func resumed(ctx context.Context, c *dialect.Call, id string) (*sandbox.Sandbox, error) {
 	s, err := living(ctx, c, id)
 	if err != nil {
@@ -360,10 +358,10 @@ func resumeSandbox(ctx context.Context, c *dialect.Call, in idArgs) (any, error)
 	return object(pair{"id", s.ID}, pair{"status", status(s.State)}), nil
 }
 
-// seconds is a duration in milliseconds as seconds.
+// seconds converts milliseconds to seconds.
 func seconds(ms int64) float64 { return float64(ms) / 1000 }
 
-// stampOrNull is a time in a result, null for none.
+// stampOrNull returns a time in a result, null for none.
 func stampOrNull(t *time.Time) *string {
 	if t == nil {
 		return nil
@@ -371,5 +369,5 @@ func stampOrNull(t *time.Time) *string {
 	return new(dialect.Stamp(*t))
 }
 
-// uptime is a duration as the product writes it: 2h34m12s.
+// uptime returns a duration as the product writes it, such as 2h34m12s.
 func uptime(since time.Time) string { return time.Since(since).Round(time.Second).String() }

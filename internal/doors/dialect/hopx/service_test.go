@@ -17,7 +17,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// imaginary is a service with one sandbox, that notes what it is asked.
+// imaginary is a service with one sandbox, which records the calls it gets.
 type imaginary struct {
 	sandbox.Service
 	box      sandbox.Sandbox
@@ -161,7 +161,7 @@ func (s *imaginary) FollowBuild(ctx context.Context, _ string, sink func(sandbox
 	return new(s.build), nil
 }
 
-// told is a tool's text, and whether it is an error of the protocol's kind.
+// told returns a tool's text, and whether it is a protocol error.
 func told(t *testing.T, d dialect.Dialect, svc sandbox.Service, tool, args string) (string, bool) {
 	t.Helper()
 	res, err := dialecttest.Direct(t, d, svc)(t.Context(), tool, json.RawMessage(args))
@@ -175,7 +175,7 @@ func told(t *testing.T, d dialect.Dialect, svc sandbox.Service, tool, args strin
 	return text.Text, res.IsError
 }
 
-// answer calls a tool and returns the object that it answers with.
+// answer calls a tool and returns the object in its answer.
 func answer(t *testing.T, d dialect.Dialect, svc sandbox.Service, tool, args string) map[string]any {
 	t.Helper()
 	text, failed := told(t, d, svc, tool, args)
@@ -226,7 +226,7 @@ func TestCreateRequests(t *testing.T) {
 	}
 }
 
-// Errors of the service become answers of the product's API.
+// TestFailures checks that errors of the service become answers of the product's API.
 func TestFailures(t *testing.T) {
 	for code, want := range map[sandbox.Code]string{
 		sandbox.CodeInvalid:         "400 invalid_request Client error '400 Bad Request' for url '/v1/sandboxes'",
@@ -290,8 +290,9 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// A sandbox whose code has not run is ended, one whose code fails is not.
-func TestIsolatedIsForgotten(t *testing.T) {
+// TestIsolatedSandboxIsKilled checks that a sandbox is killed if its code did not run, but not
+// if the code fails.
+func TestIsolatedSandboxIsKilled(t *testing.T) {
 	for code, want := range map[sandbox.Code]string{sandbox.CodeInternal: "Code execution failed", sandbox.CodeTimeout: "", sandbox.CodeInvalid: ""} {
 		svc := &failsLater{imaginary: newImaginary(), err: sandbox.Errorf(code, "it broke")}
 		got := answer(t, first, svc, "execute_code_isolated", `{"code":"1","template_name":"host"}`)
@@ -348,9 +349,9 @@ func TestCodeRequests(t *testing.T) {
 	}
 }
 
-// A default of the schema is not taken for a wish: of the background it is
-// another, and null names no sandbox.
-func TestDefaultsAreNotGiven(t *testing.T) {
+// TestSchemaDefaultsDoNotCount checks that a default of the schema does not count as given:
+// background code has another default, and null names no sandbox.
+func TestSchemaDefaultsDoNotCount(t *testing.T) {
 	for args, want := range map[string]int64{
 		`"sandbox_id":"sbx-1"`:                            300_000,
 		`"sandbox_id":"sbx-1","timeout":null`:             300_000,
@@ -373,7 +374,7 @@ func TestDefaultsAreNotGiven(t *testing.T) {
 	}
 }
 
-// How code ends is told in exit_code and stderr.
+// TestCodeResults checks that exit_code and stderr show how code ended.
 func TestCodeResults(t *testing.T) {
 	for name, tt := range map[string]struct {
 		result sandbox.CodeResult
@@ -402,7 +403,8 @@ func TestCodeResults(t *testing.T) {
 	}
 }
 
-// Addresses in all their forms lead to the sandbox, and nothing else does.
+// TestAddresses checks that all forms of addresses lead to the sandbox, and nothing else
+// does.
 func TestAddresses(t *testing.T) {
 	for address, ok := range map[string]bool{
 		"https://7777-sbx-1.local.vms.cove.internal": true, "https://7777-SBX-1.eu-1001.vms.hopx.dev/": true, "7777-sbx-1.eu.vms.hopx.dev": true, "sbx-1.eu.vms.hopx.dev": true,

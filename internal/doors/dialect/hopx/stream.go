@@ -12,12 +12,11 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Output takes a piece of what code or a command writes. An error ends it.
+// Output receives a piece of output of code or a command. An error ends the run.
 type Output func(stream sandbox.Stream, data []byte) error
 
-// StreamCode runs the code that a client's message describes, passes its output on as
-// it comes, and returns the messages that are told at the end. [Describe] tells an
-// error.
+// StreamCode runs the code that a client's message describes, passes its output on as it
+// arrives, and returns the messages to send at the end. Use [Describe] for an error.
 func StreamCode(ctx context.Context, c *dialect.Call, id string, message json.RawMessage, out Output) ([]any, error) {
 	in := struct {
 		restCode
@@ -42,7 +41,7 @@ func StreamCode(ctx context.Context, c *dialect.Call, id string, message json.Ra
 		return nil, err
 	}
 	done = m.shown(ctx, done, res, args, began)
-	if more := strings.TrimPrefix(done.Stderr, res.Stderr); more != "" { // that nobody has written
+	if more := strings.TrimPrefix(done.Stderr, res.Stderr); more != "" { // added by the door, not written by the code
 		if err := out(sandbox.Stderr, []byte(more)); err != nil {
 			return nil, err
 		}
@@ -100,7 +99,7 @@ func StreamCommand(ctx context.Context, c *dialect.Call, id string, message json
 	), completed(code == 0)}, nil
 }
 
-// StreamFailed are the messages that are told of an error.
+// StreamFailed returns the messages that report an error.
 func StreamFailed(err error, requestID string) []any {
 	_, body := Describe(err, true, requestID)
 	out := []any{body, completed(false)}
@@ -114,7 +113,7 @@ func completed(success bool) any {
 	return object(pair{"type", "complete"}, pair{"success", success}, pair{"timestamp", dialect.Stamp(time.Now())})
 }
 
-// readMessage decodes a message of a client about the sandbox of its connection.
+// readMessage decodes a client's message about the sandbox of its connection.
 func readMessage(id string, message json.RawMessage, in any, at *target) error {
 	a := &apiCall{body: message, exact: true}
 	err := a.read(in)
@@ -127,8 +126,8 @@ func readMessage(id string, message json.RawMessage, in any, at *target) error {
 	return nil
 }
 
-// Open checks that a sandbox runs, and returns the directory that programs start in,
-// which it makes if it is missing. [Describe] tells an error.
+// Open checks that a sandbox is running, and returns the directory in which programs start,
+// which it makes if missing. Use [Describe] for an error.
 func Open(ctx context.Context, c *dialect.Call, id string) (dir string, err error) {
 	m, err := (&target{SandboxID: id}).open(ctx, c)
 	if err != nil {
@@ -144,7 +143,7 @@ func Open(ctx context.Context, c *dialect.Call, id string) (dir string, err erro
 	return home, nil
 }
 
-// Watched returns the path that a client's message asks to watch. [Describe] tells an
+// Watched returns the path that a client's message asks to watch. Use [Describe] for an
 // error.
 func Watched(ctx context.Context, c *dialect.Call, id string, message json.RawMessage) (string, error) {
 	in := struct {

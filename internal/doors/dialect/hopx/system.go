@@ -13,30 +13,30 @@ import (
 
 const (
 	agentName    = "cove-agent"
-	agentVersion = "3.2.8" // of the product's agent, whose answers these are
+	agentVersion = "3.2.8" // the version of the product's agent that these answers imitate
 )
 
 func health(ctx context.Context, c *dialect.Call, _ struct{}) (any, error) {
 	_, err := c.Service.List(ctx, sandbox.ListRequest{Page: sandbox.Page{Limit: 1}})
 	switch sandbox.CodeOf(err) {
-	case "", sandbox.CodeUnauthenticated, sandbox.CodeForbidden: // it answers
+	case "", sandbox.CodeUnauthenticated, sandbox.CodeForbidden: // the server responds
 		return object(pair{"status", "healthy"}, pair{"timestamp", dialect.Stamp(time.Now())}), nil
 	}
 	return nil, control("/health", "server", err)
 }
 
-// opened is a sandbox that runs, of which nothing is asked.
+// opened returns the sandbox once it is open, without asking it for anything.
 func opened(_ context.Context, m *vm, _ *target) (*vm, error) { return m, nil }
 
-// ping is a sandbox whose agent answers.
+// ping returns the sandbox if its agent responds.
 func ping(ctx context.Context, m *vm, _ *target) (*vm, error) {
-	if _, err := m.Service.StatFile(ctx, m.id, "/"); err != nil { // which its agent answers
+	if _, err := m.Service.StatFile(ctx, m.id, "/"); err != nil { // answered by the agent
 		return nil, m.missing(ctx, "/ping", "NOT_FOUND", err)
 	}
 	return m, nil
 }
 
-// uptime is how long the sandbox runs.
+// uptime returns how long the sandbox has been running.
 func (m *vm) uptime() time.Duration { return time.Since(m.started()) }
 
 func (m *vm) started() time.Time {
@@ -46,7 +46,7 @@ func (m *vm) started() time.Time {
 	return m.box.CreatedAt
 }
 
-// features are what the agent can do; sockets says whether WebSockets are served.
+// features returns what the agent can do; sockets reports whether WebSockets are served.
 func features(sockets bool) pairs {
 	return object(
 		pair{"code_execution", true}, pair{"file_operations", true}, pair{"terminal_access", sockets}, pair{"websocket_streaming", sockets},
@@ -63,11 +63,10 @@ func vmInfo(ctx context.Context, m *vm, _ *target) (pairs, error) {
 		pair{"start_time", dialect.Stamp(m.started())}, pair{"uptime", uptime(m.started())}, pair{"features", features(sockets)}), nil
 }
 
-// osInfo is what a sandbox's files tell of its system. What they do not is
-// empty.
+// osInfo is what a sandbox's files say about its system. Unknown fields are empty.
 type osInfo struct{ name, version, kernel, arch, hostname string }
 
-// maxInfo is what is read of such a file.
+// maxInfo bounds the part of such a file that is read.
 const maxInfo = 8 << 10
 
 func (m *vm) osInfo(ctx context.Context) osInfo {
@@ -95,7 +94,7 @@ func (m *vm) osInfo(ctx context.Context) osInfo {
 	return o
 }
 
-// arch tells the architecture by what the kernel writes of its processors.
+// arch derives the architecture from the kernel's list of processors.
 func arch(cpuinfo string) string {
 	switch {
 	case strings.Contains(cpuinfo, "vendor_id"):
@@ -116,7 +115,7 @@ func percent(part, whole int64) float64 {
 	return tenths(100 * float64(part) / float64(whole))
 }
 
-// usage is what a sandbox uses, and how much of a processor.
+// usage returns a sandbox's resource usage, and its use of a processor.
 func (m *vm) usage(ctx context.Context) (*sandbox.Stats, float64, error) {
 	list, err := m.Service.ListStats(ctx, sandbox.StatsRequest{Sandbox: m.id})
 	if err != nil {
@@ -132,7 +131,7 @@ func (m *vm) usage(ctx context.Context) (*sandbox.Stats, float64, error) {
 	return s, 0, nil
 }
 
-// systemMetrics is the agent's answer in all three shapes that clients read: the
+// systemMetrics returns the agent's answer in all three shapes that clients read: the
 // system, percentages, and amounts.
 func systemMetrics(ctx context.Context, c *dialect.Call, in target) (any, error) {
 	m, err := in.open(ctx, c)
@@ -164,7 +163,7 @@ func amounts(used, total int64) pairs {
 	return object(pair{"total", total}, pair{"used", used}, pair{"free", max(0, total-used)}, pair{"usage_percent", percent(used, total)})
 }
 
-// cacheStats shows the cache of results, which is always empty.
+// cacheStats describes the result cache, which is always empty.
 func cacheStats(*target, *vm) any {
 	return object(
 		pair{"cache", object(pair{"size", 0}, pair{"max_size", 0}, pair{"total_hits", 0}, pair{"ttl", "0s"})},

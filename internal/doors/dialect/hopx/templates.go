@@ -14,15 +14,15 @@ import (
 )
 
 const (
-	// interpreter is the product's usual template, and its id in the product's
+	// interpreter is the product's usual template, followed by its id in the product's
 	// documentation.
 	interpreter   = "code-interpreter"
 	interpreterID = "20"
-	// baseTemplate is its plain one.
+	// baseTemplate is the product's plain template.
 	baseTemplate = "base"
 
 	templatesPath = "/v1/templates"
-	// allFields asks for whole templates.
+	// allFields requests whole templates.
 	allFields = "all"
 )
 
@@ -30,8 +30,8 @@ func templatePath(name string) string {
 	return templatesPath + "/" + url.PathEscape(clip.Text(name, maxShown))
 }
 
-// templateID is the id of a template, which is its name but for the one that
-// clients have learned by its number.
+// templateID returns the id of a template: its name, except for the template that clients
+// know by number.
 func templateID(name string) string {
 	if name == interpreter {
 		return interpreterID
@@ -39,7 +39,7 @@ func templateID(name string) string {
 	return name
 }
 
-// templateNamed is the name of the template that clients call so.
+// templateNamed returns the name of the template with this id or name.
 func templateNamed(idOrName string) string {
 	if idOrName == interpreterID {
 		return interpreter
@@ -47,9 +47,9 @@ func templateNamed(idOrName string) string {
 	return idOrName
 }
 
-// templateFor returns what to make a sandbox of. Where one of the product's own
-// templates is not built on this server, it is the server's default, and the
-// note says so: clients name them without having chosen.
+// templateFor returns the template for a new sandbox. If one of the product's own templates
+// is not built on this server, it returns the server's default, and a note that says so:
+// clients name these templates without having chosen them.
 func templateFor(ctx context.Context, c *dialect.Call, idOrName string) (name, note string, err error) {
 	name = templateNamed(strings.TrimSpace(idOrName))
 	if name == "" {
@@ -67,8 +67,8 @@ func templateFor(ctx context.Context, c *dialect.Call, idOrName string) (name, n
 	return "", note, nil
 }
 
-// noTemplate is an error about a template, in words that clients do not take
-// for those of a file.
+// noTemplate rewords an error about a template so that clients do not take it for one about
+// a file.
 func noTemplate(name string, err error) error {
 	if sandbox.CodeOf(err) == sandbox.CodeNotFound {
 		return sandbox.Errorf(sandbox.CodeNotFound, "Template '%s' does not exist; list_templates shows what there is", clip.Text(name, maxShown))
@@ -76,14 +76,14 @@ func noTemplate(name string, err error) error {
 	return err
 }
 
-// shape is resources of a template. Disk is in GB here.
+// shape is the resources of a template. Disk is in GB.
 type shape struct {
 	VCPU     int   `json:"vcpu"`
 	MemoryMB int64 `json:"memory_mb"`
 	DiskGB   int64 `json:"disk_gb"`
 }
 
-// template is one in a result.
+// template is a template in a result.
 type template struct {
 	ID               string   `json:"id"`
 	Object           string   `json:"object"`
@@ -134,7 +134,7 @@ func templateOf(t *sandbox.Template) template {
 
 func gigabytes(mib int64) int64 { return max(1, mib>>10) }
 
-// language is what a template is made for, or empty if nothing says so.
+// language returns the language that a template is made for, or "" if unknown.
 func language(t *sandbox.Template) string {
 	if t.Name == interpreter || t.Warm[string(sandbox.Python)] != "" {
 		return string(sandbox.Python)
@@ -167,8 +167,7 @@ type templatesArgs struct {
 	Language string `json:"language"`
 }
 
-// find returns the templates of a listing, those that can be used first, and
-// whether there are more.
+// find returns a page of templates, usable ones first, and whether there are more.
 func (in *templatesArgs) find(ctx context.Context, c *dialect.Call) (found []template, more bool, err error) {
 	if in.Limit < 1 {
 		return nil, false, dialect.Invalid("limit is %d; give 1 or more", in.Limit)
@@ -198,7 +197,7 @@ func (in *templatesArgs) find(ctx context.Context, c *dialect.Call) (found []tem
 	return found, more, nil
 }
 
-// fields returns the fields that are asked for, or nil for all of them.
+// fields returns the requested fields, or nil for all.
 func (in *templatesArgs) fields() []string {
 	var fields []string
 	for f := range strings.SplitSeq(in.Fields, ",") {
@@ -212,8 +211,8 @@ func (in *templatesArgs) fields() []string {
 	return fields
 }
 
-// cut returns a template with these fields only. A field that it does not have
-// is null, or left out.
+// cut returns a template with these fields only. A field that it lacks is null, or is left
+// out.
 func cut(t *template, fields []string, nulls bool) (any, error) {
 	if fields == nil {
 		return t, nil
@@ -237,11 +236,10 @@ func cut(t *template, fields []string, nulls bool) (any, error) {
 	return out, nil
 }
 
-// fieldsNote tells of the templates' fields that are not there.
+// fieldsNote points out the fields that are not shown.
 const fieldsNote = `Only some fields of each template are shown; fields="all" shows them all, get_template one template.`
 
-// cutAll returns templates with the fields that are asked for, and what is told
-// of that.
+// cutAll returns templates with the requested fields, and notes about that.
 func (in *templatesArgs) cutAll(found []template, nulls bool) (data []any, about []pair, err error) {
 	fields := in.fields()
 	if len(fields) > 64 {

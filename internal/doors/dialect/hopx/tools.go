@@ -11,14 +11,14 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// row is a tool: what it is in each generation, nil where that has none.
+// row is a tool in each generation; nil if a generation does not have it.
 type row struct {
 	name   string
 	v1, v2 runner
 }
 
-// both is a tool that does the same in both generations, and whose result each
-// shows in its own way. what completes "Failed to …" in v0.2.
+// both makes a tool that does the same in both generations, each of which shows the result
+// in its own way. what completes "Failed to …" in v0.2.
 func both[In, Out any](name, what string, work func(context.Context, *dialect.Call, *In) (Out, error), v1, v2 func(*In, Out) any) row {
 	shownAs := func(show func(*In, Out) any) func(context.Context, *dialect.Call, In) (any, error) {
 		return func(ctx context.Context, c *dialect.Call, in In) (any, error) {
@@ -32,13 +32,13 @@ func both[In, Out any](name, what string, work func(context.Context, *dialect.Ca
 	return row{name, tool(shownAs(v1)), doing(what, shownAs(v2))}
 }
 
-// opener is the arguments of a tool that works in a sandbox.
+// opener is implemented by the arguments of tools that work in a sandbox.
 type opener[In any] interface {
 	*In
 	open(ctx context.Context, c *dialect.Call) (*vm, error)
 }
 
-// inside is the work of a tool in a sandbox, which must run.
+// inside makes the work of a tool in a sandbox, which must be running.
 func inside[In any, P opener[In], Out any](work func(context.Context, *vm, *In) (Out, error)) func(context.Context, *dialect.Call, *In) (Out, error) {
 	return func(ctx context.Context, c *dialect.Call, in *In) (out Out, err error) {
 		m, err := P(in).open(ctx, c)
@@ -49,15 +49,15 @@ func inside[In any, P opener[In], Out any](work func(context.Context, *vm, *In) 
 	}
 }
 
-// effect makes work without a result one that has none to show.
+// effect adapts work that has no result.
 func effect[In, At any](work func(context.Context, At, *In) error) func(context.Context, At, *In) (struct{}, error) {
 	return func(ctx context.Context, at At, in *In) (struct{}, error) { return struct{}{}, work(ctx, at, in) }
 }
 
-// as shows a result as it is.
+// as shows a result unchanged.
 func as[In, Out any](_ *In, out Out) any { return out }
 
-// same shows an object whatever came of it.
+// same shows the same object whatever the result.
 func same[In, Out any](pairs ...pair) func(*In, Out) any {
 	return func(*In, Out) any { return object(pairs...) }
 }
@@ -153,7 +153,7 @@ var rows = []row{
 			return object(pair{"env_vars", env}, pair{"count", len(env)}, pair{"timestamp", dialect.Stamp(time.Now())})
 		},
 		func(_ *target, env pairs) any { return object(pair{"env_vars", env}) }),
-	both("env_set", "set environment variables", inside(effect(setEnv)), same[envArgs, struct{}](pair{"text", ""}), // an answer without a body
+	both("env_set", "set environment variables", inside(effect(setEnv)), same[envArgs, struct{}](pair{"text", ""}), // the answer has no body
 		func(in *envArgs, _ struct{}) any {
 			names := slices.AppendSeq([]string{}, maps.Keys(in.Vars))
 			slices.Sort(names)
@@ -163,8 +163,7 @@ var rows = []row{
 		}),
 	both("env_clear", "clear environment variables", inside(effect(clearEnv)),
 		same[target, struct{}](pair{"text", ""}), same[target, struct{}](pair{"status", "cleared"})),
-	// The cache of results is always empty: code has side effects, so it is
-	// always run.
+	// The result cache is always empty: code has side effects, so it always runs.
 	both("cache_clear", "clear cache", inside(opened),
 		same[target, *vm](pair{"message", "Cache cleared"}, pair{"entries_removed", 0}), same[target, *vm](pair{"status", "success"})),
 	both("cache_stats", "get cache statistics", inside(opened), cacheStats, cacheStats),

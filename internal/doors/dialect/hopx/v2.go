@@ -9,7 +9,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// doing is tool for v0.2, whose errors name what has failed.
+// doing is tool for v0.2, whose errors name the failed action.
 func doing[In any](what string, run func(ctx context.Context, c *dialect.Call, in In) (any, error), extra ...string) runner {
 	return tool(func(ctx context.Context, c *dialect.Call, in In) (any, error) {
 		v, err := run(ctx, c, in)
@@ -22,7 +22,7 @@ func doing[In any](what string, run func(ctx context.Context, c *dialect.Call, i
 	}, extra...)
 }
 
-// with adds keys to what is told of an error.
+// with adds keys to the result for an error.
 func with(err error, more ...pair) error {
 	f := failed(true, "", err)
 	f.more = append(f.more, more...)
@@ -37,7 +37,7 @@ func v2Health(ctx context.Context, c *dialect.Call, in struct{}) (any, error) {
 	return v, nil
 }
 
-// info is a sandbox as v0.2 shows it, by the id under a name.
+// info returns a sandbox as v0.2 shows it, without the id.
 func info(ctx context.Context, s *sandbox.Sandbox) pairs {
 	r := recordOf(ctx, s)
 	return object(
@@ -78,7 +78,7 @@ func v2CreateSandbox(ctx context.Context, c *dialect.Call, in createArgs) (any, 
 	return out, nil
 }
 
-// errorType is an error's class in the product's client.
+// errorType returns the class of an error in the product's client.
 func errorType(err error) string {
 	switch sandbox.CodeOf(err) {
 	case sandbox.CodeInvalid, sandbox.CodeTooLarge:
@@ -143,8 +143,8 @@ type previewArgs struct {
 	Port int `json:"port"`
 }
 
-// v2PreviewURL makes a port public, as the product's ports are. A preview that
-// is private stays so, and gets a link that opens it.
+// v2PreviewURL makes a port public, as the product's ports are. A private preview stays
+// private, and gets a link that opens it.
 func v2PreviewURL(ctx context.Context, c *dialect.Call, in previewArgs) (any, error) {
 	m, err := in.open(ctx, c)
 	if err != nil {
@@ -168,7 +168,7 @@ func v2AgentURL(ctx context.Context, c *dialect.Call, in target) (any, error) {
 	return object(pair{"agent_url", directURL(m.id)}, pair{"sandbox_id", m.id}), nil
 }
 
-// notRunKeys are told with an error of code and commands.
+// notRunKeys returns the keys to add to an error of code or a command.
 func notRunKeys(err error) []pair {
 	return []pair{{"stdout", ""}, {"stderr", sandbox.MessageOf(err)}, {"exit_code", 1}}
 }
@@ -192,7 +192,7 @@ func v2Files(in *fileListArgs, found *some[fileInfo]) any {
 	return object(pair{"path", in.Path}, pair{"files", files}, pair{"count", len(files)}, pair{"truncated", found.cut()}, pair{"total_files", found.total})
 }
 
-// counted is a list of processes. Of one that was cut the product does not tell
+// counted returns a list of processes. For a list that was cut, the product does not say
 // how many there are.
 func counted[T any](_ *processesArgs, found *some[T]) any {
 	all := &found.total
@@ -202,8 +202,8 @@ func counted[T any](_ *processesArgs, found *some[T]) any {
 	return object(pair{"processes", found.list}, pair{"count", len(found.list)}, pair{"truncated", found.cut()}, pair{"total_processes", all})
 }
 
-// v2Metrics is the snapshot of the agent's own figures. What it does not count
-// is not made up: it is left out.
+// v2Metrics returns a snapshot of the agent's own metrics. Metrics that it does not count
+// are left out.
 func v2Metrics(ctx context.Context, c *dialect.Call, in target) (any, error) {
 	m, err := in.open(ctx, c)
 	if err != nil {
@@ -225,7 +225,7 @@ func v2Metrics(ctx context.Context, c *dialect.Call, in target) (any, error) {
 	}
 	all, ok := system.(pairs)
 	if !ok {
-		return nil, errors.New("metrics are no object")
+		return nil, errors.New("metrics are not an object")
 	}
 	return append(object(
 		pair{"uptime_seconds", int64(m.uptime().Seconds())}, pair{"active_executions", active}, pair{"total_executions", len(list)},

@@ -12,39 +12,39 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// home is where code and commands run unless told otherwise.
+// home is the default directory of code and commands.
 const home = "/workspace"
 
-// vmDomain ends the addresses of sandboxes. It is of a zone that no public
-// resolver knows: an address is a name for a sandbox here, not a place to
-// connect to.
+// vmDomain is the suffix of sandbox addresses. No public resolver knows its zone: an
+// address names a sandbox here, and is not a place to connect to.
 const vmDomain = ".local.vms.cove.internal"
 
-// directURL is the address of a sandbox, in the form of the product's.
+// directURL returns the address of a sandbox, in the product's form.
 func directURL(id string) string { return "https://7777-" + id + vmDomain }
 
-// tokenHead is that of a token that nobody signs.
+// tokenHead is the head of an unsigned token.
 var tokenHead = base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"none","typ":"JWT"}`))
 
-// authToken is what clients pass back with the address. It gives no rights, for
-// the caller has those by the server's key: it only says which sandbox is meant.
+// authToken returns the token that clients pass back with the address. It grants nothing,
+// since the caller's rights come from the server's key; it only says which sandbox is
+// meant.
 func authToken(id string) string {
 	claims, err := json.Marshal(map[string]string{"sub": id})
 	if err != nil {
-		panic(err) // of a string
+		panic(err) // a string can always be encoded
 	}
 	return tokenHead + "." + base64.RawURLEncoding.EncodeToString(claims) + "."
 }
 
-// target names the sandbox that a call works in. Generations differ in which
-// of the two they give.
+// target names the sandbox that a call works in. Generations differ in which of the two
+// arguments they send.
 type target struct {
 	VMURL     string `json:"vm_url"`
 	AuthToken string `json:"auth_token"`
 	SandboxID string `json:"sandbox_id"`
 }
 
-// sandbox returns what the service knows the sandbox by.
+// sandbox returns the id or name by which the service knows the sandbox.
 func (t *target) sandbox() string {
 	if t.VMURL == "" {
 		return sandboxOf(t.SandboxID)
@@ -52,8 +52,8 @@ func (t *target) sandbox() string {
 	return sandboxOf(t.VMURL)
 }
 
-// sandboxOf reads an address: a URL with the sandbox in its host or path, a
-// host, or an id or name as it is.
+// sandboxOf returns the sandbox of an address: a URL with the sandbox in its host or path,
+// a host, or an id or name.
 func sandboxOf(address string) string {
 	s := strings.TrimSpace(address)
 	_, rest, isURL := strings.Cut(s, "://")
@@ -86,8 +86,8 @@ type vm struct {
 	url string // as the client named it
 }
 
-// open finds the sandbox of a call, which must run, and checks the token if
-// there is one.
+// open finds the sandbox of a call, which must be running, and checks the token if there is
+// one.
 func (t *target) open(ctx context.Context, c *dialect.Call) (*vm, error) {
 	id := t.sandbox()
 	m := &vm{Call: c, id: id, url: t.VMURL}
@@ -126,7 +126,7 @@ func (m *vm) usable(token string) error {
 	return nil
 }
 
-// gone makes a failure of an error that is about the sandbox itself.
+// gone returns the failure for an error about the sandbox itself.
 func (m *vm) gone(err error) error {
 	f := failed(true, m.url, err)
 	f.sandbox = m.id
@@ -136,8 +136,8 @@ func (m *vm) gone(err error) error {
 	return f
 }
 
-// failed makes a failure of a request to the sandbox's agent. If the sandbox
-// has ended meanwhile, that is what is told.
+// failed returns the failure of a request to the sandbox's agent. If the sandbox has ended
+// meanwhile, the failure says so.
 func (m *vm) failed(route string, err error) error {
 	switch sandbox.CodeOf(err) {
 	case sandbox.CodeNotRunning:
@@ -148,8 +148,8 @@ func (m *vm) failed(route string, err error) error {
 	return f
 }
 
-// missing makes a failure of a request about something in the sandbox, whose
-// code it is if that is not there.
+// missing returns the failure of a request about something in the sandbox; code is the
+// failure's code if that does not exist.
 func (m *vm) missing(ctx context.Context, route, code string, err error) error {
 	f, ok := m.failed(route, err).(*failure)
 	if !ok || f.code != "NOT_FOUND" {
@@ -168,7 +168,7 @@ func (m *vm) read(ctx context.Context, p string, limit int64) ([]byte, error) {
 	return data, err
 }
 
-// query is a route with a query of one value.
+// query returns a route with a query of one value.
 func query(route, key, value string) string {
 	return route + "?" + url.Values{key: {clip.Text(value, maxShown)}}.Encode()
 }

@@ -16,7 +16,7 @@ import (
 )
 
 var (
-	// usage is what is never the same.
+	// usage matches figures that are never the same.
 	usage = regexp.MustCompile(`("(?:cpu|memory|disk)_usage": ?)[0-9][0-9.e+-]*`)
 	// listing is a line of ls -l, place where an interpreter shows that code came from.
 	listing = regexp.MustCompile(`"(?:[d-][rwxst-]{9}.? |total )[^"]*"`)
@@ -29,18 +29,18 @@ func hide(s string) string {
 	return place.ReplaceAllString(s, "<place>")
 }
 
-// What no sandbox is needed for.
+// TestConversations has the conversations that need no sandbox.
 func TestConversations(t *testing.T) {
 	d := microsandbox.New()
 	dialecttest.Conversations(t, d, "testdata/local", dialecttest.InMemory(d))
 }
 
-// users are who runs daemons for these tests.
+// users are the users that run daemons for these tests.
 func users() map[string]covetest.Options {
 	return dialecttest.Users("--dialect-port", microsandbox.Name+"=0")
 }
 
-// ownPort finds where a daemon says that it speaks the dialect.
+// ownPort finds the address at which a daemon serves the dialect.
 var ownPort = regexp.MustCompile(`listening on (http://\S+) \(microsandbox\)`)
 
 func ownURL(t *testing.T, d *covetest.Daemon) string {
@@ -52,7 +52,7 @@ func ownURL(t *testing.T, d *covetest.Daemon) string {
 	return m[1]
 }
 
-// doors are the ways to a daemon, by name. A hasty server follows commands that
+// doors returns the transports to a daemon, by name. A hasty server follows commands that
 // run for longer than a second.
 func doors(t *testing.T, d *covetest.Daemon) map[string]dialecttest.Door {
 	own := ownURL(t, d)
@@ -63,11 +63,11 @@ func doors(t *testing.T, d *covetest.Daemon) map[string]dialecttest.Door {
 	}
 }
 
-// revision is the protocol's that the product's clients spoke.
+// revision is the protocol version of the product's clients.
 const revision = "2024-11-05"
 
-// The conversations with real sandboxes: MCP through both doors, and JSON-RPC.
-// What a door does differently is the same for root and for every tool.
+// TestRealConversations has the conversations with real sandboxes: MCP through both doors,
+// and JSON-RPC. The differences between doors are the same for root and for every tool.
 func TestRealConversations(t *testing.T) {
 	needs.GVisor(t)
 	for user, opts := range users() {

@@ -15,8 +15,8 @@ const (
 	nodeImage   = "microsandbox/node"
 )
 
-// Own reports whether an image is one of the product's two, which are the
-// server's default template here: it runs both languages.
+// Own reports whether an image is one of the product's two, for which the server's default
+// template is used: it runs both languages.
 func Own(image string) bool {
 	image = strings.TrimSuffix(strings.TrimPrefix(image, "docker.io/"), ":latest")
 	return image == "" || image == pythonImage || image == nodeImage
@@ -24,8 +24,8 @@ func Own(image string) bool {
 
 func sameImage(a, b string) bool { return a == b || Own(a) && Own(b) }
 
-// template returns the template of an image: one of that name, or one that is
-// built of the image when it is first asked for.
+// template returns the template of an image: the one with that name, or one that is built
+// from the image when it is first requested.
 func template(ctx context.Context, c *call, image string) (string, error) {
 	if Own(image) {
 		return "", nil
@@ -52,8 +52,8 @@ func template(ctx context.Context, c *call, image string) (string, error) {
 	return name, err
 }
 
-// ReadyTemplate returns the name of the template of an image: one of that name, or one that
-// was built of the image. It is empty if there is none that is ready.
+// ReadyTemplate returns the name of the ready template of an image: the one with that name,
+// or one that was built from the image; "" if there is none.
 func ReadyTemplate(ctx context.Context, svc sandbox.Templates, image string) (string, error) {
 	for _, name := range []string{image, TemplateName(image)} {
 		t, err := svc.GetTemplate(ctx, name)
@@ -67,16 +67,16 @@ func ReadyTemplate(ctx context.Context, svc sandbox.Templates, image string) (st
 	return "", nil
 }
 
-// DiscardTemplate deletes the template of an image that could not be built: nobody gave it
-// its name, so nobody would look for it.
+// DiscardTemplate deletes the template of an image that could not be built: people did not
+// choose its name, so they would not look for it.
 func DiscardTemplate(ctx context.Context, svc sandbox.Templates, name string) {
 	ctx = context.WithoutCancel(ctx)
 	if t, err := svc.GetTemplate(ctx, name); err == nil && t.State == sandbox.TemplateFailed && t.Version == 0 {
-		_ = svc.DeleteTemplate(ctx, name) // the build's error is what the caller is told
+		_ = svc.DeleteTemplate(ctx, name) // the caller gets the build's error
 	}
 }
 
-// TemplateName is the name of the template that is built of an image.
+// TemplateName returns the name of the template that is built from an image.
 func TemplateName(image string) string {
 	words := strings.FieldsFunc(strings.ToLower(image), func(r rune) bool { return !alphanumeric(r) })
 	sum := sha256.Sum256([]byte(image))

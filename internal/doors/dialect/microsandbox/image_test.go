@@ -10,7 +10,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// builders is a service that knows one template and notes what is built.
+// builders is a service that knows one template and records builds.
 type builders struct {
 	sandbox.Service
 	built []string
@@ -51,7 +51,7 @@ func (f *failing) DeleteTemplate(_ context.Context, name string) error {
 	return nil
 }
 
-// An image that cannot be built leaves no template of a name that nobody gave.
+// TestFailedImageIsDiscarded checks that an image that cannot be built leaves no template.
 func TestFailedImageIsDiscarded(t *testing.T) {
 	svc := &failing{}
 	c := &call{Call: &dialect.Call{Service: svc, Status: func(string) {}}}
@@ -61,8 +61,9 @@ func TestFailedImageIsDiscarded(t *testing.T) {
 	}
 }
 
-// Attack: who has a key for one namespace builds templates that all teams see.
-func TestKeysBuildTemplatesIfTheySaySo(t *testing.T) {
+// TestImageScopeOfKeys attacks with a key for one namespace, building
+// templates that all teams see.
+func TestImageScopeOfKeys(t *testing.T) {
 	key := []byte("0123456789abcdef0123456789abcdef")
 	for _, images := range []bool{false, true} {
 		text, err := NewKey(key, Grant{Namespace: "research", Images: images}, time.Now(), time.Now().Add(time.Hour))

@@ -16,36 +16,35 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// The tags that a sandbox of this dialect has.
+// The tags of a sandbox of this dialect.
 const (
-	// nameTag has its name, which is unique in its namespace only.
+	// nameTag holds its name, which is unique only within its namespace.
 	nameTag = "microsandbox.name"
-	// imageTag has the image that it was started from.
+	// imageTag holds the image that it was started from.
 	imageTag = "microsandbox.image"
-	// stopTag says that it was stopped: it has the time of the pause that did
-	// it. A pause of another time is another matter.
+	// stopTag marks a stopped sandbox. It holds the time of the pause that stopped it; a
+	// later pause has another time and does not count as a stop.
 	stopTag = "microsandbox.stopped"
 )
 
 const (
 	startTimeout = 180 * time.Second
-	// pollEvery is how often a sandbox that somebody else makes is looked at.
+	// pollEvery is how often a sandbox that another call is making is polled.
 	pollEvery = 20 * time.Millisecond
 )
 
 func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
 
-// wasStopped reports whether a paused sandbox is what the product calls
-// stopped.
+// wasStopped reports whether a paused sandbox is stopped in the product's terms.
 func wasStopped(s *sandbox.Sandbox) bool {
 	return s.State == sandbox.StatePaused && s.PausedAt != nil && s.Metadata[stopTag] == stamp(*s.PausedAt)
 }
 
-// displayName is what a sandbox is called here.
+// displayName returns the name of a sandbox in this dialect.
 func displayName(s *sandbox.Sandbox) string { return cmp.Or(s.Metadata[nameTag], s.Name, s.ID) }
 
-// find returns the living sandbox of that name, or nil. What other doors have
-// made is found by its own name or id, if it is in the namespace.
+// find returns the living sandbox with that name, or nil. A sandbox that another door made
+// is found by its own name or id, if it is in the namespace.
 func find(ctx context.Context, c *call, namespace, name string) (*sandbox.Sandbox, error) {
 	list, err := c.Service.List(ctx, sandbox.ListRequest{Namespace: namespace, Metadata: map[string]string{nameTag: name}})
 	if err != nil {
@@ -54,18 +53,18 @@ func find(ctx context.Context, c *call, namespace, name string) (*sandbox.Sandbo
 	if len(list.Items) > 0 {
 		return &list.Items[0], nil
 	}
-	// A name may mean another one in another namespace.
+	// A name may belong to another sandbox in another namespace.
 	list, err = c.Service.List(ctx, sandbox.ListRequest{Namespace: namespace, Name: name})
 	if err == nil && len(list.Items) > 0 {
 		return &list.Items[0], nil
 	}
-	if err != nil && sandbox.CodeOf(err) != sandbox.CodeInvalid { // it is no name of the service's
+	if err != nil && sandbox.CodeOf(err) != sandbox.CodeInvalid { // the service does not accept the name
 		return nil, err
 	}
 	s, err := c.Service.Get(ctx, name)
 	switch sandbox.CodeOf(err) {
 	case "":
-	case sandbox.CodeNotFound, sandbox.CodeInvalid, sandbox.CodeConflict: // no id, and none of this namespace's names
+	case sandbox.CodeNotFound, sandbox.CodeInvalid, sandbox.CodeConflict: // neither an id nor a name in this namespace
 		return nil, nil
 	default:
 		return nil, err
@@ -76,7 +75,7 @@ func find(ctx context.Context, c *call, namespace, name string) (*sandbox.Sandbo
 	return s, nil
 }
 
-// settled is find, but of a sandbox that is in transition it waits for the end.
+// settled is like find, but waits for a sandbox in transition to settle.
 func settled(ctx context.Context, c *call, namespace, name string) (*sandbox.Sandbox, error) {
 	for {
 		s, err := find(ctx, c, namespace, name)
@@ -112,7 +111,7 @@ func start(ctx context.Context, c *call, params json.RawMessage) (any, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	// Somebody else may start the same one at the same time.
+	// Another call may start the same sandbox at the same time.
 	for range 3 {
 		s, err := settled(ctx, c, namespace, name)
 		if err != nil {
@@ -137,9 +136,9 @@ func start(ctx context.Context, c *call, params json.RawMessage) (any, error) {
 	return nil, internal("sandbox %s was started and stopped by others at the same time; try again", name)
 }
 
-// wanted is what a configuration asks for. What is nil is not said.
+// wanted is what a configuration requests. A nil field is not set.
 type wanted struct {
-	// all tells that what is not said has its default, whatever was before.
+	// all is set if unset fields have their defaults, whatever they were before.
 	all     bool
 	image   string
 	memory  *int64
@@ -195,7 +194,7 @@ func read(cfg *config) (*wanted, error) {
 	return w, err
 }
 
-// resources are those to begin with.
+// resources returns the resources of a new sandbox.
 func (w *wanted) resources() sandbox.Resources {
 	var r sandbox.Resources
 	if w.memory != nil {
@@ -207,7 +206,7 @@ func (w *wanted) resources() sandbox.Resources {
 	return r
 }
 
-// create makes a sandbox, which lives until somebody ends it.
+// create makes a sandbox that lives until it is ended explicitly.
 func create(ctx context.Context, c *call, namespace, name string, w *wanted) error {
 	template, err := template(ctx, c, w.image)
 	if err != nil {
@@ -224,24 +223,25 @@ func create(ctx context.Context, c *call, namespace, name string, w *wanted) err
 	return err
 }
 
-// createKeeping makes a sandbox that keeps /tmp when it is stopped, or none.
+// createKeeping makes a sandbox that keeps /tmp when it is stopped. If that fails, no
+// sandbox remains.
 func createKeeping(ctx context.Context, c *call, req sandbox.CreateRequest) (*sandbox.Sandbox, error) {
 	s, err := c.Service.Create(ctx, req)
 	if err != nil {
 		return nil, err
 	}
 	if err := keepTmp(ctx, c, s.ID); err != nil {
-		_, _ = c.Service.Kill(context.WithoutCancel(ctx), s.ID) // it was not handed out
+		_, _ = c.Service.Kill(context.WithoutCancel(ctx), s.ID) // nobody has its id yet
 		return nil, err
 	}
 	return s, nil
 }
 
-// agentProgram is in each sandbox.
+// agentProgram is the path of the agent in each sandbox.
 const agentProgram = "/.cove/agent"
 
-// keepTmp has the files in /tmp, which is in memory otherwise, survive a stop. It
-// is to be called when a sandbox was made, and after each start from its files.
+// keepTmp makes the files in /tmp, which is in memory otherwise, survive a stop. Call it
+// after a sandbox is made, and after each start from its files.
 func keepTmp(ctx context.Context, c *call, id string) error {
 	job, err := c.Service.Exec(ctx, id, sandbox.ExecRequest{Command: []string{agentProgram, "-disk-tmp"}, User: "root"}, nil)
 	if err == nil && job.ExitCode != 0 {
@@ -250,9 +250,9 @@ func keepTmp(ctx context.Context, c *call, id string) error {
 	return err
 }
 
-// serviceName is the name of a sandbox for the other doors: its own, with the
-// namespace if that is not the default one. It is what keeps two from being
-// made at once, so it is the same each time.
+// serviceName returns the name of a sandbox for other doors: its own, prefixed with the
+// namespace unless that is the default one. It prevents two from being made at once, so it
+// must always be the same.
 func serviceName(namespace, name string) string {
 	s := name
 	if namespace != sandbox.DefaultNamespace {
@@ -266,13 +266,13 @@ func serviceName(namespace, name string) string {
 	return s
 }
 
-// hashedName stands for a name that the service does not take.
+// hashedName returns a replacement for a name that the service does not accept.
 func hashedName(namespace, name string) string {
 	sum := sha256.Sum256([]byte(namespace + "/" + name))
 	return "msb." + hex.EncodeToString(sum[:12])
 }
 
-// restart starts a sandbox that is stopped, or wakes one that is paused.
+// restart starts a stopped sandbox, or resumes a paused one.
 func restart(ctx context.Context, c *call, s *sandbox.Sandbox, w *wanted) error {
 	c.Status("starting the sandbox")
 	if !wasStopped(s) {
@@ -280,7 +280,7 @@ func restart(ctx context.Context, c *call, s *sandbox.Sandbox, w *wanted) error 
 		return err
 	}
 	if w.all && !sameImage(w.image, s.Metadata[imageTag]) {
-		// Files above one image mean nothing above another.
+		// Files above one image make no sense above another.
 		if _, err := c.Service.Kill(ctx, s.ID); err != nil {
 			return err
 		}
@@ -298,7 +298,7 @@ func restart(ctx context.Context, c *call, s *sandbox.Sandbox, w *wanted) error 
 		return err
 	}
 	if err := keepTmp(ctx, c, s.ID); err != nil {
-		// Stopped as it was: the next start would take one that runs as it is.
+		// Stop it again: the next start would leave a running sandbox unchanged.
 		if herr := halt(context.WithoutCancel(ctx), c, s.ID); herr != nil {
 			c.Log.ErrorContext(ctx, "stop a sandbox that could not be started", "sandbox", s.ID, "error", herr)
 		}
@@ -307,8 +307,7 @@ func restart(ctx context.Context, c *call, s *sandbox.Sandbox, w *wanted) error 
 	return nil
 }
 
-// moved reports whether something differs that a sandbox has from its creation
-// on.
+// moved reports whether a setting differs that is fixed at creation.
 func (w *wanted) moved(s *sandbox.Sandbox) bool {
 	samePort := func(a, b sandbox.PublishedPort) bool { return a.Host == b.Host && a.Guest == b.Guest }
 	return (w.all || w.ports != nil) && !slices.EqualFunc(w.ports, s.Ports, samePort) ||
@@ -316,7 +315,7 @@ func (w *wanted) moved(s *sandbox.Sandbox) bool {
 		w.workdir != "" && w.workdir != s.WorkDir
 }
 
-// update returns what is to be changed of a stopped sandbox.
+// update returns the changes to a stopped sandbox.
 func (w *wanted) update(s *sandbox.Sandbox) (req sandbox.UpdateRequest, changes bool) {
 	if w.memory != nil && *w.memory != s.Resources.MemoryMiB {
 		req.MemoryMiB, changes = w.memory, true
@@ -334,15 +333,15 @@ func (w *wanted) update(s *sandbox.Sandbox) (req sandbox.UpdateRequest, changes 
 	return req, changes
 }
 
-// rebuild puts the files of a stopped sandbox into a new one, for what cannot be
-// changed of the old.
+// rebuild moves the files of a stopped sandbox into a new one, to change settings that are
+// fixed at creation.
 func rebuild(ctx context.Context, c *call, s *sandbox.Sandbox, w *wanted) error {
 	snap, err := c.Service.CreateSnapshot(ctx, s.ID, sandbox.CreateSnapshotRequest{Kind: sandbox.SnapshotFiles})
 	if err != nil {
 		return err
 	}
 	defer func() {
-		_, _ = c.Service.DeleteSnapshot(context.WithoutCancel(ctx), snap.ID) // the sandbox does not need it
+		_, _ = c.Service.DeleteSnapshot(context.WithoutCancel(ctx), snap.ID) // the sandbox does not depend on it
 	}()
 	req := sandbox.CreateRequest{
 		Namespace: s.Namespace, Metadata: maps.Clone(s.Metadata), Snapshot: snap.ID, User: s.User,
@@ -410,7 +409,7 @@ func stop(ctx context.Context, c *call, params json.RawMessage) (any, error) {
 	return stopped(name), nil
 }
 
-// halt pauses a sandbox, and notes that it is stopped.
+// halt pauses a sandbox, and marks it as stopped.
 func halt(ctx context.Context, c *call, id string) error {
 	s, err := c.Service.Pause(ctx, id)
 	if err != nil || s.PausedAt == nil {
@@ -425,7 +424,7 @@ func halt(ctx context.Context, c *call, id string) error {
 	return err
 }
 
-// checkNamespace refuses a namespace that no living sandbox is in.
+// checkNamespace refuses a namespace without a living sandbox.
 func checkNamespace(ctx context.Context, c *call, namespace string) error {
 	list, err := c.Service.List(ctx, sandbox.ListRequest{Namespace: namespace, Page: sandbox.Page{Limit: 1}})
 	if err == nil && len(list.Items) == 0 {

@@ -10,17 +10,17 @@ import (
 )
 
 const (
-	// maxOutput bounds what is returned of one call. A line counts for more
-	// than its text, since it is an object of its own.
+	// maxOutput bounds the output of one call. A line counts for more than its text, since
+	// it is an object of its own.
 	maxOutput = 4 << 20
 	lineCost  = 64
 )
 
-// lines is output as the product tells it: lines in the order of their arrival.
+// lines is output in the product's form: lines in the order of their arrival.
 type lines struct {
 	all     []map[string]string
 	room    int
-	dropped int64 // bytes for which there was no room
+	dropped int64 // bytes beyond maxOutput
 	partial map[sandbox.Stream]*bytes.Buffer
 }
 
@@ -28,7 +28,7 @@ func newLines() *lines {
 	return &lines{room: maxOutput, partial: map[sandbox.Stream]*bytes.Buffer{sandbox.Stdout: {}, sandbox.Stderr: {}}}
 }
 
-// add takes a piece of a stream.
+// add adds a piece of a stream.
 func (l *lines) add(stream sandbox.Stream, data []byte) {
 	part := l.partial[stream]
 	if part == nil {
@@ -46,7 +46,7 @@ func (l *lines) add(stream sandbox.Stream, data []byte) {
 	}
 }
 
-// begin keeps the beginning of a line, as far as there is room.
+// begin keeps the beginning of a line, as far as there is space.
 func (l *lines) begin(part *bytes.Buffer, data []byte) {
 	n := max(min(len(data), l.room-part.Len()), 0)
 	part.Write(data[:n])
@@ -67,8 +67,8 @@ func (l *lines) line(stream sandbox.Stream, part *bytes.Buffer) {
 	l.all = append(l.all, map[string]string{"stream": string(stream), "text": strings.ToValidUTF8(text, "\uFFFD")})
 }
 
-// fit returns how much of a text there is room for, and what that takes as JSON,
-// where control characters are six.
+// fit returns how much of a text fits into room, and its size as JSON, where a control
+// character takes six bytes.
 func fit(text string, room int) (kept, cost int) {
 	for i := range len(text) {
 		more := 1
@@ -83,7 +83,7 @@ func fit(text string, room int) (kept, cost int) {
 	return len(text), cost
 }
 
-// end takes what has no line's end as a line.
+// end turns unfinished lines into lines.
 func (l *lines) end() {
 	for _, stream := range []sandbox.Stream{sandbox.Stdout, sandbox.Stderr} {
 		if part := l.partial[stream]; part.Len() > 0 {
@@ -92,8 +92,8 @@ func (l *lines) end() {
 	}
 }
 
-// dropNote takes back what the service says on stderr of code that it has ended:
-// the product has words of its own for that.
+// dropNote removes the service's message on stderr about code that it has ended: the
+// product has its own.
 func (l *lines) dropNote() {
 	for i := len(l.all) - 1; i >= 0; i-- {
 		if l.all[i]["stream"] == string(sandbox.Stderr) {
@@ -110,12 +110,12 @@ func (l *lines) text(stream sandbox.Stream, text string) {
 	l.add(stream, []byte(strings.TrimRight(text, "\n")+"\n"))
 }
 
-// missing says that bytes of a stream were not kept.
+// missing records that bytes of a stream were not kept.
 func (l *lines) missing(stream sandbox.Stream, n int64) {
 	l.add(stream, fmt.Appendf(nil, "[%d bytes are missing here]\n", n))
 }
 
-// list returns all lines, and says what is missing at their end.
+// list returns all lines, and after them a line about missing output.
 func (l *lines) list() []map[string]string {
 	if l.dropped > 0 {
 		l.all = append(l.all, map[string]string{

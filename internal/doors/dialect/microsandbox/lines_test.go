@@ -32,11 +32,11 @@ func TestLines(t *testing.T) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	if got := newLines().list(); got == nil {
-		t.Error("no output is no list")
+		t.Error("empty output is not a list")
 	}
 }
 
-// Whatever a program writes, what is kept of it is bounded.
+// TestLinesAreBounded checks that the kept output is bounded, whatever a program writes.
 func TestLinesAreBounded(t *testing.T) {
 	for name, data := range map[string]string{
 		"one line": strings.Repeat("x", 3<<20), "empty lines": strings.Repeat("\n", 1<<20),
@@ -90,7 +90,7 @@ func TestBuiltName(t *testing.T) {
 	}
 }
 
-// Parameters are hostile.
+// FuzzParams sends hostile parameters.
 func FuzzParams(f *testing.F) {
 	f.Add([]byte(`{"sandbox":"a","namespace":"b","code":"1","language":"python","timeout":1e300,"args":["x"],"config":{"memory":1.0,"cpus":2,"ports":["1:2"],"envs":["A=b"],"volumes":["/a:/b"]}}`))
 	f.Add([]byte("{\"sandbox\":\"\xff\"}"))

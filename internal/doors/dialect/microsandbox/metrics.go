@@ -67,7 +67,7 @@ func living(ctx context.Context, c *call, namespace string) ([]sandbox.Sandbox, 
 	})
 }
 
-// row tells of one sandbox: processor in percent, memory in MiB, disk in bytes.
+// row returns the metrics of a sandbox: processor in percent, memory in MiB, disk in bytes.
 func row(s *sandbox.Sandbox, u *sandbox.SandboxStats) map[string]any {
 	r := map[string]any{
 		"namespace": s.Namespace, "name": displayName(s), "running": s.State == sandbox.StateRunning,
@@ -79,8 +79,8 @@ func row(s *sandbox.Sandbox, u *sandbox.SandboxStats) map[string]any {
 	return r
 }
 
-// decimal is a number that is written with a fraction, as clients that tell
-// integers from others expect.
+// decimal is a number that is encoded with a fraction, for clients that distinguish
+// integers from floats.
 type decimal float64
 
 // MarshalJSON implements [json.Marshaler].

@@ -1,6 +1,5 @@
-// Package microsandbox speaks to clients of microsandbox's server of 2025: its
-// five MCP tools, and the JSON-RPC of its SDKs. README.md lists the
-// differences.
+// Package microsandbox serves clients of microsandbox's server of 2025: its five MCP tools,
+// and the JSON-RPC of its SDKs. README.md lists the differences.
 package microsandbox
 
 import (
@@ -21,7 +20,7 @@ import (
 // Name is the name of the dialect.
 const Name = "microsandbox"
 
-// maxShown is how much of what a client has sent an answer repeats, in bytes.
+// maxShown bounds what an answer quotes of a client's input, in bytes.
 const maxShown = 128
 
 // Dialect is the product's surface.
@@ -38,19 +37,18 @@ var (
 	_ dialect.Fronted     = (*Dialect)(nil)
 )
 
-// method is one thing that the product does: a tool of MCP, and a method of
-// JSON-RPC.
+// method is a function of the product: an MCP tool, and a method of JSON-RPC.
 type method struct {
 	rpc, tool string
-	// fails begins the text of an MCP result that is an error.
+	// fails is the prefix of the text of an MCP error result.
 	fails string
-	// portal marks what the product does in the sandbox.
+	// portal is set for what the product does inside the sandbox.
 	portal bool
-	// run returns what is told as JSON.
+	// run returns a value to be encoded as JSON.
 	run func(ctx context.Context, c *call, params json.RawMessage) (any, error)
 }
 
-// methods are all of them in the product's order.
+// methods are all methods, in the product's order.
 var methods = []method{
 	{"sandbox.start", "sandbox_start", "Error: Sandbox start failed: ", false, start},
 	{"sandbox.stop", "sandbox_stop", "Error: Sandbox stop failed: ", false, stop},
@@ -83,11 +81,10 @@ func (d *Dialect) Namespaced() bool { return true }
 // Sessionless reports that a call needs no session.
 func (d *Dialect) Sessionless() bool { return true }
 
-// PlainJSON reports that clients accept JSON and no streams.
+// PlainJSON reports that clients accept JSON but no streams.
 func (d *Dialect) PlainJSON() bool { return true }
 
-// Unknown is the product's answer to the name of a tool or prompt that it does
-// not have.
+// Unknown returns the product's answer to an unknown tool or prompt.
 func (d *Dialect) Unknown(kind, name string) error {
 	return &jsonrpc.Error{
 		Code:    jsonrpc.CodeInternalError,
@@ -95,27 +92,25 @@ func (d *Dialect) Unknown(kind, name string) error {
 	}
 }
 
-// call is a call of a method.
+// call is one call of a method.
 type call struct {
 	*dialect.Call
-	// lenient takes a missing namespace for the default one, as later SDKs
-	// leave it out.
+	// lenient treats a missing namespace as the default one, since later SDKs leave it out.
 	lenient bool
 }
 
-// call runs a method as a tool of MCP.
+// call runs a method as an MCP tool.
 func (m *method) call(ctx context.Context, c *dialect.Call) (*mcp.CallToolResult, error) {
 	v, err := m.run(ctx, &call{Call: c}, c.Args)
 	if err != nil {
 		return nil, &failure{m.fails, err}
 	}
-	// The values are maps, lists, texts and numbers: keys are in alphabetical
-	// order, as the product's are.
+	// The values are maps, lists, texts and numbers, so keys are in alphabetical order, as
+	// in the product.
 	return dialect.Text(dialect.JSON(v, "  "), nil), nil
 }
 
-// failure is an error of a method, which its result tells in the method's own
-// words.
+// failure is the error of a method. The result describes it in the method's own words.
 type failure struct {
 	begins string
 	err    error
@@ -124,17 +119,17 @@ type failure struct {
 func (f *failure) Error() string { return f.begins + f.err.Error() }
 func (f *failure) Unwrap() error { return f.err }
 
-// Failure tells an error as the product does: a text that begins with what has
-// failed, and how.
+// Failure shows an error as the product does: a text that begins with what has failed, and
+// says why.
 func (d *Dialect) Failure(err error) *mcp.CallToolResult {
 	begins := "Internal error: "
-	if f, ok := err.(*failure); ok { //nolint:errorlint // it is what call returns
+	if f, ok := err.(*failure); ok { //nolint:errorlint // call returns this type
 		begins = f.begins
 	}
 	return dialect.ErrorText(begins+kindOf(err)+sandbox.MessageOf(err), nil)
 }
 
-// kindOf says in the product's words whose fault an error is.
+// kindOf returns the product's name for the kind of an error.
 func kindOf(err error) string {
 	switch sandbox.CodeOf(err) {
 	case sandbox.CodeInvalid, sandbox.CodeTooLarge, sandbox.CodeForbidden:

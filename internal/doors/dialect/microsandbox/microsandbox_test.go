@@ -13,7 +13,7 @@ import (
 	"github.com/cove-sh/cove/internal/testing/dialecttest"
 )
 
-// The product's table: each tool with its arguments, their types, and ! where
+// table is the product's table: each tool with its arguments, their types, and ! where
 // one is required.
 const table = `
 sandbox_start: config object, namespace string!, sandbox string!

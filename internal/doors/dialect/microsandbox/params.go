@@ -39,7 +39,7 @@ type commandParams struct {
 	Timeout *whole   `json:"timeout"`
 }
 
-// config is how a sandbox is set up.
+// config is the configuration of a sandbox.
 type config struct {
 	Image   *string  `json:"image"`
 	Memory  *whole   `json:"memory"`
@@ -48,14 +48,14 @@ type config struct {
 	Ports   []string `json:"ports"`
 	Envs    []string `json:"envs"`
 	WorkDir *string  `json:"workdir"`
-	// What would change nothing when left out is taken when it is empty.
+	// Fields that have no effect when left out are accepted if they are empty.
 	DependsOn []string          `json:"depends_on"`
 	Shell     *string           `json:"shell"`
 	Scripts   map[string]string `json:"scripts"`
 	Exec      *string           `json:"exec"`
 }
 
-// whole is a number without a fraction, which clients also write as 1.0 or 1e3.
+// whole is a number without a fraction, which clients may also write as 1.0 or 1e3.
 type whole float64
 
 // UnmarshalJSON implements [json.Unmarshaler].
@@ -68,7 +68,7 @@ func (w *whole) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-var errNotWhole = errors.New("a number that must be an integer is none")
+var errNotWhole = errors.New("a number that must be an integer is not one")
 
 // between returns the number if it is in bounds.
 func (w *whole) between(name string, low, high float64) (int64, error) {
@@ -78,8 +78,8 @@ func (w *whole) between(name string, low, high float64) (int64, error) {
 	return int64(*w), nil
 }
 
-// seconds returns a timeout, or 0 for none. One client sends nanoseconds;
-// what is over a year is therefore no timeout.
+// seconds returns a timeout, or 0 for none. One client sends nanoseconds, so a value of
+// over a year is treated as no timeout.
 func (w *whole) seconds() (time.Duration, error) {
 	switch {
 	case w == nil || float64(*w) == 0 || float64(*w) > (365*24*time.Hour).Seconds():
@@ -94,7 +94,7 @@ func internal(format string, args ...any) error {
 	return sandbox.Errorf(sandbox.CodeUnavailable, format, args...)
 }
 
-// decode reads the parameters of a method. What it does not know is ignored.
+// decode reads the parameters of a method. Unknown ones are ignored.
 func decode(params json.RawMessage, into any) error {
 	if len(params) == 0 || string(params) == "null" {
 		params = json.RawMessage("{}")
@@ -115,10 +115,10 @@ func decode(params json.RawMessage, into any) error {
 	return misfit("", "the parameters must be one JSON object")
 }
 
-// paramsError is about parameters that do not fit a method.
+// paramsError is the error for parameters that do not fit a method.
 type paramsError struct {
 	err *sandbox.Error
-	// missing is the one that is not there, if that is the matter.
+	// missing is the name of a missing parameter, if that is the problem.
 	missing string
 }
 
@@ -129,7 +129,7 @@ func misfit(missing, format string, args ...any) error {
 	return &paramsError{sandbox.Errorf(sandbox.CodeInvalid, format, args...), missing}
 }
 
-// required returns a parameter that must be there.
+// required returns a parameter, or an error if it is missing.
 func required(name string, v *string) (string, error) {
 	if v == nil {
 		return "", misfit(name, "Missing required '%s' parameter", name)
@@ -151,7 +151,7 @@ func (t *target) names(c *call) (namespace, name string, err error) {
 	return namespace, name, err
 }
 
-// namespace returns the namespace as it was given.
+// namespace returns the namespace as given.
 func (t *target) namespace(c *call) (string, error) {
 	if t.Namespace == nil && c.lenient {
 		return sandbox.DefaultNamespace, nil
@@ -162,8 +162,7 @@ func (t *target) namespace(c *call) (string, error) {
 // maxName bounds the names of sandboxes and namespaces.
 const maxName = 63
 
-// checkName refuses what is no name of the product's; what is called that in
-// its words.
+// checkName refuses an invalid name; what is the product's word for the thing named.
 func checkName(what, s string) error {
 	switch {
 	case s == "":
@@ -182,10 +181,10 @@ func alphanumeric(r rune) bool {
 	return 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9'
 }
 
-// every namespace
+// wildcard stands for every namespace.
 const wildcard = "*"
 
-// unsupported refuses what would have no effect here.
+// unsupported refuses settings that would have no effect here.
 func (cfg *config) unsupported() error {
 	for _, f := range []struct {
 		name  string
@@ -201,7 +200,7 @@ func (cfg *config) unsupported() error {
 	return nil
 }
 
-// guestPort is one that the product keeps to itself and drops.
+// guestPort is a port that the product reserves and drops.
 const guestPort = 4444
 
 // parsePorts reads ports of the form "host:guest" or "port".
@@ -270,6 +269,6 @@ func parseVolumes(list []string) ([]sandbox.Mount, error) {
 	return mounts, nil
 }
 
-// started and the others are what the product says.
+// started and the functions below return the product's messages.
 func started(name string) string { return fmt.Sprintf("Sandbox %s started successfully", name) }
 func stopped(name string) string { return fmt.Sprintf("Sandbox %s stopped successfully", name) }

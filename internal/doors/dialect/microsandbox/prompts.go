@@ -18,8 +18,8 @@ func (d *Dialect) Prompts() []dialect.Prompt {
 	}
 }
 
-// prompt asks for a sandbox for a language. Its arguments are listed as
-// required, and fall back where they are missing, as the product's do.
+// prompt makes a prompt for a sandbox for a language. As in the product, its arguments are
+// listed as required but have defaults.
 func prompt(name, language, image, fallback string) dialect.Prompt {
 	description := "Create a " + language + " development sandbox"
 	def := &mcp.Prompt{Name: name, Description: description, Arguments: []*mcp.PromptArgument{

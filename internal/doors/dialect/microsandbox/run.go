@@ -14,8 +14,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// running returns the id of a sandbox that was started. One that another door
-// has paused is woken by what comes next.
+// running returns the id of a sandbox that was started. If another door has paused it, the
+// next call resumes it.
 func running(ctx context.Context, c *call, t *target) (string, error) {
 	namespace, name, err := t.names(c)
 	if err != nil {
@@ -38,7 +38,7 @@ func notStarted(namespace, name string) error {
 	return internal("No portal port assigned for sandbox %s/%s: it does not run; start it with sandbox_start", namespace, name)
 }
 
-// languages are those of the product, and what the SDKs call them.
+// languages maps the product's and the SDKs' names to languages.
 var languages = map[string]sandbox.Language{
 	"python": sandbox.Python, "py": sandbox.Python,
 	"node": sandbox.JavaScript, "nodejs": sandbox.JavaScript, "javascript": sandbox.JavaScript, "js": sandbox.JavaScript,
@@ -89,7 +89,7 @@ func runCode(ctx context.Context, c *call, params json.RawMessage) (any, error) 
 	return map[string]any{"status": "success", "language": name, "output": out.list()}, nil
 }
 
-// tellResult adds what an interpreter shows besides what code writes.
+// tellResult adds what an interpreter shows in addition to the code's output.
 func tellResult(out *lines, res *sandbox.CodeResult, timeout time.Duration) {
 	for _, value := range dialect.Values(res) {
 		out.text(sandbox.Stdout, value)
@@ -116,9 +116,8 @@ func tellResult(out *lines, res *sandbox.CodeResult, timeout time.Duration) {
 	}
 }
 
-// attachAfter is when a command that still runs is followed in another way,
-// which has no end. It is below the longest time of a command that is waited
-// for.
+// attachAfter is when a running command is followed in another way, which has no time
+// limit. It is shorter than the longest command that the service waits for.
 const attachAfter = 8 * time.Minute
 
 func runCommand(ctx context.Context, c *call, params json.RawMessage) (any, error) {
@@ -146,7 +145,7 @@ func runCommand(ctx context.Context, c *call, params json.RawMessage) (any, erro
 	if timeout > 0 && timeout <= sandbox.MaxExecTimeout {
 		req.TimeoutMS = timeout.Milliseconds()
 	} else if timeout > 0 {
-		// The service has no such time for what is waited for.
+		// The service has no such timeout for foreground commands.
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, timeout, errTooLong)
 		defer cancel()
@@ -193,8 +192,8 @@ func spawnFailed(why string) error {
 	return internal("Command execution failed: Failed to spawn command: %s", why)
 }
 
-// exec runs a command to its end, however long that takes. One whose caller
-// goes away is killed.
+// exec runs a command to its end, however long that takes. It kills the command if the
+// caller is gone.
 func exec(ctx context.Context, c *call, id string, req sandbox.ExecRequest) (*sandbox.Job, *lines, error) {
 	out := newLines()
 	next := map[sandbox.Stream]int64{}
@@ -220,7 +219,7 @@ func exec(ctx context.Context, c *call, id string, req sandbox.ExecRequest) (*sa
 		if err != nil || ctx.Err() != nil {
 			kill, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 			defer cancel()
-			_, _ = c.Service.SignalJob(kill, id, job.ID, "KILL", 0) // nobody waits for it
+			_, _ = c.Service.SignalJob(kill, id, job.ID, "KILL", 0) // the caller is gone
 			return nil, nil, cmp.Or(ctx.Err(), err)
 		}
 	}

@@ -19,9 +19,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// KeyFile has the key that keys of this dialect are signed with, in the state
-// directory. Whoever has keys of a server of the product's can go on using them
-// with that server's server.key in its place.
+// KeyFile is the file in the state directory with the key that signs keys of this dialect.
+// To keep using keys of a server of the product, put that server's server.key in its place.
 const KeyFile = "microsandbox.key"
 
 const (
@@ -29,21 +28,20 @@ const (
 	// maxKey bounds a key of the dialect, in bytes.
 	maxKey = 4096
 	leeway = time.Minute
-	// callerPrefix begins the id of a caller with such a key; the namespace
-	// that it is for follows.
+	// callerPrefix is the prefix of the id of a caller with such a key; the key's namespace
+	// follows.
 	callerPrefix = "microsandbox:"
 )
 
 type claims struct {
 	Namespace string `json:"namespace"`
-	// Images says that the key builds templates of the images that it is asked
-	// for. The product's own keys do not say so.
+	// Images is set if the key may build templates of images. The product's own keys do not
+	// have it.
 	Images bool `json:"cove_images,omitempty"`
 	jwt.RegisteredClaims
 }
 
-// ServerKey returns the key in a state directory. It is not_found if there is
-// none.
+// ServerKey returns the key in a state directory. The error is not_found if there is none.
 func ServerKey(dir string) ([]byte, error) {
 	data, err := os.ReadFile(filepath.Join(dir, KeyFile))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -59,31 +57,32 @@ func ServerKey(dir string) ([]byte, error) {
 	return key, nil
 }
 
-// MakeServerKey makes a key for a state directory unless it has one, or, with
-// reset, in any case: all keys signed with the old one end then.
+// MakeServerKey makes a key for a state directory, if it has none or if reset is set. A
+// reset invalidates all keys signed with the old one.
 func MakeServerKey(dir string, reset bool) ([]byte, error) {
 	if key, err := ServerKey(dir); !reset && sandbox.CodeOf(err) != sandbox.CodeNotFound {
 		return key, err
 	}
-	// 32 characters, as the product's.
+	// 32 characters, as in the product.
 	key := []byte(rand.Text() + rand.Text())[:32]
-	// A loss of power must not bring the old key back, whose end is told now.
+	// A loss of power must not bring the old key back, since the caller is told that it is
+	// invalid.
 	if err := durable.WriteFile(filepath.Join(dir, KeyFile), key); err != nil {
 		return nil, fmt.Errorf("write the key: %w", err)
 	}
 	return key, nil
 }
 
-// Grant is what a key is good for.
+// Grant is the rights of a key.
 type Grant struct {
-	// Namespace is the one that the key is for; "*" is all.
+	// Namespace is the key's namespace; "*" is all.
 	Namespace string
-	// Images lets the key build templates of images, which all teams of the
-	// server see and which fill its disk.
+	// Images allows building templates of images, which all teams of the server see and
+	// which fill its disk.
 	Images bool
 }
 
-// NewKey returns a key that is good until a time.
+// NewKey returns a key that is valid until expires.
 func NewKey(serverKey []byte, grant Grant, now, expires time.Time) (string, error) {
 	namespace := grant.Namespace
 	if namespace != wildcard {
@@ -98,7 +97,7 @@ func NewKey(serverKey []byte, grant Grant, now, expires time.Time) (string, erro
 	return keyPrefix + text, err
 }
 
-// readKey returns what a key is for.
+// readKey returns the claims of a key.
 func readKey(serverKey []byte, key string) (claims, error) {
 	if len(key) > maxKey {
 		return claims{}, jwt.ErrTokenMalformed
@@ -114,8 +113,8 @@ func readKey(serverKey []byte, key string) (claims, error) {
 	return c, nil
 }
 
-// callerFor is who has a key. What its namespace bounds is bounded by this
-// package, so such a caller must get nowhere else.
+// callerFor returns the caller with a key's claims. Only this package enforces the key's
+// namespace, so such a caller must reach nothing else.
 func callerFor(c claims) sandbox.Caller {
 	caller := sandbox.Caller{
 		KeyID: callerPrefix + c.Namespace, Team: sandbox.DefaultTeam,
@@ -127,17 +126,16 @@ func callerFor(c claims) sandbox.Caller {
 	return caller
 }
 
-// namespaceOf returns the namespace that the caller's key is for, if it is one
-// of this dialect.
+// namespaceOf returns the namespace of the caller's key, if it is a key of this dialect.
 func namespaceOf(ctx context.Context) (namespace string, ok bool) {
 	caller, _ := sandbox.CallerOf(ctx)
 	return strings.CutPrefix(caller.KeyID, callerPrefix)
 }
 
-// errDenied is about a namespace that a key is not for.
+// errDenied is the error for a namespace that the key does not cover.
 var errDenied error = sandbox.Errorf(sandbox.CodeForbidden, "Access denied")
 
-// permit refuses a namespace that the caller's key is not for.
+// permit refuses a namespace that the caller's key does not cover.
 func permit(ctx context.Context, namespace string) error {
 	bound, ok := namespaceOf(ctx)
 	if ok && bound != wildcard && bound != namespace {
@@ -146,9 +144,8 @@ func permit(ctx context.Context, namespace string) error {
 	return nil
 }
 
-// ParseExpiry reads how long a key is good for as the product's command does: a
-// number and s, m, h, d, w, mo (30 days) or y (365 days); without a unit it is
-// hours.
+// ParseExpiry parses a key's lifetime as the product's command does: a number and s, m, h,
+// d, w, mo (30 days) or y (365 days); without a unit, hours.
 func ParseExpiry(s string) (time.Duration, error) {
 	digits := strings.TrimRight(s, "abcdefghijklmnopqrstuvwxyz")
 	unit, ok := map[string]time.Duration{

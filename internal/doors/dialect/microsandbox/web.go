@@ -26,15 +26,16 @@ const (
 	pathRPC    = "/api/v1/rpc"
 )
 
-// maxBody bounds a request: code of the largest size, escaped.
+// maxBody bounds a request's body: code of the largest size, escaped.
 const maxBody = 12 << 20
 
-// memory is what bodies have: eight of the largest, of which one caller has four.
+// memory bounds the memory of bodies: eight of the largest, of which one caller may have
+// four.
 var memory = limits.MemoryBudgetConfig{
 	Total: 8 * maxBody, PerCaller: 4 * maxBody, MaxBody: maxBody, Wait: 10 * time.Second, ReadTimeout: 5 * time.Minute,
 }
 
-// The codes of errors that are no JSON-RPC.
+// The codes of errors outside JSON-RPC.
 const (
 	codeCredentials = 1001
 	codeToken       = 1004
@@ -56,10 +57,10 @@ type front struct {
 	memory *limits.MemoryBudget
 }
 
-// Paths are those below which the front answers, besides MCP's.
+// Paths returns the paths below which the front answers, besides MCP's.
 func (d *Dialect) Paths() []string { return []string{pathHealth, pathRPC} }
 
-// Front returns what answers on HTTP.
+// Front returns the handler of HTTP requests.
 func (d *Dialect) Front(cfg dialect.FrontConfig) http.Handler {
 	return &front{FrontConfig: cfg, memory: limits.NewMemoryBudget(memory)}
 }
@@ -68,7 +69,7 @@ func (d *Dialect) Front(cfg dialect.FrontConfig) http.Handler {
 func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	clean := path.Clean(r.URL.Path)
 	if clean == pathHealth {
-		f.Refuse(w, r) // nobody reads a body here
+		f.Refuse(w, r) // the body is not read
 		if r.Method != http.MethodGet && r.Method != http.MethodHead {
 			notAllowed(w, "GET, HEAD")
 			return
@@ -114,7 +115,7 @@ func notAllowed(w http.ResponseWriter, allow string) {
 	http.Error(w, "Method Not Allowed", http.StatusMethodNotAllowed)
 }
 
-// plainError is an error that is no JSON-RPC.
+// plainError is an error outside JSON-RPC.
 type plainError struct {
 	status  int
 	message string
@@ -133,7 +134,7 @@ func writeJSON(w http.ResponseWriter, status int, v any) {
 	_, _ = io.WriteString(w, data) // the client may be gone
 }
 
-// admit tells who calls: with a key of the dialect's, or of the server's.
+// admit authenticates the caller, by a key of the dialect or of the server.
 func (f *front) admit(r *http.Request) (sandbox.Caller, *plainError) {
 	if f.Trusted(r) {
 		return sandbox.LocalCaller(), nil
@@ -164,7 +165,7 @@ func (f *front) admit(r *http.Request) (sandbox.Caller, *plainError) {
 		f.Log.ErrorContext(r.Context(), "read the key of microsandbox", "error", err)
 	}
 	if err != nil {
-		// The server's own keys may have that prefix too.
+		// The server's own keys may have the same prefix.
 		caller, ownErr := f.Authenticate(r.Context(), key)
 		switch sandbox.CodeOf(ownErr) {
 		case "":
@@ -177,7 +178,7 @@ func (f *front) admit(r *http.Request) (sandbox.Caller, *plainError) {
 	return callerFor(grant), nil
 }
 
-// read reads a bounded body. release must be called when it is done with.
+// read reads a bounded body. Call release when the body is no longer needed.
 func (f *front) read(w http.ResponseWriter, r *http.Request) (body []byte, release func(), err error) {
 	caller, _ := sandbox.CallerOf(r.Context())
 	if release, err = f.memory.Hold(r, caller.Team+"\x00"+caller.KeyID); err != nil {
@@ -218,7 +219,7 @@ func refuseBody(w http.ResponseWriter, err error) {
 	http.Error(w, "the request could not be read", http.StatusBadRequest)
 }
 
-// serveMCP passes a request on to the MCP server, if its key allows it.
+// serveMCP passes a request on to the MCP server, if its key allows that.
 func (f *front) serveMCP(w http.ResponseWriter, r *http.Request) {
 	bound, namespaced := namespaceOf(r.Context())
 	if !namespaced || bound == wildcard || r.Method != http.MethodPost {
@@ -239,8 +240,8 @@ func (f *front) serveMCP(w http.ResponseWriter, r *http.Request) {
 	f.MCP.ServeHTTP(w, r)
 }
 
-// checkCall refuses a call of a tool in a namespace that its key is not for. The
-// tool does that too; this is for the answer.
+// checkCall refuses a tool call in a namespace that its key does not cover. The tool does
+// that too; this check gives the HTTP answer.
 func checkCall(body []byte, bound string) *plainError {
 	var msg struct {
 		Method string `json:"method"`
@@ -284,7 +285,7 @@ func checkBound(method string, namespace *string, bound string) *plainError {
 	return nil
 }
 
-// request is one of JSON-RPC.
+// request is a JSON-RPC request.
 type request struct {
 	JSONRPC *string         `json:"jsonrpc"`
 	Method  *string         `json:"method"`
@@ -292,7 +293,7 @@ type request struct {
 	ID      json.RawMessage `json:"id"`
 }
 
-// serveRPC answers a request of JSON-RPC. Not every error is a reply of it.
+// serveRPC answers a JSON-RPC request. Not every error is a JSON-RPC reply.
 func (f *front) serveRPC(w http.ResponseWriter, r *http.Request, body []byte) {
 	var req request
 	if err := json.Unmarshal(body, &req); err != nil {
@@ -341,7 +342,7 @@ func refuseShape(w http.ResponseWriter, why string) {
 	http.Error(w, "Failed to deserialize the JSON body into the target type: "+why, http.StatusUnprocessableEntity)
 }
 
-// bounded refuses a request in a namespace that its key is not for.
+// bounded refuses a request in a namespace that its key does not cover.
 func (req *request) bounded(ctx context.Context) *plainError {
 	bound, namespaced := namespaceOf(ctx)
 	if !namespaced || bound == wildcard {
@@ -352,12 +353,12 @@ func (req *request) bounded(ctx context.Context) *plainError {
 	}
 	var params target
 	if json.Unmarshal(req.Params, &params) != nil {
-		params.Namespace = nil // it is no text
+		params.Namespace = nil // it is not text
 	}
 	return checkBound(*req.Method, params.Namespace, bound)
 }
 
-// fail answers with an error of JSON-RPC.
+// fail answers with a JSON-RPC error.
 func (req *request) fail(w http.ResponseWriter, status, code int, message string) {
 	req.answer(w, status, "error", map[string]any{"code": code, "message": message})
 }
@@ -385,7 +386,7 @@ func (f *front) run(w http.ResponseWriter, r *http.Request, req *request, m *met
 	req.answer(w, http.StatusOK, "result", v)
 }
 
-// invoke runs a method and keeps a panic to the request.
+// invoke runs a method, and confines a panic to the request.
 func (m *method) invoke(ctx context.Context, c *call, params json.RawMessage) (v any, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -395,7 +396,7 @@ func (m *method) invoke(ctx context.Context, c *call, params json.RawMessage) (v
 	return m.run(ctx, c, params)
 }
 
-// tell is an error of a method's work.
+// tell returns the answer for an error of a method.
 func (f *front) tell(ctx context.Context, m *method, err error) *plainError {
 	message := sandbox.MessageOf(err)
 	if e, ok := errors.AsType[*paramsError](err); ok {

@@ -27,9 +27,9 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// exchanges runs each script of a directory against a server. A script's files
-// come in pairs: "post <path>" or "get <path>" has the request's headers, on lines
-// that begin with ">", and its body; "reply" has what comes back.
+// exchanges runs each script of a directory against a server. The files of a script come in
+// pairs: "post <path>" or "get <path>" has the request's headers, on lines that begin with
+// ">", and its body; "reply" has the expected response.
 func exchanges(t *testing.T, dir, url string) {
 	files, err := filepath.Glob(filepath.Join(dir, "*.txtar"))
 	if err != nil || len(files) == 0 {
@@ -102,7 +102,7 @@ func send(t *testing.T, method, url string, header http.Header, body string) (*h
 	return res, string(data)
 }
 
-// harness is a server without sandboxes, of which one key is known: "cove_key".
+// harness is a server without sandboxes that knows one key, "cove_key".
 type harness struct {
 	url, dir string
 	trusted  bool
@@ -157,7 +157,7 @@ const (
 	toolCall = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"sandbox_get_metrics","arguments":{"namespace":%q}}}`
 )
 
-// Who may come in, where, and what they are told otherwise.
+// TestKeys checks which keys are accepted where, and the errors for the others.
 func TestKeys(t *testing.T) {
 	w := newHarness(t)
 	now := time.Now()
@@ -277,7 +277,7 @@ func (s *slow) ListStats(context.Context, sandbox.StatsRequest) (*sandbox.List[s
 	return &sandbox.List[sandbox.SandboxStats]{}, nil
 }
 
-// hurried is a service with one sandbox, that notes how long code may take.
+// hurried is a service with one sandbox, which records how long code may take.
 type hurried struct {
 	sandbox.Service
 	times []int64
@@ -292,8 +292,9 @@ func (s *hurried) RunCode(_ context.Context, _ string, req sandbox.RunCodeReques
 	return &sandbox.CodeResult{}, nil
 }
 
-// Code without a timeout has an hour, which is also the most.
-func TestCodeHasAnHour(t *testing.T) {
+// TestCodeTimeoutLimit checks that code without a timeout may run for an hour, which is also
+// the maximum.
+func TestCodeTimeoutLimit(t *testing.T) {
 	svc := &hurried{Service: local.New(t)}
 	w := harnessOf(t, svc)
 	w.trusted = true
@@ -308,9 +309,9 @@ func TestCodeHasAnHour(t *testing.T) {
 	}
 }
 
-// Calls whose requests have no length in front, and that take long, leave room
-// for others.
-func TestLongCallsLeaveRoom(t *testing.T) {
+// TestSlowCallsLeaveMemory checks that slow calls without a Content-Length leave memory for
+// others.
+func TestSlowCallsLeaveMemory(t *testing.T) {
 	svc := &slow{Service: local.New(t), listing: make(chan struct{}), done: make(chan struct{})}
 	w := harnessOf(t, svc)
 	w.trusted = true
@@ -321,7 +322,7 @@ func TestLongCallsLeaveRoom(t *testing.T) {
 	for path, body := range map[string]string{"/api/v1/rpc": fmt.Sprintf(metrics, "*"), "/mcp": fmt.Sprintf(toolCall, "*")} {
 		for range calls {
 			wg.Go(func() {
-				// A reader of which nobody knows the length.
+				// A reader of unknown length.
 				req, err := http.NewRequest(http.MethodPost, w.url+path, io.MultiReader(strings.NewReader(body)))
 				if err != nil {
 					t.Error(err)
@@ -349,7 +350,7 @@ func TestLongCallsLeaveRoom(t *testing.T) {
 	}
 }
 
-// A key that the product's server has made, with that server's key.
+// TestProductsKey checks a key that the product's server has made, with that server's key.
 func TestProductsKey(t *testing.T) {
 	w := newHarness(t)
 	if err := os.WriteFile(filepath.Join(w.dir, microsandbox.KeyFile), []byte("0123456789abcdefghijABCDEFGHIJ01\n"), 0o600); err != nil {
@@ -376,7 +377,7 @@ func TestParseExpiry(t *testing.T) {
 	}
 }
 
-// The key is for its owner only.
+// TestServerKeyFile checks that only its owner can read the key file.
 func TestServerKeyFile(t *testing.T) {
 	dir := t.TempDir()
 	key, err := microsandbox.MakeServerKey(dir, false)

@@ -22,7 +22,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// alias is a further name under which clients send an argument.
+// alias is another name under which clients send an argument.
 type alias struct{ name, other string }
 
 // call is one call of a tool.
@@ -31,8 +31,8 @@ type call struct {
 	session *session
 }
 
-// tool makes a tool of what it does and its definition. It ends when the time
-// is over that the client's environment allows a request.
+// tool makes a tool from its handler and its definition. The call ends when the request
+// timeout of the client's environment expires.
 func tool[In any](run func(ctx context.Context, c *call, in In) (*mcp.CallToolResult, error), aliases ...alias) func(*definition) dialect.Tool {
 	return waiting(func(ctx context.Context, c *call, in In) (*mcp.CallToolResult, error) {
 		ctx, cancel := c.bound(ctx)
@@ -45,8 +45,8 @@ func tool[In any](run func(ctx context.Context, c *call, in In) (*mcp.CallToolRe
 	}, aliases...)
 }
 
-// waiting makes a tool whose waiting is not bounded by the client's
-// environment, but by itself.
+// waiting makes a tool that bounds its waiting itself, instead of by the client's
+// environment.
 func waiting[In any](run func(ctx context.Context, c *call, in In) (*mcp.CallToolResult, error), aliases ...alias) func(*definition) dialect.Tool {
 	return func(def *definition) dialect.Tool {
 		args := argumentsOf(def, aliases)
@@ -71,9 +71,9 @@ func waiting[In any](run func(ctx context.Context, c *call, in In) (*mcp.CallToo
 	}
 }
 
-// arguments are what a tool takes.
+// arguments are the arguments that a tool takes.
 type arguments struct {
-	// schema is what the plain ones are checked against.
+	// schema validates the plain arguments.
 	schema  *jsonschema.Schema
 	needed  []string
 	aliases []alias
@@ -91,7 +91,7 @@ func argumentsOf(def *definition, aliases []alias) *arguments {
 		}
 		s.Properties[name] = hidden
 	}
-	// The default holds where neither is given: an idle time alone may be longer.
+	// The default applies only if neither is given: an idle time alone may be longer.
 	if p := s.Properties["timeout_sec"]; p != nil && s.Properties["idle_timeout_sec"] != nil {
 		p.Default = nil
 	}
@@ -108,10 +108,10 @@ func argumentsOf(def *definition, aliases []alias) *arguments {
 	return a
 }
 
-// plain gives arguments the names that the schema has, drops those that it
-// does not know, and refuses to go without what is needed. Another name stands
-// for one argument: "id" of a preview is not its sandbox's as well. What is no
-// object is left for the check against the schema.
+// plain renames arguments to the schema's names, drops unknown ones, and refuses a call
+// without the required ones. Another name stands for only one argument: the "id" of a
+// preview is not also its sandbox's. What is not an object is left for the check against
+// the schema.
 func (a *arguments) plain(raw json.RawMessage) (json.RawMessage, error) {
 	var given map[string]json.RawMessage
 	if json.Unmarshal(raw, &given) != nil {
@@ -149,7 +149,7 @@ func (a *arguments) plain(raw json.RawMessage) (json.RawMessage, error) {
 	return json.Marshal(args)
 }
 
-// snake is a name in camelCase as the product's own are written.
+// snake converts a name in camelCase to the product's own style.
 func snake(name string) string {
 	if len(name) > 64 {
 		return name
@@ -165,17 +165,16 @@ func snake(name string) string {
 	return b.String()
 }
 
-// missing is the error of an argument that is not there.
+// missing is the error for a missing argument.
 type missing struct{ text string }
 
 func (e *missing) Error() string { return e.text }
 func (e *missing) Unwrap() error { return dialect.Invalid("%s", e.text) }
 
-// errTooSlow is the cause of the end of a request that took too long.
+// errTooSlow is the cancellation cause of a request that took too long.
 var errTooSlow = errors.New("the time of the request is over")
 
-// timeout is how long the client's environment lets a request take; 0 is as
-// long as it takes.
+// timeout returns the request timeout of the client's environment; 0 means none.
 func (c *call) timeout() time.Duration {
 	ms, err := strconv.ParseInt(c.Env("MIOSA_TIMEOUT_MS"), 10, 32)
 	if err != nil || ms <= 0 {
@@ -191,12 +190,12 @@ func (c *call) bound(ctx context.Context) (context.Context, context.CancelFunc) 
 	return ctx, func() {}
 }
 
-// result is an object as text and as structured content.
+// result returns an object as text and as structured content.
 func result(v any) (*mcp.CallToolResult, error) {
 	return dialect.Text(dialect.JSON(v, ""), v), nil
 }
 
-// failure is an error as the product's REST interface tells it.
+// failure is an error in the form of the product's REST interface.
 type failure struct {
 	Code       string `json:"code"`
 	Message    string `json:"message"`
@@ -209,7 +208,7 @@ type failure struct {
 func (f *failure) Error() string { return f.err.Error() }
 func (f *failure) Unwrap() error { return f.err }
 
-// numbered gives an error the id under which the log has it.
+// numbered gives an error the id under which it is logged.
 func numbered(ctx context.Context, c *dialect.Call, tool string, err error) error {
 	f := failureOf(err)
 	f.RequestID = newRequestID()
@@ -236,7 +235,7 @@ func failureOf(err error) *failure {
 	return f
 }
 
-// statusOf is a code of ours as a status of HTTP and a code of the product's.
+// statusOf maps an error code to an HTTP status and the product's code.
 func statusOf(code sandbox.Code) (status int, theirs string) {
 	switch code {
 	case sandbox.CodeInvalid, sandbox.CodeUnsupported:
@@ -265,25 +264,25 @@ func statusOf(code sandbox.Code) (status int, theirs string) {
 	return 500, "INTERNAL_ERROR"
 }
 
-// Failure tells an error as the product does: a line, and the error of its REST
+// Failure shows an error as the product does: a line of text, and the error of its REST
 // interface as structured content.
 func (d *Dialect) Failure(err error) *mcp.CallToolResult {
 	f, ok := errors.AsType[*failure](err)
-	if !ok { // of a panic
+	if !ok { // from a panic
 		f = failureOf(err)
 		f.RequestID = newRequestID()
 	}
 	return dialect.ErrorText(fmt.Sprintf("Error: %s (%d %s, request_id %s)", f.Message, f.Status, f.Code, f.RequestID), map[string]any{"error": f})
 }
 
-// quoted shows the start of what an agent has sent, on one line.
+// quoted returns the start of an agent's input, on one line.
 func quoted(s string) string { return dialect.OneLine(clip.Text(s, 64)) }
 
-// errGone is in the errors about what is not there, or no longer.
+// errGone marks errors about things that do not exist, or no longer do.
 var errGone = errors.New("gone")
 
-// about explains an error of a call on a sandbox: one that is gone for good is
-// not found, whoever was meant by it.
+// about explains the error of a call on a sandbox. A sandbox that has ended is not found,
+// however it was named.
 func (c *call) about(ctx context.Context, id string, err error) error {
 	s, gone := dialect.Gone(ctx, c.Service, id, err)
 	if !gone {

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// An id is that of the thing that a tool is about, or of the sandbox where the
-// thing has been named already, and never of both.
+// TestIDs checks that an id names the tool's own subject or, if that is already named, the
+// sandbox, but never both.
 func TestIDs(t *testing.T) {
 	defs := map[string]*definition{}
 	for _, def := range definitions() {

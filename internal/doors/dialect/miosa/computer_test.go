@@ -13,8 +13,8 @@ import (
 	"github.com/cove-sh/cove/internal/testing/dialecttest"
 )
 
-// The product's example: a desktop is seen, and used. The template has the
-// product's name here, and is made of this machine's programs.
+// testComputer follows the product's example: it views a desktop and uses it. The template
+// has the product's name, and consists of this machine's programs.
 func testComputer(t *testing.T, w *harness) {
 	s := w.open(t)
 	dialecttest.BuildScreen(t, w.Daemon, "ubuntu-desktop")
@@ -51,7 +51,7 @@ func shot(t *testing.T, s *mcp.ClientSession) image.Image {
 	return img
 }
 
-// differ reports whether two pictures do.
+// differ reports whether two pictures differ.
 func differ(a, b image.Image) bool {
 	for y := range a.Bounds().Dy() {
 		for x := range a.Bounds().Dx() {

@@ -15,14 +15,14 @@ import (
 const (
 	// desktopTemplate is the server's template of computers.
 	desktopTemplate = "desktop"
-	// ubuntuDesktop is the product's usual one.
+	// ubuntuDesktop is the product's usual template of computers.
 	ubuntuDesktop = "ubuntu-desktop"
-	// computerIdle is after how many seconds without use a computer is paused;
-	// using it wakes it.
+	// computerIdle is after how many seconds without use a computer is paused. Using it
+	// resumes it.
 	computerIdle = 30 * 60
 )
 
-// desktops are the product's names of a Linux desktop.
+// desktops are the product's names for a Linux desktop.
 var desktops = map[string]bool{ubuntuDesktop: true, "miosa-desktop": true, desktopTemplate: true}
 
 var computerSizes = []size{
@@ -40,7 +40,7 @@ type computerArgs struct {
 	Tenant   string `json:"workspace_id"`
 }
 
-// computer is a sandbox with a screen, in the product's words.
+// computer is a sandbox with a screen, in the product's terms.
 type computer struct {
 	ID        string `json:"id"`
 	Name      string `json:"name"`
@@ -90,7 +90,7 @@ func createComputer(ctx context.Context, c *call, in computerArgs) (*mcp.CallToo
 		return nil, err
 	}
 	if s.Desktop == nil {
-		_, _ = c.Service.Kill(context.WithoutCancel(ctx), s.ID) // it is of no use
+		_, _ = c.Service.Kill(context.WithoutCancel(ctx), s.ID) // the sandbox is useless without its screen
 		return nil, dialect.Invalid("template %s has no desktop; choose ubuntu-desktop", quoted(in.Template))
 	}
 	c.session.useComputer(s.ID)
@@ -103,8 +103,8 @@ func createComputer(ctx context.Context, c *call, in computerArgs) (*mcp.CallToo
 	return result(out)
 }
 
-// desktopFor returns the template of a computer: the one of this name, or the
-// server's desktop for those of the product.
+// desktopFor returns the template of a computer: the one with this name, or the server's
+// desktop for the product's names.
 func desktopFor(ctx context.Context, c *call, asked string) (string, error) {
 	t, err := c.Service.GetTemplate(ctx, asked)
 	if desktops[asked] && (sandbox.CodeOf(err) == sandbox.CodeNotFound || err == nil && t.State != sandbox.TemplateReady) {
@@ -126,8 +126,8 @@ func desktopFor(ctx context.Context, c *call, asked string) (string, error) {
 	return t.Name, nil
 }
 
-// onComputer explains an error of using a computer: a sandbox without a screen
-// is none.
+// onComputer explains the error of using a computer. A sandbox without a screen is not a
+// computer.
 func (c *call) onComputer(ctx context.Context, id string, err error) error {
 	if sandbox.CodeOf(err) == sandbox.CodeUnsupported {
 		if s, getErr := c.Service.Get(ctx, id); getErr == nil && s.Desktop == nil {
@@ -167,7 +167,7 @@ type actionArgs struct {
 	Clicks    float64  `json:"clicks"`
 }
 
-// done says that an action has happened.
+// done reports an action that was performed.
 type done struct {
 	Success bool `json:"success"`
 }
@@ -193,7 +193,7 @@ func act(ctx context.Context, c *call, in actionArgs) (*mcp.CallToolResult, erro
 	return result(done{true})
 }
 
-// onScreen refuses a place that is not on the screen.
+// onScreen refuses a position that is not on the screen.
 func (c *call) onScreen(ctx context.Context, id string, x, y int) error {
 	screen, err := c.Service.GetScreen(ctx, id)
 	if err != nil {
@@ -205,7 +205,7 @@ func (c *call) onScreen(ctx context.Context, id string, x, y int) error {
 	return nil
 }
 
-// input is an action as the service takes it.
+// input returns the action in the service's terms.
 func (in *actionArgs) input() (sandbox.Input, error) {
 	switch in.Action {
 	case "click", "double_click":
@@ -248,7 +248,7 @@ func (in *actionArgs) input() (sandbox.Input, error) {
 	return out, err
 }
 
-// place sets where something is done.
+// place sets the position of an action.
 func (in *actionArgs) place(out *sandbox.Input, needed bool) error {
 	switch {
 	case in.X == nil && in.Y == nil && !needed:

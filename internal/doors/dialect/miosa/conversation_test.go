@@ -20,7 +20,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// What is never the same, by what is shown in its place.
+// differences matches what is never the same, and has its replacement.
 var differences = []struct {
 	what *regexp.Regexp
 	with string
@@ -40,8 +40,8 @@ func hide(s string) string {
 	return s
 }
 
-// once checks that the text of a result says the same as its structured
-// content, and leaves one of them out.
+// once checks that the text of a result equals its structured content, and removes one of
+// them.
 func once(t *testing.T, call dialecttest.Caller) dialecttest.Caller {
 	return func(ctx context.Context, tool string, args json.RawMessage) (*mcp.CallToolResult, error) {
 		res, err := call(ctx, tool, args)
@@ -79,8 +79,8 @@ func once(t *testing.T, call dialecttest.Caller) dialecttest.Caller {
 	}
 }
 
-// The conversations that need no machine of their own, over the service whose
-// sandboxes are in memory.
+// TestConversations has the conversations that need no machine, over the service with
+// sandboxes in memory.
 func TestConversations(t *testing.T) {
 	d := miosa.New()
 	dialecttest.Conversations(t, d, "testdata/memory", func(t *testing.T) (dialecttest.Caller, func(string) string) {
@@ -89,21 +89,20 @@ func TestConversations(t *testing.T) {
 	})
 }
 
-// revision is the protocol's newest that has sessions.
+// revision is the newest protocol version with sessions.
 const revision = "2025-11-25"
 
-// harness is a daemon with a way to its tools.
+// harness is a daemon and a transport to its tools.
 type harness struct {
 	*covetest.Daemon
 	// open connects as the harness's clients do.
 	open func(t *testing.T) *mcp.ClientSession
-	// hasty connects to a server for which a command that runs for some seconds
-	// goes on as a job.
+	// hasty connects to a server that detaches commands as jobs after a few seconds.
 	hasty func(t *testing.T) *mcp.ClientSession
 }
 
-// localHarness is a daemon of an ordinary user's that asks for no key, used on
-// standard input and output.
+// localHarness returns an ordinary user's daemon that requires no key, used over standard
+// input and output.
 func localHarness(t *testing.T) *harness {
 	t.Helper()
 	d := covetest.Borrow(t, dialecttest.Ordinary())
@@ -119,11 +118,11 @@ func localHarness(t *testing.T) *harness {
 	}
 }
 
-// seedScopes are those that the product tells people to give a key for agents.
+// seedScopes are the scopes that the product recommends for an agent's key.
 var seedScopes = []sandbox.Scope{sandbox.ScopeSandboxesWrite, sandbox.ScopeComputersWrite, sandbox.ScopeFilesWrite}
 
-// remoteHarness is a daemon of an ordinary user's with keys like the product's,
-// used over HTTP.
+// remoteHarness returns an ordinary user's daemon with keys like the product's, used over
+// HTTP.
 func remoteHarness(t *testing.T) *harness {
 	t.Helper()
 	opts := dialecttest.Ordinary("--key-prefix", "msk_u_")
@@ -146,7 +145,7 @@ func (w *harness) key(t *testing.T, team string, scopes ...sandbox.Scope) string
 	return k.Secret
 }
 
-// http is the way over HTTP with a key.
+// http returns the transport over HTTP with a key.
 func (w *harness) http(key string) mcp.Transport {
 	return &mcp.StreamableClientTransport{Endpoint: w.URL + "/mcp/" + miosa.Name, HTTPClient: &http.Client{Transport: bearer(key)}}
 }
@@ -160,7 +159,7 @@ func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(r)
 }
 
-// converse has the conversations of a directory.
+// converse runs the conversations of a directory.
 func converse(t *testing.T, w *harness, scripts string) {
 	dialecttest.Conversations(t, miosa.New(), scripts, func(t *testing.T) (dialecttest.Caller, func(string) string) {
 		t.Cleanup(func() { dialecttest.KillAll(t, w.Daemon) })

@@ -17,12 +17,12 @@ import (
 )
 
 const (
-	// patience is how long a call waits for a command without a timeout before
-	// the command goes on by itself: clients give a call up after 30 s.
+	// patience is how long a call waits for a command without a timeout before the command
+	// continues in the background: clients give up a call after 30 s.
 	patience = 25 * time.Second
-	// exitTimeout is the exit code of a command whose time is over.
+	// exitTimeout is the exit code of a command that timed out.
 	exitTimeout = 124
-	// killTime bounds the end of a command whose caller has gone.
+	// killTime bounds the killing of a command whose caller is gone.
 	killTime = 10 * time.Second
 )
 
@@ -36,7 +36,7 @@ type execArgs struct {
 	Name      string            `json:"name"`
 }
 
-// timeout is what was asked for, in milliseconds; 0 is none.
+// timeout returns the requested timeout in milliseconds; 0 is none.
 func (in *execArgs) timeout(most int64) (int64, error) {
 	ms := in.Timeout * 1000
 	if ms == 0 {
@@ -52,7 +52,7 @@ func (in *execArgs) request() sandbox.ExecRequest {
 	return sandbox.ExecRequest{Shell: in.Command, WorkDir: in.Dir, Env: in.Env}
 }
 
-// executed is what came of a command.
+// executed is the result of a command.
 type executed struct {
 	Events     []event `json:"events,omitempty"`
 	Stdout     string  `json:"stdout"`
@@ -60,24 +60,23 @@ type executed struct {
 	ExitCode   *int    `json:"exit_code"`
 	DurationMS int64   `json:"duration_ms"`
 	TimedOut   bool    `json:"timed_out,omitempty"`
-	// Reason tells what ended it, other than itself.
+	// Reason says what ended the command, if it did not end by itself.
 	Reason string `json:"reason,omitempty"`
-	// Truncated tells that part of the output is left out; the numbers are
-	// how much there was.
+	// Truncated is set if part of the output is left out; the numbers are the full sizes.
 	Truncated   bool  `json:"truncated,omitempty"`
 	StdoutBytes int64 `json:"stdout_bytes,omitempty"`
 	StderrBytes int64 `json:"stderr_bytes,omitempty"`
-	// Status, JobID and Hint are set for a command that goes on.
+	// Status, JobID and Hint are set for a command that is still running.
 	Status string `json:"status,omitempty"`
 	JobID  string `json:"job_id,omitempty"`
 	Hint   string `json:"hint,omitempty"`
 }
 
-// collector takes a command's output.
+// collector collects a command's output.
 type collector struct {
 	mu      sync.Mutex
 	streams map[sandbox.Stream]*capture // guarded by mu
-	lines   *lines                      // nil if nobody asks for events; guarded by mu
+	lines   *lines                      // nil if no events are requested; guarded by mu
 }
 
 func newCollector(l *lines) *collector {
@@ -106,8 +105,8 @@ func execStream(ctx context.Context, c *call, in execArgs) (*mcp.CallToolResult,
 	return c.run(ctx, &in, newCollector(&lines{tell: t.tell}))
 }
 
-// run runs a command: to its end or its timeout, or, without one, as long as a
-// client waits.
+// run runs a command to its end or its timeout. Without a timeout, it waits as long as a
+// client does.
 func (c *call) run(ctx context.Context, in *execArgs, out *collector) (*mcp.CallToolResult, error) {
 	ms, err := in.timeout(300)
 	if err != nil {
@@ -132,8 +131,8 @@ func (c *call) run(ctx context.Context, in *execArgs, out *collector) (*mcp.Call
 	return result(c.executed(job, in, out))
 }
 
-// follow starts a command that has no timeout, and waits for it as long as a
-// client does. It ends with the call, if that ends before.
+// follow starts a command without a timeout, and waits for it as long as a client does. If
+// the call ends before that, the command is killed.
 func (c *call) follow(ctx context.Context, id string, in *execArgs, out *collector) (*sandbox.Job, error) {
 	req := in.request()
 	req.Background, req.TimeoutMS = true, -1
@@ -155,7 +154,8 @@ func (c *call) follow(ctx context.Context, id string, in *execArgs, out *collect
 	return nil, err
 }
 
-// inTheirWords names the arguments of a command as clients know them.
+// inTheirWords replaces the names of a command's arguments in an error by those that
+// clients know.
 func inTheirWords(err error) error {
 	e, ok := errors.AsType[*sandbox.Error](err)
 	if !ok {
@@ -200,7 +200,7 @@ func exitCode(job *sandbox.Job) int {
 	return job.ExitCode
 }
 
-// reasonOf says what has ended a job that did not end by itself.
+// reasonOf says what ended a job that did not end by itself.
 func reasonOf(job *sandbox.Job) string {
 	switch job.EndCause {
 	case sandbox.EndTimeout:
@@ -257,8 +257,8 @@ func jobOf(j *sandbox.Job, ref jobRef) job {
 	return out
 }
 
-// commandOf shows a command that another client has started, or this one in an
-// earlier session: the line that a shell was given, or the words.
+// commandOf returns the command line of a job that another client, or an earlier session,
+// started: the line given to a shell, or the words.
 func commandOf(words []string) string {
 	if n := len(words); n >= 3 && words[n-2] == "-c" {
 		return words[n-1]
@@ -266,7 +266,7 @@ func commandOf(words []string) string {
 	return strings.Join(words, " ")
 }
 
-// jobState is what became of a job, in the product's words.
+// jobState returns the product's name of a job's state.
 func jobState(j *sandbox.Job) string {
 	switch {
 	case j.State == sandbox.JobRunning:
@@ -296,7 +296,7 @@ type jobReport struct {
 	StderrBytes int64  `json:"stderr_bytes"`
 }
 
-// maxTail bounds what is shown of the end of a stream, in bytes.
+// maxTail bounds the shown end of a stream, in bytes.
 const maxTail = 2 * halfStream
 
 func jobStatus(ctx context.Context, c *call, in jobArgs) (*mcp.CallToolResult, error) {
@@ -309,7 +309,7 @@ func jobStatus(ctx context.Context, c *call, in jobArgs) (*mcp.CallToolResult, e
 	if err != nil {
 		err = c.about(ctx, id, err)
 		if known && id == ref.sandbox && errors.Is(err, errGone) {
-			// The product's jobs end with their sandbox, and are told of.
+			// The product's jobs end with their sandbox, and can still be queried.
 			return result(jobReport{job: job{ID: in.Job, Sandbox: id, Name: ref.name, Status: "canceled", Command: ref.command, StartedAt: ref.started}, Reason: "its sandbox is gone"})
 		}
 		return nil, err

@@ -17,21 +17,21 @@ import (
 )
 
 const (
-	// maxRead is the largest file that a result returns, maxWrite the largest
-	// that an argument holds, in bytes.
+	// maxRead is the size of the largest file that a result returns, and maxWrite that of
+	// the largest that an argument holds, in bytes.
 	maxRead  = 5 << 20
 	maxWrite = 8 << 20
-	// maxText bounds a file's content as JSON, which is longer than the file
-	// where that is not text.
+	// maxText bounds a file's content as JSON, which is longer than the file if the file is
+	// not text.
 	maxText = 2 * maxRead
-	// maxEntries bounds a listing, and maxPaths its paths together, in bytes.
+	// maxEntries bounds a listing, and maxPaths the total length of its paths, in bytes.
 	maxEntries = 5000
 	maxPaths   = 1 << 20
-	// treeDepth is how deep a recursive listing goes unless told.
+	// treeDepth is the default depth of a recursive listing.
 	treeDepth = 3
 )
 
-// absolute refuses a path that is not.
+// absolute refuses a path that is not absolute.
 func absolute(name, p string) error {
 	if !path.IsAbs(p) {
 		return dialect.Invalid("%s must be absolute (begin with /): %s", name, quoted(p))
@@ -54,7 +54,7 @@ type writeArgs struct {
 	Encoding string `json:"encoding"`
 }
 
-// fileWritten says what was written.
+// fileWritten reports a file that was written.
 type fileWritten struct {
 	Path string `json:"path"`
 	Size int64  `json:"size_bytes"`
@@ -104,7 +104,7 @@ type fileRead struct {
 	Size    int    `json:"size"`
 	// Encoding is set for base64.
 	Encoding string `json:"encoding,omitempty"`
-	// Lossy tells that bytes that are no text were replaced.
+	// Lossy is set if bytes that are not text were replaced.
 	Lossy bool `json:"lossy,omitempty"`
 }
 
@@ -145,7 +145,7 @@ type listFilesArgs struct {
 	Depth     float64 `json:"depth"`
 }
 
-// entry is one of a directory.
+// entry is an entry of a directory.
 type entry struct {
 	Name       string `json:"name"`
 	Path       string `json:"path"`
@@ -159,7 +159,7 @@ type entry struct {
 type directory struct {
 	Path    string  `json:"path"`
 	Entries []entry `json:"entries"`
-	// Truncated tells that there are more.
+	// Truncated is set if there are more entries.
 	Truncated bool `json:"truncated,omitempty"`
 }
 
@@ -215,7 +215,7 @@ type pathArgs struct {
 	Path    string `json:"path"`
 }
 
-// fileDeleted says that a file is gone.
+// fileDeleted reports a file that was deleted.
 type fileDeleted struct {
 	Path    string `json:"path"`
 	Deleted bool   `json:"deleted"`
@@ -239,7 +239,7 @@ type moveArgs struct {
 	To      string `json:"to"`
 }
 
-// fileMoved says where a file is now.
+// fileMoved reports the new path of a file.
 type fileMoved struct {
 	From string `json:"from"`
 	To   string `json:"to"`
@@ -265,8 +265,8 @@ func moveFile(ctx context.Context, c *call, in moveArgs) (*mcp.CallToolResult, e
 	return result(fileMoved{path.Clean(in.From), path.Clean(in.To)})
 }
 
-// moveWithParents makes the directory that something is moved into, if it was
-// that which was not there, and moves again.
+// moveWithParents makes the destination's directory, if it was that which was missing, and
+// moves again.
 func (c *call) moveWithParents(ctx context.Context, id string, req sandbox.MoveFileRequest, moved error) error {
 	if _, err := c.Service.StatFile(ctx, id, req.From); err != nil {
 		return moved
@@ -278,10 +278,10 @@ func (c *call) moveWithParents(ctx context.Context, id string, req sandbox.MoveF
 	return err
 }
 
-// text is p as text, with U+FFFD for what is not UTF-8.
+// text returns p as text, with U+FFFD for bytes that are not UTF-8.
 func text(p []byte) string { return strings.ToValidUTF8(string(p), "\uFFFD") }
 
-// count is a number with its noun.
+// count returns a number with its noun.
 func count(n int64, noun string) string {
 	if n == 1 {
 		return "1 " + noun

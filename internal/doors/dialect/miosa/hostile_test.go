@@ -16,15 +16,15 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// strange are values that no argument expects; some are what it does.
+// strange are values that arguments do not expect, and some that they do.
 var strange = []string{
 	`null`, `true`, `0`, `-1`, `1`, `1.5`, `1e400`, `-0`, `9007199254740993`, `1e18`, `""`, `" "`, `"\u0000"`, `"\ud800"`, `"../../etc"`, `"/"`,
 	`"/../.."`, `"//x"`, "\"\u202e🙂 \\u200b\\r\\n\"", `"$(id)"`, `"sbx-"`, `"snap-"`, `"prv-1"`, `"job-1"`, `"%s%n"`, `[]`, `[1]`, `{}`, `{"":""}`,
 	`{"a":{"b":[null]}}`, `"` + strings.Repeat("ä", 5000) + `"`, `"` + strings.Repeat("a/", 3000) + `"`, strings.Repeat("[", 500) + strings.Repeat("]", 500),
 }
 
-// Whatever is sent as an argument, under any of its names, the answer is a
-// result or an error of the caller's, short and with an id.
+// TestStrangeArguments checks that any argument value, under any name, gives a result or a
+// caller's error, short and with an id.
 func TestStrangeArguments(t *testing.T) {
 	svc := local.New(t)
 	direct := dialecttest.Direct(t, miosa.New(), svc)
@@ -48,7 +48,7 @@ func TestStrangeArguments(t *testing.T) {
 		}
 	}
 	readsOnly := map[string]bool{"file_read": true, "file_list": true}
-	// What is given where a strange value is not.
+	// usual are the values of the other arguments.
 	usual := map[string]string{
 		"path": `"/tmp"`, "content": `"x"`, "from": `"/tmp/none"`, "to": `"/tmp/none-2"`, "command": `"true"`, "job_id": `"job-1"`, "port": `80`,
 		"preview_id": `"prv-1"`, "snapshot_id": `"none"`, "action": `"key"`, "key": `"a"`, "persistent": `false`,
@@ -104,7 +104,8 @@ func TestStrangeArguments(t *testing.T) {
 	}
 }
 
-// Many sessions' calls at once share nothing but the sandboxes.
+// TestManyAtOnce checks that concurrent calls of many sessions share nothing but the
+// sandboxes.
 func TestManyAtOnce(t *testing.T) {
 	svc := local.New(t)
 	var wg sync.WaitGroup

@@ -1,7 +1,6 @@
-// Package miosa speaks to clients of MIOSA's MCP server: 25 tools for
-// sandboxes, files, commands, previews, snapshots and desktop computers, with
-// an active sandbox in each session. README.md lists the
-// differences.
+// Package miosa serves clients of MIOSA's MCP server: 25 tools for sandboxes, files,
+// commands, previews, snapshots and desktop computers, with an active sandbox in each
+// session. README.md lists the differences.
 package miosa
 
 import (
@@ -40,7 +39,7 @@ func New() *Dialect {
 	return d
 }
 
-// runners make the tools of their definitions, by name.
+// runners make the tools from their definitions, by name.
 var runners = map[string]func(*definition) dialect.Tool{
 	"sandbox_create":          tool(createSandbox),
 	"sandbox_get":             tool(getSandbox),
@@ -69,8 +68,8 @@ var runners = map[string]func(*definition) dialect.Tool{
 	"computer_stop":           tool(stopComputer),
 }
 
-// The further names of arguments that some tools take. "id" is what the tool is
-// about, before it is a sandbox: see [arguments.plain].
+// Other names of arguments that some tools accept. "id" names the tool's own subject before
+// it names a sandbox: see [arguments.plain].
 var (
 	execAliases    = []alias{{"cwd", "working_dir"}, {"cwd", "dir"}, {"timeout", "timeout_sec"}}
 	jobAliases     = []alias{{"job_id", "id"}}
@@ -100,14 +99,14 @@ func definitions() []*definition {
 	return list
 }
 
-// Environment implements [dialect.Configured]. The product's address may end with
-// the path of its REST interface.
+// Environment implements [dialect.Configured]. The product's address may end with the path
+// of its REST interface.
 func (d *Dialect) Environment(get func(string) string) (server, key string) {
 	server, key = d.Product.Environment(get)
 	return strings.TrimSuffix(server, "/api/v1"), key
 }
 
-// LogLevel reads MIOSA_LOG_LEVEL; the product's default is warn.
+// LogLevel returns the level in MIOSA_LOG_LEVEL; the product's default is warn.
 func (d *Dialect) LogLevel(get func(string) string) slog.Level {
 	level, ok := map[string]slog.Level{"debug": slog.LevelDebug, "info": slog.LevelInfo, "error": slog.LevelError}[strings.ToLower(get("MIOSA_LOG_LEVEL"))]
 	if !ok {
@@ -116,7 +115,8 @@ func (d *Dialect) LogLevel(get func(string) string) slog.Level {
 	return level
 }
 
-// Clients that keep only the first 512 characters show the first paragraph.
+// instructions are the server's instructions. Clients that keep only the first 512
+// characters show the first paragraph.
 const instructions = `sandbox_create boots a sandbox and makes it the active one of this session: sandbox_id may then be left out of the other tools. Commands are bash lines. sandbox_exec waits for them; one that still runs after half a minute, such as a dev server, goes on as a job (sandbox_job_status). Start servers with sandbox_exec_background, then preview_create gives the URL of a port.
 
 sandbox_stop pauses a sandbox with all its state, and using it again wakes it; sandbox_destroy is final. snapshot_create before risky changes, snapshot_restore to go back. For a desktop: computer_create, then computer_screenshot to see and computer_action to click, type, press keys and scroll, in pixels of the screenshot.`

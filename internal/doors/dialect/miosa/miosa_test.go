@@ -13,7 +13,7 @@ import (
 	"github.com/cove-sh/cove/internal/testing/dialecttest"
 )
 
-// The product's table: hints (read-only, destructive), all arguments, and those
+// table is the product's table: hints (read-only, destructive), all arguments, and those
 // that are required, in its order.
 const table = `
 sandbox_create|--|always_on cpu_count disk_size_mb env external_project_id external_user_id external_workspace_id idle_timeout_sec memory_mb metadata name persistent size template timeout_sec|
@@ -84,7 +84,7 @@ func TestTools(t *testing.T) {
 	}
 }
 
-// What the reference says of single arguments.
+// TestSchemas checks what the reference says about single arguments.
 func TestSchemas(t *testing.T) {
 	for tool, args := range map[string]map[string]string{
 		"sandbox_create": {

@@ -14,14 +14,14 @@ import (
 )
 
 const (
-	// halfStream is how many bytes of a stream's beginning and of its end a
-	// result has, at most.
+	// halfStream is how many bytes of a stream's beginning, and of its end, a result has at
+	// most.
 	halfStream = 32 << 10
-	// halfEvents is the same for all events together.
+	// halfEvents is the same bound for all events together.
 	halfEvents = 32 << 10
-	// eventCost is what an event takes besides its line.
+	// eventCost is the size of an event besides its line.
 	eventCost = 40
-	// maxLine is where a line that does not end is cut into two.
+	// maxLine is the length at which a line without an end is split.
 	maxLine = 8 << 10
 )
 
@@ -33,8 +33,8 @@ type capture struct {
 	tail   []byte
 }
 
-// write adds what is at an offset of the stream. What is between it and what
-// came before was not kept by the sandbox.
+// write adds a piece at an offset of the stream. The sandbox has not kept the bytes between
+// it and the previous piece.
 func (c *capture) write(offset int64, p []byte) {
 	if offset > c.total {
 		c.total, c.closed = offset, true
@@ -51,8 +51,8 @@ func (c *capture) write(offset int64, p []byte) {
 	}
 }
 
-// text returns what is kept, with a line in place of what is not, and whether
-// there is such a line.
+// text returns the kept output, with a line in place of what was dropped, and reports
+// whether there is such a line.
 func (c *capture) text() (string, bool) {
 	head, tail := c.head, c.tail[max(0, len(c.tail)-halfStream):]
 	missing := c.total - int64(len(head)+len(tail))
@@ -64,14 +64,14 @@ func (c *capture) text() (string, bool) {
 	return text(head) + fmt.Sprintf("\n[… %s left out …]\n", count(missing, "byte")) + text(tail), true
 }
 
-// event is one of a stream of events, as the product's are.
+// event is an event in the product's form.
 type event struct {
 	Type     string `json:"type"`
 	Line     string `json:"line,omitempty"`
 	ExitCode *int   `json:"exit_code,omitempty"`
 }
 
-// MarshalJSON writes the line of an event of a stream even if it is empty.
+// MarshalJSON writes the line of an output event even if it is empty.
 func (e event) MarshalJSON() ([]byte, error) {
 	if e.ExitCode != nil {
 		return json.Marshal(map[string]any{"type": e.Type, "exit_code": *e.ExitCode})
@@ -79,10 +79,10 @@ func (e event) MarshalJSON() ([]byte, error) {
 	return json.Marshal(map[string]any{"type": e.Type, "line": e.Line})
 }
 
-// lines makes events of the lines of two streams, and keeps the first and the
-// last of them.
+// lines turns the lines of two streams into events, and keeps the first and the last of
+// them.
 type lines struct {
-	tell    func(event) // nil is nobody
+	tell    func(event) // may be nil
 	open    map[sandbox.Stream][]byte
 	head    []event
 	tail    []event
@@ -108,7 +108,7 @@ func (l *lines) write(s sandbox.Stream, p []byte) {
 		if i >= 0 {
 			p = p[1:] // the end of the line
 			if len(l.open[s]) == 0 {
-				l.add(s, part) // as most lines are, of which there may be millions
+				l.add(s, part) // the common case; there may be millions of lines
 				continue
 			}
 		}
@@ -122,7 +122,7 @@ func (l *lines) write(s sandbox.Stream, p []byte) {
 	}
 }
 
-// end makes an event of the open line but for its last bytes.
+// end makes an event of the unfinished line, except for its last keep bytes.
 func (l *lines) end(s sandbox.Stream, keep int) {
 	line := l.open[s]
 	l.add(s, line[:len(line)-keep])
@@ -149,7 +149,7 @@ func (l *lines) add(s sandbox.Stream, line []byte) {
 	l.tail = l.tail[drop:]
 }
 
-// events returns what is kept, the lines that have not ended included.
+// events returns the kept events, including unfinished lines.
 func (l *lines) events() []event {
 	for _, s := range []sandbox.Stream{sandbox.Stdout, sandbox.Stderr} {
 		if len(l.open[s]) > 0 {
@@ -164,13 +164,13 @@ func (l *lines) events() []event {
 }
 
 const (
-	// tellEvery bounds how often lines are told as they come, and maxTold how
-	// much at once.
+	// tellEvery is the minimum interval between progress messages, and maxTold bounds each
+	// of them.
 	tellEvery = 100 * time.Millisecond
 	maxTold   = 16 << 10
 )
 
-// teller tells lines as progress, some at once.
+// teller reports lines as progress, several in one message.
 type teller struct {
 	send func(string)
 	stop context.CancelFunc
@@ -191,15 +191,15 @@ func newTeller(ctx context.Context, send func(string)) *teller {
 func (t *teller) tell(e event) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	// Most lines of a program that writes as fast as it can are not told, and
-	// must cost next to nothing: it would be held up.
+	// Most lines of a program that writes as fast as it can are dropped. That must cost
+	// next to nothing, since it holds up the program.
 	if t.pending.Len()+len(e.Line)+eventCost > maxTold {
 		t.dropped++
 		return
 	}
 	line, err := json.Marshal(e)
 	if err != nil {
-		return // it is our own
+		return // cannot happen: the event is our own
 	}
 	if t.pending.Len()+len(line) > maxTold {
 		t.dropped++
@@ -241,7 +241,7 @@ func (t *teller) flush() {
 	}
 }
 
-// end tells what is left.
+// end reports the remaining lines.
 func (t *teller) end() {
 	t.stop()
 	t.done.Wait()

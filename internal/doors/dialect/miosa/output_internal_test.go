@@ -8,8 +8,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// A program that writes millions of short lines is not held up by what becomes of
-// them: nearly all are only counted.
+// TestManyLinesAreCheap checks that a program that writes millions of short lines is not
+// held up: nearly all of them are only counted.
 func TestManyLinesAreCheap(t *testing.T) {
 	tell := newTeller(t.Context(), func(string) {})
 	defer tell.end()
@@ -28,8 +28,8 @@ func TestManyLinesAreCheap(t *testing.T) {
 	}
 }
 
-// A line that is larger as JSON than what is told at once is left out of it, and
-// said to be.
+// TestTellLargeLine checks that a line whose JSON exceeds a progress message is left out,
+// and reported as such.
 func TestTellLargeLine(t *testing.T) {
 	var told []string
 	tell := newTeller(t.Context(), func(s string) { told = append(told, s) })

@@ -11,7 +11,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// preview is a port's URL.
+// preview is the URL of a port.
 type preview struct {
 	ID         string `json:"id"`
 	Sandbox    string `json:"sandbox_id"`
@@ -58,8 +58,8 @@ func createPreview(ctx context.Context, c *call, in previewArgs) (*mcp.CallToolR
 	return result(out)
 }
 
-// publish returns the preview of a port. One that is there stays as it is,
-// unless somebody asks for the other visibility.
+// publish returns the preview of a port. An existing one is unchanged unless the call
+// requests the other visibility.
 func (c *call) publish(ctx context.Context, id string, port int, access sandbox.PreviewAccess) (*sandbox.Preview, error) {
 	there, err := sandbox.All(ctx, sandbox.Of(id, c.Service.ListPreviews))
 	if err != nil {
@@ -79,7 +79,7 @@ func (c *call) publish(ctx context.Context, id string, port int, access sandbox.
 	return &made.Preview, nil
 }
 
-// previews are those of a sandbox.
+// previews are the previews of a sandbox.
 type previews struct {
 	Previews []preview `json:"previews"`
 }
@@ -91,7 +91,7 @@ func listPreviews(ctx context.Context, c *call, in sandboxArgs) (*mcp.CallToolRe
 	}
 	list, err := sandbox.All(ctx, sandbox.Of(id, c.Service.ListPreviews))
 	if err == nil {
-		err = c.living(ctx, id) // an ended one has some for a while, which lead nowhere
+		err = c.living(ctx, id) // an ended sandbox keeps previews for a while, but they do not work
 	}
 	if err != nil {
 		return nil, c.about(ctx, id, err)
@@ -118,7 +118,7 @@ type destroyPreviewArgs struct {
 	Port    float64 `json:"port"`
 }
 
-// previewDeleted says that a preview is gone.
+// previewDeleted reports a preview that was deleted.
 type previewDeleted struct {
 	ID      string `json:"id"`
 	Deleted bool   `json:"deleted"`
@@ -126,7 +126,7 @@ type previewDeleted struct {
 
 func destroyPreview(ctx context.Context, c *call, in destroyPreviewArgs) (*mcp.CallToolResult, error) {
 	id := in.Sandbox
-	if in.Preview == "" { // a port alone says nothing
+	if in.Preview == "" { // a port alone is ambiguous
 		var err error
 		if id, err = c.sandbox(id); err != nil {
 			return nil, err

@@ -20,11 +20,11 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// patience is for what happens soon, on a busy machine too.
+// patience is how long something that happens soon may take on a busy machine.
 const patience = 90 * time.Second
 
-// The tools on real sandboxes, on standard input and output, for the user of
-// the daemon.
+// TestRealLocal tests the tools on real sandboxes, over standard input and output, for the
+// daemon's user.
 func TestRealLocal(t *testing.T) {
 	t.Parallel()
 	needs.GVisor(t)
@@ -38,8 +38,8 @@ func TestRealLocal(t *testing.T) {
 	t.Run("environment", func(t *testing.T) { testEnvironment(t, w) })
 }
 
-// The same over HTTP, for an ordinary user's daemon, with a key as the product
-// tells people to make it.
+// TestRealRemote does the same over HTTP, for an ordinary user's daemon, with a key made as
+// the product recommends.
 func TestRealRemote(t *testing.T) {
 	t.Parallel()
 	needs.GVisor(t)
@@ -81,10 +81,9 @@ func get(t *testing.T, d *covetest.Daemon, link string) (status int, body string
 	return status, body
 }
 
-// The product's own examples, in its own words: a Next.js sandbox and its
-// dependencies, a component and its preview, a build that fails and is mended.
-// What is called next here is a small program with the same commands, since
-// there is no Internet.
+// testNextJS follows the product's own examples: a Next.js sandbox and its dependencies, a
+// component and its preview, and a build that fails and is repaired. Here next is a small
+// program with the same commands, since there is no Internet.
 func testNextJS(t *testing.T, w *harness) {
 	s := w.hasty(t)
 	box := dialecttest.Ask(t, s, "sandbox_create", `{ "template": "nextjs" }`)
@@ -127,7 +126,7 @@ if (process.argv[2] === 'build') {
 		t.Fatalf("the build that is mended: %v", out)
 	}
 
-	// A server never ends; the call does.
+	// A server never ends, but the call does.
 	dev := dialecttest.Ask(t, s, "sandbox_exec", `{ "command": "npm run dev" }`)
 	if dev["exit_code"] != nil || dev["status"] != "running" || dev["job_id"] == "" {
 		t.Fatalf("npm run dev: %v", dev)
@@ -141,7 +140,7 @@ if (process.argv[2] === 'build') {
 		t.Errorf("the preview %s shows %q", link, body)
 	}
 
-	// A stopped sandbox has its server when somebody looks.
+	// A stopped sandbox has its server when its preview is visited.
 	dialecttest.Ask(t, s, "sandbox_stop", `{}`)
 	if status, body := get(t, w.Daemon, link); status != http.StatusOK || !strings.Contains(body, "number = 1") {
 		t.Errorf("after a stop the preview answers %d, %q", status, body)
@@ -152,7 +151,7 @@ if (process.argv[2] === 'build') {
 	dialecttest.Ask(t, s, "sandbox_destroy", `{}`)
 }
 
-// await returns what came of a command that may have gone on as a job.
+// await returns the result of a command that may have been detached as a job.
 func await(t *testing.T, s *mcp.ClientSession, out map[string]any) map[string]any {
 	t.Helper()
 	id, ok := out["job_id"]
@@ -211,8 +210,8 @@ func testJobs(t *testing.T, w *harness) {
 	}
 }
 
-// One sandbox is used by this dialect, by others and by the daemon's own client,
-// all at once.
+// testTogether uses one sandbox through this dialect, others and the daemon's own client at
+// the same time.
 func testTogether(t *testing.T, w *harness) {
 	s := w.open(t)
 	id, _ := dialecttest.Ask(t, s, "sandbox_create", `{"name":"shared"}`)["id"].(string)
@@ -261,7 +260,7 @@ func testTogether(t *testing.T, w *harness) {
 	if got := strings.Fields(out["stdout"].(string)); len(got) != 2 || got[0] != fmt.Sprint(4*each) || got[1] != fmt.Sprint(each) {
 		t.Errorf("of %d lines and %d files there are %v", 4*each, each, out)
 	}
-	// What another dialect makes is seen here, and the reverse.
+	// Each dialect sees what the other makes.
 	res := dialecttest.Ask(t, native, "file_write", args(t, map[string]any{"sandbox": id, "path": "/workspace/from-native", "content": "hello"}))
 	if got := dialecttest.Ask(t, s, "file_read", `{"path":"/workspace/from-native"}`); got["content"] != "hello" {
 		t.Errorf("%v was written, %v is read", res, got)
@@ -279,7 +278,8 @@ func testTogether(t *testing.T, w *harness) {
 	}
 }
 
-// A client's own variables mean what they do to the product.
+// testEnvironment checks that a client's variables have the same meaning as for the
+// product.
 func testEnvironment(t *testing.T, w *harness) {
 	open := func(env ...string) (*mcp.ClientSession, *strings.Builder) {
 		cmd := w.Command(context.Background(), "mcp", "--dialect", miosa.Name)
@@ -296,7 +296,7 @@ func testEnvironment(t *testing.T, w *harness) {
 	if box["template"] != "static" {
 		t.Errorf("of the default template is %v", box)
 	}
-	// The time of a request, and of a command that has none of its own.
+	// The time limits of a request, and of a command without its own.
 	s, _ = open("MIOSA_TIMEOUT_MS=1", "MIOSA_LOG_LEVEL=error")
 	id := args(t, map[string]any{"sandbox_id": box["id"]})
 	if text := refused(t, s, "sandbox_stop", id); !strings.Contains(text, "MIOSA_TIMEOUT_MS, 1 ms") || !strings.Contains(text, "504") {
@@ -309,7 +309,7 @@ func testEnvironment(t *testing.T, w *harness) {
 	if out := dialecttest.Ask(t, s, "sandbox_exec", args(t, map[string]any{"sandbox_id": box["id"], "command": "sleep 0.1; echo done", "timeout": 300})); out["stdout"] != "done\n" {
 		t.Errorf("a command with its own time: %v", out)
 	}
-	// What goes wrong is in the log, as much of it as was asked for.
+	// Errors are logged, at the requested level.
 	s, log := open("MIOSA_LOG_LEVEL=debug")
 	text := refused(t, s, "sandbox_get", `{"sandbox_id":"sbx-none"}`)
 	if err := s.Close(); err != nil {
@@ -322,8 +322,8 @@ func testEnvironment(t *testing.T, w *harness) {
 	dialecttest.KillAll(t, w.Daemon)
 }
 
-// The variables of a client that is configured for the product's own service,
-// pointed at ours.
+// testRemoteEnvironment uses the variables of a client configured for the product's own
+// service, pointed at ours.
 func testRemoteEnvironment(t *testing.T, w *harness) {
 	open := func(key string) *mcp.ClientSession {
 		cmd := w.Command(context.Background(), "mcp", "--dialect", miosa.Name)

@@ -17,7 +17,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// A key does what its scopes say, to its team's sandboxes.
+// testScopes checks that a key may do what its scopes allow, to its team's sandboxes.
 func testScopes(t *testing.T, w *harness) {
 	owner := w.open(t)
 	id, _ := dialecttest.Ask(t, owner, "sandbox_create", `{"name":"owned"}`)["id"].(string)
@@ -98,8 +98,8 @@ func testScopes(t *testing.T, w *harness) {
 	dialecttest.Ask(t, owner, "sandbox_destroy", `{}`)
 }
 
-// Each session has its own active sandbox, and a client without sessions has
-// none.
+// testSessions checks that each session has its own active sandbox, and a client without
+// sessions has none.
 func testSessions(t *testing.T, w *harness) {
 	one, two := w.open(t), w.open(t)
 	first := dialecttest.Ask(t, one, "sandbox_create", `{}`)["id"]
@@ -110,7 +110,7 @@ func testSessions(t *testing.T, w *harness) {
 	if got := dialecttest.Ask(t, one, "sandbox_get", `{}`)["id"]; got != first || got == second {
 		t.Errorf("of %v and %v, the active one is %v", first, second, got)
 	}
-	// Another is used by its id, which makes it no more active than it was.
+	// Using another sandbox by its id does not make it the active one.
 	dialecttest.Ask(t, one, "sandbox_exec", args(t, map[string]any{"sandbox_id": second, "command": "true"}))
 	if got := dialecttest.Ask(t, one, "sandbox_get", `{}`)["id"]; got != first {
 		t.Errorf("the active one is %v, want %v", got, first)
@@ -132,7 +132,8 @@ func testSessions(t *testing.T, w *harness) {
 	dialecttest.KillAll(t, w.Daemon)
 }
 
-// Lines come as progress while the command runs, and all of them in the result.
+// testStream checks that lines are sent as progress while the command runs, and that all of
+// them are in the result.
 func testStream(t *testing.T, w *harness) {
 	var mu sync.Mutex
 	var told []string
@@ -154,7 +155,7 @@ func testStream(t *testing.T, w *harness) {
 	}
 	defer s.Close()
 	id, _ := dialecttest.Ask(t, s, "sandbox_create", `{}`)["id"].(string)
-	// The command ends when a line of it was seen here.
+	// The command ends once this test has seen one of its lines.
 	go func() {
 		<-first
 		_, _ = w.Client.WriteFile(t.Context(), id, sandbox.WriteFileRequest{Path: "/tmp/go"}, strings.NewReader("x"))
@@ -177,7 +178,7 @@ func testStream(t *testing.T, w *harness) {
 	}) {
 		t.Errorf("told were %q", told)
 	}
-	// A flood is not told in full, nor kept, but counted.
+	// A flood is neither reported in full nor kept, only counted.
 	params = &mcp.CallToolParams{Name: "sandbox_exec_stream", Arguments: json.RawMessage(`{"timeout":300,"command":"seq 300000; head -c 3000000 /dev/zero; seq 5"}`)}
 	params.SetProgressToken("flood")
 	if res, err = s.CallTool(t.Context(), params); err != nil || res.IsError {
@@ -196,7 +197,7 @@ func testStream(t *testing.T, w *harness) {
 	dialecttest.KillAll(t, w.Daemon)
 }
 
-// A call that its client cancels ends what it has started, in each tool that
+// testCancel checks that a cancelled call ends what it has started, in each tool that
 // waits.
 func testCancel(t *testing.T, w *harness) {
 	s := w.open(t)
@@ -233,7 +234,7 @@ func testCancel(t *testing.T, w *harness) {
 		}
 		return true
 	}) {
-		t.Error("what cancelled calls have started goes on")
+		t.Error("what cancelled calls have started keeps running")
 	}
 	dialecttest.KillAll(t, w.Daemon)
 }

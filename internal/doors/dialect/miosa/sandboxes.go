@@ -15,8 +15,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Metadata that clients of the product see as fields of their own, or not at
-// all.
+// Metadata that clients of the product see as fields of their own, or do not see.
 const (
 	ownTags      = "_miosa."
 	nameTag      = ownTags + "name"
@@ -28,17 +27,17 @@ const (
 	tenantTag    = ownTags + "workspace_id"
 )
 
-// sandboxIP is the address that every sandbox has on its own network.
+// sandboxIP is the address of every sandbox on its own network.
 const sandboxIP = "169.254.77.2"
 
-// defaultTimeout is after how many seconds without activity a sandbox is paused
-// unless told; the schema says so too.
+// defaultTimeout is after how many seconds without activity a sandbox is paused by default;
+// the schema has the same value.
 const defaultTimeout = 300
 
 // day bounds how long a sandbox that is never idle runs before it is paused.
 const day = 24 * 60 * 60
 
-// machine is a sandbox in the product's words.
+// machine is a sandbox in the product's terms.
 type machine struct {
 	ID          string            `json:"id"`
 	Name        string            `json:"name"`
@@ -86,7 +85,7 @@ func machineOf(s *sandbox.Sandbox) machine {
 	return m
 }
 
-// status is a state in the product's words.
+// status returns the product's name of a state.
 func status(s sandbox.State) string {
 	switch s {
 	case sandbox.StateCreating:
@@ -99,7 +98,7 @@ func status(s sandbox.State) string {
 	return string(s) // running and paused
 }
 
-// states are the states of a status; none for one that sandboxes here never
+// states returns the states with a status; none for a status that sandboxes here never
 // have.
 func states(status string) []sandbox.State {
 	switch status {
@@ -119,14 +118,14 @@ func states(status string) []sandbox.State {
 	return nil
 }
 
-// labels are ids of the caller's own.
+// labels are ids that the caller sets.
 type labels struct {
 	Workspace string `json:"external_workspace_id"`
 	Project   string `json:"external_project_id"`
 	User      string `json:"external_user_id"`
 }
 
-// tags are the labels as metadata.
+// tags returns the labels as metadata.
 func (l *labels) tags() map[string]string {
 	tags := make(map[string]string)
 	for key, value := range map[string]string{workspaceTag: l.Workspace, projectTag: l.Project, userTag: l.User} {
@@ -164,7 +163,7 @@ func createSandbox(ctx context.Context, c *call, in createArgs) (*mcp.CallToolRe
 	if req.Resources, err = in.resources(from.resources); err != nil {
 		return nil, err
 	}
-	req.FitResources = in.CPUCount == 0 // a named size is no promise of the machine
+	req.FitResources = in.CPUCount == 0 // a named size is not a promise about the machine
 	if req.Metadata, err = in.tags(); err != nil {
 		return nil, err
 	}
@@ -177,7 +176,7 @@ func createSandbox(ctx context.Context, c *call, in createArgs) (*mcp.CallToolRe
 	}
 	instead, err := from.check(ctx, c, s.ID)
 	if err != nil {
-		_, _ = c.Service.Kill(context.WithoutCancel(ctx), s.ID) // it ends by its timer, if not now
+		_, _ = c.Service.Kill(context.WithoutCancel(ctx), s.ID) // its timer ends it if this fails
 		return nil, err
 	}
 	c.session.useSandbox(s.ID)
@@ -187,8 +186,8 @@ func createSandbox(ctx context.Context, c *call, in createArgs) (*mcp.CallToolRe
 	return result(m)
 }
 
-// tags are the metadata of a sandbox with this client's own. Values that are
-// not text are kept as JSON.
+// tags returns the metadata of a sandbox, including this client's own. Values that are not
+// text are stored as JSON.
 func (in *createArgs) tags() (map[string]string, error) {
 	tags := in.labels.tags()
 	for key, raw := range in.Metadata {
@@ -204,7 +203,7 @@ func (in *createArgs) tags() (map[string]string, error) {
 	return tags, nil
 }
 
-// timers set when a sandbox is paused or ended for lack of activity.
+// timers sets when a sandbox is paused or ended for lack of activity.
 func (in *createArgs) timers(req *sandbox.CreateRequest) {
 	idle, lifetime := int64(cmp.Or(in.TimeoutSec, in.IdleTimeout, defaultTimeout)), int64(0)
 	if t := int64(in.IdleTimeout); t > 0 {
@@ -316,14 +315,14 @@ func resumeSandbox(ctx context.Context, c *call, in sandboxArgs) (*mcp.CallToolR
 	return result(machineOf(s))
 }
 
-// changed says what a sandbox's or computer's status is now.
+// changed reports the new status of a sandbox or computer.
 type changed struct {
 	ID     string `json:"id"`
 	Status string `json:"status"`
 }
 
-// destroySandbox ends a sandbox or computer. The product has no tool to delete a
-// snapshot, so the id of one is taken too.
+// destroySandbox ends a sandbox or computer. It also accepts the id of a snapshot, since
+// the product has no tool to delete one.
 func destroySandbox(ctx context.Context, c *call, in sandboxArgs) (*mcp.CallToolResult, error) {
 	if strings.HasPrefix(in.Sandbox, snapshotPrefix) {
 		return deleteSnapshot(ctx, c, in.Sandbox)
@@ -354,7 +353,7 @@ var sizes = []size{
 	{"xl", sandbox.Resources{VCPUs: 16, MemoryMiB: 32768, DiskMiB: 81920}},
 }
 
-// defaultSize is that of a machine for which none is asked.
+// defaultSize is the size of a machine if none is requested.
 const defaultSize = "small"
 
 // sizeOf returns the name of a size, or "custom".
@@ -368,7 +367,7 @@ func sizeOf(r sandbox.Resources) string {
 	return "custom"
 }
 
-// smaller says what a sandbox has where that is less than its size, or nothing.
+// smaller describes where a sandbox has less than its size; "" if nowhere.
 func smaller(size, has sandbox.Resources) string {
 	if has.VCPUs >= size.VCPUs && has.MemoryMiB >= size.MemoryMiB && has.DiskMiB >= size.DiskMiB {
 		return ""
@@ -377,19 +376,19 @@ func smaller(size, has sandbox.Resources) string {
 		size.VCPUs, size.MemoryMiB, size.DiskMiB, has.VCPUs, has.MemoryMiB, has.DiskMiB)
 }
 
-// notes are those that say something, as one.
+// notes joins the notes that are not empty.
 func notes(all ...string) string {
 	return strings.Join(slices.DeleteFunc(all, func(note string) bool { return note == "" }), ". ")
 }
 
-// named returns the resources of a size that the schema has let through.
+// named returns the resources of a size, whose name the schema has checked.
 func named(sizes []size, name string) sandbox.Resources {
 	i := slices.IndexFunc(sizes, func(s size) bool { return s.name == name })
 	return sizes[max(0, i)].resources
 }
 
-// resources are those that are asked for: numbers before a size, a size before
-// what the template says.
+// resources returns the requested resources: numbers take precedence over a size, and a
+// size over the template.
 func (in *createArgs) resources(template sandbox.Resources) (sandbox.Resources, error) {
 	cpus, memory, disk := in.CPUCount, in.MemoryMB, in.DiskSizeMB
 	switch {

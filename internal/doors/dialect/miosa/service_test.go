@@ -21,7 +21,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// imaginary is a service with one sandbox, that notes what it is asked.
+// imaginary is a service with one sandbox, which records the calls it gets.
 type imaginary struct {
 	sandbox.Service
 	box       sandbox.Sandbox
@@ -40,8 +40,8 @@ type imaginary struct {
 	detached  bool // Attach returns before the end
 	taken     map[string]bool
 	snapshots []sandbox.Snapshot
-	fill      string // of files, in place of x
-	path      string // of entries
+	fill      string // content of files, instead of x
+	path      string // path of entries
 	// processors are those of the machine; 0 is any number.
 	processors int
 	listed     []sandbox.ListSnapshotsRequest
@@ -106,7 +106,7 @@ func (s *imaginary) Pause(ctx context.Context, id string) (*sandbox.Sandbox, err
 func (s *imaginary) Exec(_ context.Context, id string, req sandbox.ExecRequest, sink sandbox.JobSink) (*sandbox.Job, error) {
 	s.executed = append(s.executed, req)
 	job := s.job
-	if len(req.Command) > 0 { // a look for a program
+	if len(req.Command) > 0 { // a check for a program
 		said := "Python 3.11.2\n"
 		if !s.programs {
 			job.ExitCode, said = 1, "npm\n"
@@ -251,7 +251,7 @@ func newClient(svc sandbox.Service) *client {
 	return &client{svc: svc, session: dialect.NewSession(), env: map[string]string{}}
 }
 
-// made is one dialect for all calls: making its tables takes a while.
+// made returns one dialect for all calls, since making its tables takes a while.
 var made = sync.OnceValue(New)
 
 // ask calls a tool and returns its result.
@@ -295,7 +295,7 @@ func (c *client) ok(t *testing.T, tool, args string) map[string]any {
 	return out
 }
 
-// refuses checks what a tool that fails says, all but the request's id.
+// refuses checks the error of a tool, except for the request's id.
 func (c *client) refuses(t *testing.T, tool, args, want string) {
 	t.Helper()
 	res := c.ask(t, tool, args)
@@ -374,7 +374,7 @@ func TestCreateRequests(t *testing.T) {
 	svc := newImaginary()
 	c := newClient(svc)
 	for args, text := range map[string]string{
-		// Each time the same of two that are wrong.
+		// Of two invalid values, the same one is always reported.
 		`{"cpu_count":65,"memory_mb":999999,"disk_size_mb":99999999}`: "Error: cpu_count must be at most 64 (422 VALIDATION_ERROR)",
 		`{"cpu_count":1,"memory_mb":262145,"disk_size_mb":1024}`:      "Error: memory_mb must be at most 262144 (422 VALIDATION_ERROR)",
 		`{"cpu_count":1,"memory_mb":1024,"disk_size_mb":1048577}`:     "Error: disk_size_mb must be at most 1048576 (422 VALIDATION_ERROR)",
@@ -389,8 +389,8 @@ func TestCreateRequests(t *testing.T) {
 	}
 }
 
-// A template of the product is one of the server's, or what the server's default
-// can do. Whoever gets something else than was named is told what.
+// TestTemplates checks that a template of the product is one of the server's, or the
+// server's default if that suffices, and that the caller is told about a substitute.
 func TestTemplates(t *testing.T) {
 	const (
 		no      = " is not built on this server, so its "
@@ -434,7 +434,7 @@ func TestTemplates(t *testing.T) {
 			t.Errorf("%+v: created were %+v", tt, svc.created)
 		}
 	}
-	// The server's own of that name is before all others.
+	// The server's own template of that name takes precedence.
 	svc := newImaginary()
 	svc.templates["nextjs"] = sandbox.Template{Name: "nextjs", State: sandbox.TemplateReady}
 	svc.templates["node"] = sandbox.Template{Name: "node", State: sandbox.TemplateReady}
@@ -443,7 +443,7 @@ func TestTemplates(t *testing.T) {
 	}
 }
 
-// Every code of the service is one of the product's.
+// TestErrors checks that every error code of the service maps to one of the product's.
 func TestErrors(t *testing.T) {
 	for code, want := range map[sandbox.Code]string{
 		sandbox.CodeInvalid:         "Error: the reason (422 VALIDATION_ERROR)",
@@ -482,7 +482,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// The time of a request is the client's to set.
+// TestRequestTimeout checks that the client sets the time limit of a request.
 func TestRequestTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		svc := newImaginary()
@@ -530,7 +530,7 @@ func TestExecRequests(t *testing.T) {
 				}
 			}
 		}
-		// How long a command without a time is waited for.
+		// How long to wait for a command without a timeout.
 		for env, want := range map[string]time.Duration{"": 25 * time.Second, "70000": 70 * time.Second, "86400000": 10 * time.Minute} {
 			svc := newImaginary()
 			svc.detached = true
@@ -545,7 +545,7 @@ func TestExecRequests(t *testing.T) {
 	})
 }
 
-// A call that is cancelled ends its command, whatever it waits with.
+// TestExecCancelled checks that a cancelled call ends its command, however it waits.
 func TestExecCancelled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		svc := newImaginary()
@@ -589,7 +589,7 @@ func TestOutcomes(t *testing.T) {
 	}
 }
 
-// Jobs are known to their session, so many of them.
+// TestJobsOfSession checks that a session remembers its jobs, up to a bound.
 func TestJobsOfSession(t *testing.T) {
 	svc := newImaginary()
 	c := newClient(svc)
@@ -613,7 +613,7 @@ func TestJobsOfSession(t *testing.T) {
 	c.refuses(t, "sandbox_job_status", `{"job_id":"job-first","sandbox_id":"sbx-1"}`, "Error: there is no sandbox or computer sbx-1 (any more); see sandbox_list, or create another (404 NOT_FOUND)")
 }
 
-// What a file and a listing may have, and one more.
+// TestFileLimits checks files and listings at their limits, and one beyond.
 func TestFileLimits(t *testing.T) {
 	c := newClient(newImaginary())
 	if out := c.ok(t, "file_read", fmt.Sprintf(`{"sandbox_id":"one","path":"/%d"}`, maxRead)); out["size"] != float64(maxRead) {
@@ -648,7 +648,8 @@ func TestFileLimits(t *testing.T) {
 	}
 }
 
-// Names of snapshots are any text, and each sandbox has its own.
+// TestSnapshotNames checks that snapshot names are arbitrary text, separate for each
+// sandbox.
 func TestSnapshotNames(t *testing.T) {
 	svc := newImaginary()
 	svc.taken["taken"] = true
@@ -736,7 +737,7 @@ func TestCreateComputers(t *testing.T) {
 			t.Errorf("%s: %v", name, out)
 		}
 	}
-	// What an operator has made under the product's name is before that.
+	// An operator's template under the product's name takes precedence.
 	svc.templates["ubuntu-desktop"] = sandbox.Template{Name: "ubuntu-desktop", State: sandbox.TemplateFailed}
 	if c.ok(t, "computer_create", `{}`); svc.created[len(svc.created)-1].Template != "desktop" {
 		t.Errorf("it is made as %+v", svc.created)
@@ -753,8 +754,8 @@ func TestCreateComputers(t *testing.T) {
 	}
 }
 
-// A size is what the product's machines have. On a smaller one the sandbox is
-// made all the same, and the result says with how much.
+// TestSizesOnASmallMachine checks that a size larger than the machine still makes a
+// sandbox, and that the result says how much it has.
 func TestSizesOnASmallMachine(t *testing.T) {
 	svc := newImaginary()
 	svc.processors = 2
@@ -770,14 +771,14 @@ func TestSizesOnASmallMachine(t *testing.T) {
 			}
 		}
 	}
-	// The tools of sandboxes tell a computer's size as those of computers do.
+	// Sandbox tools show a computer's size as computer tools do.
 	if got := machineOf(&sandbox.Sandbox{Metadata: map[string]string{computerTag: "large"}}); got.Size != "large" {
 		t.Errorf("a large computer has size %q", got.Size)
 	}
 }
 
-// Without an active sandbox the snapshots of all are listed: those of one that
-// has ended are found without its id.
+// TestListAllSnapshots checks that without an active sandbox the snapshots of all are
+// listed, so that those of one that has ended are found without its id.
 func TestListAllSnapshots(t *testing.T) {
 	svc := newImaginary()
 	svc.snapshots = []sandbox.Snapshot{{ID: "snap-1", SandboxID: "sbx-gone"}}

@@ -9,20 +9,20 @@ import (
 	"github.com/cove-sh/cove/internal/doors/dialect"
 )
 
-// session is what one MCP session knows without being told again. A nil one
-// knows nothing: there are no sessions then.
+// session is the state of one MCP session. A nil session, for protocols without sessions,
+// has no state.
 type session struct {
 	mu       sync.Mutex
-	sandbox  string            // the active one, or empty; guarded by mu
+	sandbox  string            // the active sandbox, or ""; guarded by mu
 	computer string            // likewise; guarded by mu
 	jobs     map[string]jobRef // guarded by mu
-	order    []string          // of jobs, the oldest first; guarded by mu
+	order    []string          // job ids, oldest first; guarded by mu
 }
 
-// jobRef is what a session knows of a job.
+// jobRef is what a session remembers about a job.
 type jobRef struct{ sandbox, name, command, started string }
 
-// maxJobs bounds the jobs that a session knows; older ones are found by their
+// maxJobs bounds the jobs that a session remembers; older ones are found through their
 // sandbox.
 const maxJobs = 1000
 
@@ -77,7 +77,7 @@ func (s *session) gone(id string) {
 	}
 }
 
-// active returns the active sandbox and computer, each empty if there is none.
+// active returns the active sandbox and computer, each "" if there is none.
 func (s *session) active() (sandbox, computer string) {
 	if s == nil {
 		return "", ""
@@ -87,7 +87,7 @@ func (s *session) active() (sandbox, computer string) {
 	return s.sandbox, s.computer
 }
 
-// started notes a job.
+// started remembers a job.
 func (s *session) started(job string, ref jobRef) {
 	if s == nil {
 		return
@@ -102,7 +102,7 @@ func (s *session) started(job string, ref jobRef) {
 	s.order = append(s.order, job)
 }
 
-// job returns what is known of a job.
+// job returns what the session remembers about a job.
 func (s *session) job(id string) (jobRef, bool) {
 	if s == nil {
 		return jobRef{}, false

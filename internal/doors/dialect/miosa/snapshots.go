@@ -12,10 +12,10 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// snapshotPrefix begins the id of every snapshot.
+// snapshotPrefix is the prefix of every snapshot's id.
 const snapshotPrefix = "snap-"
 
-// snapshot is the kept state of a sandbox.
+// snapshot is a snapshot in the product's terms.
 type snapshot struct {
 	ID        string `json:"id"`
 	Sandbox   string `json:"sandbox_id"`
@@ -66,16 +66,16 @@ func createSnapshot(ctx context.Context, c *call, in snapshotArgs) (*mcp.CallToo
 	return result(snapshotOf(s))
 }
 
-// snapshotNamed gives a snapshot its name, as the service's if that takes it,
-// and as the first line of its label otherwise: the product's names are any
-// text, and each sandbox has its own.
+// snapshotNamed makes a snapshot with a name: as the service's name if the service accepts
+// it, otherwise as the first line of its label. The product's names are arbitrary text, and
+// each sandbox has its own.
 func (c *call) snapshotNamed(ctx context.Context, id, name, comment string) (*sandbox.Snapshot, error) {
 	if dialect.IsName(name) {
 		s, err := c.Service.CreateSnapshot(ctx, id, sandbox.CreateSnapshotRequest{Name: name, Label: comment})
 		if sandbox.CodeOf(err) != sandbox.CodeConflict {
 			return s, err
 		}
-		if _, getErr := c.Service.GetSnapshot(ctx, name); getErr != nil { // it was no other's name
+		if _, getErr := c.Service.GetSnapshot(ctx, name); getErr != nil { // the name was not taken
 			return nil, err
 		}
 	}
@@ -111,8 +111,8 @@ func restoreSnapshot(ctx context.Context, c *call, in restoreArgs) (*mcp.CallToo
 	return result(m)
 }
 
-// restore takes the named sandbox back to a snapshot, or the snapshot's own. If
-// that has ended, a new one begins with the snapshot, which the note tells.
+// restore restores the named sandbox, or the snapshot's own, to a snapshot. If that sandbox
+// has ended, a new one starts from the snapshot, and note says so.
 func (c *call) restore(ctx context.Context, s *sandbox.Snapshot, named string) (restored *sandbox.Sandbox, note string, err error) {
 	id := cmp.Or(named, s.SandboxID)
 	own, err := c.Service.Get(ctx, id)
@@ -125,7 +125,7 @@ func (c *call) restore(ctx context.Context, s *sandbox.Snapshot, named string) (
 	}
 	req := sandbox.CreateRequest{Snapshot: s.ID}
 	(&createArgs{Persistent: true}).timers(&req)
-	if own != nil { // its record is kept for a while
+	if own != nil { // the record of an ended sandbox is kept for a while
 		req.Metadata, req.OnTimeout = own.Metadata, own.OnTimeout
 		req.IdleTimeoutSeconds, req.LifetimeSeconds = &own.IdleTimeoutSeconds, &own.LifetimeSeconds
 	}
@@ -149,8 +149,8 @@ func noSnapshot(ref string, err error) error {
 	return sandbox.Wrap(sandbox.CodeNotFound, err, "there is no snapshot "+quoted(ref)+"; see snapshot_list")
 }
 
-// findSnapshot returns a snapshot by its id, or by its name or comment among
-// those of a sandbox, the newest of that name, or by its name in the team.
+// findSnapshot returns a snapshot by its id; or the newest of a sandbox by its name or
+// comment; or by its name in the team.
 func (c *call) findSnapshot(ctx context.Context, id, snapshot string) (*sandbox.Snapshot, error) {
 	if !strings.HasPrefix(snapshot, snapshotPrefix) && id != "" {
 		found, err := c.snapshotOf(ctx, id, snapshot)
@@ -165,8 +165,7 @@ func (c *call) findSnapshot(ctx context.Context, id, snapshot string) (*sandbox.
 	return s, err
 }
 
-// snapshotOf returns the newest snapshot of a sandbox by name or comment, or
-// nil.
+// snapshotOf returns the newest snapshot of a sandbox with this name or comment, or nil.
 func (c *call) snapshotOf(ctx context.Context, id, name string) (*sandbox.Snapshot, error) {
 	for s, err := range c.snapshots(ctx, id) {
 		if err != nil {
@@ -179,20 +178,20 @@ func (c *call) snapshotOf(ctx context.Context, id, name string) (*sandbox.Snapsh
 	return nil, nil
 }
 
-// snapshots are those of a sandbox, the newest first.
+// snapshots returns the snapshots of a sandbox, newest first.
 func (c *call) snapshots(ctx context.Context, id string) iter.Seq2[sandbox.Snapshot, error] {
 	return sandbox.Each(ctx, func(ctx context.Context, p sandbox.Page) (*sandbox.List[sandbox.Snapshot], error) {
 		return c.Service.ListSnapshots(ctx, sandbox.ListSnapshotsRequest{Sandbox: id, Page: p})
 	})
 }
 
-// snapshots are those of a sandbox.
+// snapshots are the snapshots of a sandbox.
 type snapshots struct {
 	Snapshots []snapshot `json:"snapshots"`
 }
 
-// listSnapshots lists the snapshots of a sandbox, which may have ended, or of all
-// where none is named and none is active.
+// listSnapshots lists the snapshots of a sandbox, which may have ended, or all if none is
+// named or active.
 func listSnapshots(ctx context.Context, c *call, in sandboxArgs) (*mcp.CallToolResult, error) {
 	active, _ := c.session.active()
 	id := cmp.Or(in.Sandbox, active)

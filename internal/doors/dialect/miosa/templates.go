@@ -11,21 +11,20 @@ import (
 )
 
 const (
-	// defaultTemplate is the product's, which here is the server's.
+	// defaultTemplate is the product's default, for which the server's default is used.
 	defaultTemplate = "miosa-sandbox"
-	// workDir is where the product's commands start and its files are.
+	// workDir is where the product's commands start and where its files are.
 	workDir = "/workspace"
 )
 
-// substitute is what stands here for a template of the product.
+// substitute stands in for a template of the product.
 type substitute struct {
-	// template is one of this server's, if it is built.
+	// template is a template of this server, used if it is built.
 	template string
-	// exact is the server's template that is what the name says, if there is one.
+	// exact is the server's template that matches the name exactly, if there is one.
 	exact string
-	// programs are what the server's default template must have to do in its
-	// place. Where nothing is missing but perhaps the version in the name, it is
-	// that of the first.
+	// programs are the programs that the server's default template must have to stand in.
+	// If missing is empty, the note states the version of the first.
 	programs []string
 	missing  string
 }
@@ -42,15 +41,15 @@ var substitutes = map[string]substitute{
 // source is what a sandbox is made from.
 type source struct {
 	asked string
-	// name is the template's, empty for the server's default.
+	// name is the template's name, "" for the server's default.
 	name      string
 	resources sandbox.Resources
-	// sub is set if it is not what was asked for that was found.
+	// sub is set if a substitute was found for the requested template.
 	sub *substitute
 }
 
-// findTemplate returns what a sandbox is made from: the template of this name,
-// or what stands for it here.
+// findTemplate returns the source of a sandbox: the template with this name, or its
+// substitute.
 func findTemplate(ctx context.Context, c *call, asked string) (source, error) {
 	from := source{asked: asked}
 	sub, known := substitutes[asked]
@@ -77,8 +76,8 @@ func findTemplate(ctx context.Context, c *call, asked string) (source, error) {
 	return from, nil
 }
 
-// unknownTemplate explains why there is no template of a name: that is a wrong
-// argument in the product, and nothing that was not found.
+// unknownTemplate explains why there is no template with a name. In the product that is an
+// invalid argument, and not a "not found".
 func unknownTemplate(asked string, err error) error {
 	switch sandbox.CodeOf(err) {
 	case sandbox.CodeNotFound, sandbox.CodeInvalid:
@@ -87,9 +86,8 @@ func unknownTemplate(asked string, err error) error {
 	return err
 }
 
-// check says what a sandbox is instead of what was asked for, or nothing if it is
-// that. A sandbox of the server's default template that cannot do instead is
-// refused.
+// check returns a note if a sandbox is not what was requested, or "". It refuses a sandbox
+// of the server's default template that cannot stand in.
 func (f *source) check(ctx context.Context, c *call, id string) (note string, err error) {
 	if f.sub == nil || f.asked == defaultTemplate || f.name != "" && f.name == f.sub.exact {
 		return "", nil
@@ -120,12 +118,12 @@ func (f *source) check(ctx context.Context, c *call, id string) (note string, er
 	return note, nil
 }
 
-// lookScript ends with the name of the first program that is missing, or else
-// tells the version of the first.
+// lookScript prints the name of the first missing program, or else the version of the first
+// program.
 const lookScript = `for p; do command -v "$p" >/dev/null || { echo "$p"; exit 1; }; done; "$1" --version || echo unknown`
 
-// look returns the version of the first of a sandbox's programs, or the one that
-// it lacks.
+// look returns the version of the first of a sandbox's programs, or the first one that is
+// missing.
 func look(ctx context.Context, c *call, id string, programs []string) (version, lacking string, err error) {
 	var out strings.Builder
 	job, err := c.Service.Exec(ctx, id, sandbox.ExecRequest{Command: append([]string{"/bin/sh", "-c", lookScript, "sh"}, programs...)}, func(e sandbox.JobEvent) error {

@@ -12,10 +12,10 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// runner makes a tool of its definition.
+// runner makes a tool from its definition.
 type runner struct {
-	// target is the argument that names the sandbox, which hosted clients must
-	// give; empty if there is none.
+	// target is the argument that names the sandbox, which hosted clients must send; "" if
+	// there is none.
 	target string
 	tool   func(def *mcp.Tool, hosted bool) dialect.Tool
 }
@@ -23,17 +23,17 @@ type runner struct {
 // call is one call of a tool.
 type call struct {
 	*dialect.Call
-	// session is nil where there is no session, and on the hosted surface.
+	// session is nil on the hosted surface and where there is no session.
 	session *session
 }
 
 // errGone is the product's answer to an id that is unknown or no longer valid.
 var errGone error = sandbox.Errorf(sandbox.CodeNotFound, "sandbox not found")
 
-// errLost says that the session's own sandbox ended by itself.
+// errLost is the error if the session's own sandbox has ended by itself.
 var errLost error = sandbox.Errorf(sandbox.CodeNotRunning, "the sandbox of this session has ended and its state is gone; the next call begins with a new and empty one")
 
-// aliases are further names under which clients send arguments.
+// aliases are other names under which clients send arguments.
 type aliases map[string][]string
 
 // aliasesOfID are other names of the argument that names the sandbox.
@@ -49,7 +49,7 @@ type inSandbox struct {
 
 func (a inSandbox) sandbox() string { return a.Sandbox }
 
-// on makes the runner of a tool that works on the sandbox that target names.
+// on makes the runner of a tool that works on the sandbox named by target.
 func on[In targeted](target string, extra aliases, run func(ctx context.Context, c *call, id string, in In) (any, error)) runner {
 	names := aliases{target: aliasesOfID}
 	for name, others := range extra {
@@ -68,8 +68,8 @@ func on[In targeted](target string, extra aliases, run func(ctx context.Context,
 	})
 }
 
-// tool makes a runner. An argument that is given under its own name and an alias
-// is left as it is, and the alias refused as unknown.
+// tool makes a runner. If an argument is given under both its own name and an alias, the
+// alias is refused as unknown.
 func tool[In any](target string, names aliases, run func(ctx context.Context, c *call, in In) (any, error)) runner {
 	rename := func(args map[string]json.RawMessage) map[string]json.RawMessage {
 		for name, others := range names {
@@ -112,8 +112,8 @@ func (c *call) sandbox(ctx context.Context, named string) (string, error) {
 	return c.session.sandbox(ctx)
 }
 
-// explain translates the error of a call on a sandbox. The product answers the
-// same whether a sandbox is unknown, ended or merged into another.
+// explain translates the error of a call on a sandbox. The product gives the same answer
+// for a sandbox that is unknown, has ended, or was merged into another.
 func (c *call) explain(ctx context.Context, id string, err error) error {
 	switch sandbox.CodeOf(err) {
 	case sandbox.CodeNotFound, sandbox.CodeNotRunning:

@@ -25,13 +25,12 @@ type differences struct {
 	Modified []string `json:"modified"`
 }
 
-// maxListing bounds the listing of a sandbox's files, in bytes: about 300,000
-// files. The sandbox, which is hostile, writes it.
+// maxListing bounds the listing of a sandbox's files, in bytes: about 300,000 files. The
+// listing comes from the sandbox, which is hostile.
 const maxListing = 32 << 20
 
-// list prints the digest and the name of each file below its arguments, with a
-// NUL after each. It covers /tmp too, which the service does not compare because
-// it is in memory.
+// list prints the digest and the name of each file below its arguments, each followed by
+// NUL. It includes /tmp, which the service does not compare because it is in memory.
 const list = `export LC_ALL=C; for p; do [ ! -e "$p" ] || find "$p" -type f -print0; done | sort -zu | xargs -0r sha256sum -z --`
 
 func diff(ctx context.Context, c *call, id string, in diffArgs) (any, error) {
@@ -58,7 +57,7 @@ func diff(ctx context.Context, c *call, id string, in diffArgs) (any, error) {
 	return compare(sides[0], sides[1]), nil
 }
 
-// digests returns the digests of the files of a sandbox by their paths.
+// digests returns the digests of a sandbox's files, by path.
 func digests(ctx context.Context, c *call, id string, paths []string) (map[string]string, error) {
 	res, err := shell(ctx, c, id, sandbox.ExecRequest{
 		Command: append([]string{"/bin/sh", "-c", list, "sh"}, paths...), User: "root", TimeoutMS: sandbox.MaxExecTimeout.Milliseconds(),

@@ -1,6 +1,6 @@
-// Package podflare speaks to clients of Podflare: its session server, in which
-// one MCP session is one sandbox, and its hosted server, whose calls name their
-// sandbox. README.md lists the differences.
+// Package podflare serves clients of Podflare: its session server, in which one MCP session
+// is one sandbox, and its hosted server, whose calls name their sandbox. README.md lists
+// the differences.
 package podflare
 
 import (
@@ -31,8 +31,8 @@ var (
 	_ dialect.Configured   = (*Dialect)(nil)
 )
 
-// New returns the session server: seven tools, which work on the sandbox of
-// their session unless they name another.
+// New returns the session server: seven tools, which work on the sandbox of their session
+// unless they name another.
 func New() *Dialect {
 	return newDialect(Name, sessionInstructions, "run_python", "run_bash", "fork", "diff", "merge_into", "upload", "download")
 }
@@ -79,7 +79,7 @@ func requiring(schema any, property string) json.RawMessage {
 	return json.RawMessage(encoded(s))
 }
 
-// encoded returns a value of this package's own as JSON.
+// encoded returns one of this package's own values as JSON.
 func encoded(v any) string {
 	data, err := json.Marshal(v)
 	if err != nil {
@@ -101,8 +101,8 @@ func (d *Dialect) Failure(err error) *mcp.CallToolResult {
 	return res
 }
 
-// result returns an object as text and as structured content. The bytes of a file
-// are sent once only, as text.
+// result returns an object as text and as structured content. The bytes of a file are sent
+// only once, as text.
 func result(v any) *mcp.CallToolResult {
 	text := encoded(v)
 	if f, ok := v.(file); ok && f.Content != nil {

@@ -28,8 +28,8 @@ func TestTools(t *testing.T) {
 	dialecttest.Snapshot(t, podflare.NewHosted(), "testdata/tools-hosted")
 }
 
-// The product's arguments, as far as its documentation has them. Of its own are
-// only the names and the defaults; the bounds are ours, but that of n.
+// The product's arguments, as far as documented. Only the names and the defaults are its
+// own; the bounds are ours, except n's.
 const (
 	shared = `
 run_python: code string!, SANDBOX, timeout number >=0.001 <=3600 =300
@@ -48,7 +48,7 @@ download: path string!, SANDBOX
 `
 )
 
-// On the hosted server each call names its sandbox.
+// TestArguments checks the arguments; on the hosted server, each call names its sandbox.
 func TestArguments(t *testing.T) {
 	for d, want := range map[*podflare.Dialect]string{
 		podflare.New():       strings.NewReplacer("SANDBOX", "sandbox_id string", "PARENT", "parent string").Replace(shared + comparing + merging),
@@ -60,7 +60,7 @@ func TestArguments(t *testing.T) {
 	}
 }
 
-// revision is the protocol's newest that has sessions.
+// revision is the newest protocol version with sessions.
 const revision = "2025-11-25"
 
 // pythonFile is where an interpreter shows that code came from.
@@ -68,7 +68,7 @@ var pythonFile = regexp.MustCompile(`File \\*"[^"\\]*\\*", line`)
 
 func hide(s string) string { return pythonFile.ReplaceAllString(s, "File <code>, line") }
 
-// The conversations with real sandboxes, through every door.
+// TestRealConversations has the conversations with real sandboxes, through every door.
 func TestRealConversations(t *testing.T) {
 	needs.GVisor(t)
 	for user, opts := range dialecttest.Users() {
@@ -80,7 +80,7 @@ func TestRealConversations(t *testing.T) {
 				scripts string
 			}{{podflare.New(), "testdata/session"}, {podflare.NewHosted(), "testdata/hosted"}} {
 				for door, open := range dialecttest.Doors(daemon, surface.dialect.Name()) {
-					// What a door does differently is the same for root.
+					// The differences between doors are the same for root.
 					if opts.UID != dialecttest.Ordinary().UID && (door == "http") != (surface.dialect.Name() == podflare.HostedName) {
 						continue
 					}
@@ -103,8 +103,8 @@ func living(t *testing.T, d *covetest.Daemon) int {
 	return len(list.Items)
 }
 
-// One session is one sandbox: the first call makes it, however many come at
-// once, and it goes with its forks however the session ends.
+// TestRealSessionIsSandbox checks that a session is one sandbox: the first call makes it,
+// even if several arrive at once, and it ends with its forks however the session ends.
 func TestRealSessionIsSandbox(t *testing.T) {
 	needs.GVisor(t)
 	d := covetest.Borrow(t, dialecttest.Ordinary())
@@ -174,8 +174,8 @@ func TestRealSessionIsSandbox(t *testing.T) {
 	}
 }
 
-// A sandbox that has ended by itself is told of once; then the session gets a
-// new one.
+// TestRealSandboxLost checks that a sandbox that has ended by itself is reported once, and
+// that the session then gets a new one.
 func TestRealSandboxLost(t *testing.T) {
 	needs.GVisor(t)
 	d := covetest.Borrow(t, dialecttest.Ordinary())
@@ -197,7 +197,8 @@ func TestRealSandboxLost(t *testing.T) {
 	}
 }
 
-// The hosted surface answers a call that is the first request of a client.
+// TestRealHostedWithoutSession checks that the hosted surface answers a call that is a
+// client's first request.
 func TestRealHostedWithoutSession(t *testing.T) {
 	needs.GVisor(t)
 	d := covetest.Borrow(t, dialecttest.Ordinary())
@@ -207,7 +208,8 @@ func TestRealHostedWithoutSession(t *testing.T) {
 	}
 }
 
-// A sandbox without egress reaches nothing, and says so in its record.
+// TestRealEgress checks that a sandbox without egress reaches nothing, and that its record
+// says so.
 func TestRealEgress(t *testing.T) {
 	needs.GVisor(t)
 	d := covetest.Borrow(t, dialecttest.Ordinary())
@@ -224,7 +226,8 @@ func TestRealEgress(t *testing.T) {
 	}
 }
 
-// A client's configuration for the product's own server, pointed at ours.
+// TestRealConfiguredByEnvironment uses a client's configuration for the product's own
+// server, pointed at ours.
 func TestRealConfiguredByEnvironment(t *testing.T) {
 	needs.GVisor(t)
 	d := covetest.Borrow(t, dialecttest.Ordinary())

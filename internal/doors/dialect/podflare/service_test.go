@@ -14,7 +14,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// imaginary is a service that notes what it is asked.
+// imaginary is a service that records the calls it gets.
 type imaginary struct {
 	sandbox.Service
 	created []sandbox.CreateRequest
@@ -46,8 +46,8 @@ func ask(t *testing.T, svc sandbox.Service, tool, args string) string {
 	return res.Content[0].(*mcp.TextContent).Text
 }
 
-// The product's templates have other names here. A sandbox with egress has what
-// the server gives all sandboxes, which its operator decides.
+// TestCreateRequests checks that the product's templates map to ours, and that a sandbox
+// with egress has the server's default policy, which its operator sets.
 func TestCreateRequests(t *testing.T) {
 	for args, want := range map[string]struct {
 		template string
@@ -73,7 +73,8 @@ func TestCreateRequests(t *testing.T) {
 	}
 }
 
-// Of long output the beginning comes back, and how much more there was.
+// TestOutputIsBounded checks that the beginning of long output is returned, and how much
+// more there was.
 func TestOutputIsBounded(t *testing.T) {
 	const most = 512 << 10
 	svc := &imaginary{}

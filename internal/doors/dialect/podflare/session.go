@@ -9,8 +9,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// session is what one MCP session owns: its sandbox, which the first call makes,
-// and the forks that were made in the session. All end with it.
+// session holds the resources of one MCP session: its sandbox, which the first call makes,
+// and the forks made in the session. All are killed when the session ends.
 type session struct {
 	svc sandbox.Service
 
@@ -22,7 +22,7 @@ type session struct {
 
 type sessionKey struct{}
 
-// sessionOf returns the session of a call, or nil where there are no sessions.
+// sessionOf returns the session of a call, or nil if there are no sessions.
 func sessionOf(c *dialect.Call) (*session, error) {
 	s := c.Session()
 	if s == nil {
@@ -38,7 +38,7 @@ func sessionOf(c *dialect.Call) (*session, error) {
 	return v.(*session), nil
 }
 
-// sandbox returns the session's sandbox, which it makes for the first call.
+// sandbox returns the session's sandbox. The first call makes it.
 func (s *session) sandbox(ctx context.Context) (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -69,8 +69,8 @@ func (s *session) forked(ctx context.Context, ids []string) error {
 	return errors.Join(context.Canceled, s.killLocked(context.WithoutCancel(ctx)))
 }
 
-// merged records that a sandbox has become the state of its parent, and its own id
-// is gone. If it was the session's own, the session goes on with the parent.
+// merged records that a sandbox was merged into its parent, so that its own id is gone. If
+// it was the session's own, the session continues with the parent.
 func (s *session) merged(winner, parent string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -81,7 +81,7 @@ func (s *session) merged(winner, parent string) {
 	}
 }
 
-// lost records that a sandbox has ended by itself, as by its lifetime, and reports
+// lost records that a sandbox has ended by itself, such as by its lifetime, and reports
 // whether it was the session's own: the next call then gets a new one.
 func (s *session) lost(id string) bool {
 	s.mu.Lock()
@@ -94,7 +94,7 @@ func (s *session) lost(id string) bool {
 	return true
 }
 
-// end kills everything that the session has made.
+// end kills all sandboxes that the session has made.
 func (s *session) end(ctx context.Context) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -119,7 +119,7 @@ func (s *session) killLocked(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// request describes a sandbox as the product's are: root works in /root.
+// request returns a request for a sandbox like the product's: root works in /root.
 func request(tag, value string) sandbox.CreateRequest {
 	return sandbox.CreateRequest{User: "root", WorkDir: "/root", Metadata: map[string]string{tag: value}}
 }

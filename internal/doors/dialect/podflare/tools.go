@@ -8,7 +8,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// runners are what the tools do, by name.
+// runners make the tools, by name.
 var runners = map[string]runner{
 	"run_python":      on("sandbox_id", nil, runPython),
 	"run_bash":        on("sandbox_id", aliases{"code": {"command", "script"}}, runBash),
@@ -21,7 +21,7 @@ var runners = map[string]runner{
 	"destroy_sandbox": on("sandbox_id", nil, destroySandbox),
 }
 
-// maxOutput bounds what is returned of stdout and of stderr, in bytes.
+// maxOutput bounds the returned part of stdout and of stderr, in bytes.
 const maxOutput = 512 << 10
 
 type runArgs struct {
@@ -32,7 +32,7 @@ type runArgs struct {
 
 func (a *runArgs) milliseconds() int64 { return max(1, int64(a.Timeout*1000)) }
 
-// ran is the outcome of code or a command.
+// ran is the result of code or a command.
 type ran struct {
 	Stdout   string `json:"stdout"`
 	Stderr   string `json:"stderr"`
@@ -137,7 +137,7 @@ type createArgs struct {
 	Egress   bool   `json:"egress"`
 }
 
-// templates map the product's templates to the server's.
+// templates maps the product's templates to the server's.
 var templates = map[string]string{"default": "", "python-datasci": "code-interpreter"}
 
 func createSandbox(ctx context.Context, c *call, in createArgs) (any, error) {

@@ -11,7 +11,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// maxFile bounds a file that is uploaded or downloaded, in bytes.
+// maxFile bounds an uploaded or downloaded file, in bytes.
 const maxFile = 6 << 20
 
 func tooLarge() error {
@@ -24,7 +24,7 @@ type uploadArgs struct {
 	Content string `json:"content_base64"`
 }
 
-// file is a file that was uploaded, or downloaded with its content.
+// file is an uploaded file, or a downloaded one with its content.
 type file struct {
 	Path    string  `json:"path"`
 	Size    int64   `json:"size"`
@@ -75,15 +75,15 @@ func download(ctx context.Context, c *call, id string, in downloadArgs) (any, er
 	return file{Path: at, Size: int64(len(data)), Content: &content}, nil
 }
 
-// absolute resolves a path as run_python would, whose code may have changed the
-// working directory.
+// absolute resolves a path as run_python would; its code may have changed the working
+// directory.
 func (c *call) absolute(ctx context.Context, id, p string) string {
 	if path.IsAbs(p) {
 		return p
 	}
 	contexts, err := c.Service.ListContexts(ctx, id)
 	if err != nil {
-		return p // the call itself reports what is wrong
+		return p // the call itself reports the error
 	}
 	for _, k := range contexts.Items {
 		if k.Language == sandbox.Python && k.Name == "default" && path.IsAbs(k.WorkDir) {

@@ -19,8 +19,8 @@ import (
 // patience is for a build on a busy machine.
 const patience = 2 * time.Minute
 
-// Templates are built of an image, polled for, and used, as the product's guide
-// has it. The image is of a registry on this machine; the scripts call it <image>,
+// TestRealBuilds builds templates from an image, polls for them, and uses them, as in the
+// product's guide. The image is in a registry on this machine; the scripts call it <image>,
 // and the registry <registry>.
 func TestRealBuilds(t *testing.T) {
 	needs.GVisor(t)
@@ -38,8 +38,8 @@ func TestRealBuilds(t *testing.T) {
 	})
 }
 
-// polling lists templates until none of those that are listed is being built, as
-// the text of a build tells an agent to.
+// polling lists templates until none of them is being built, as the text of a build tells
+// an agent to.
 func polling(call dialecttest.Caller) dialecttest.Caller {
 	return func(ctx context.Context, tool string, args json.RawMessage) (res *mcp.CallToolResult, err error) {
 		covetest.Eventually(patience, func() bool {

@@ -40,8 +40,8 @@ func on[In targeted](run handler[In]) func(*mcp.Tool) dialect.Tool {
 	})
 }
 
-// tool makes a tool of its handler and its definition. Arguments that the schema
-// does not know are dropped, as the product does.
+// tool makes a tool from its handler and its definition. Unknown arguments are dropped, as
+// by the product.
 func tool[In any](run handler[In]) func(*mcp.Tool) dialect.Tool {
 	return func(def *mcp.Tool) dialect.Tool {
 		known := dialect.Properties(def)
@@ -58,24 +58,23 @@ func tool[In any](run handler[In]) func(*mcp.Tool) dialect.Tool {
 	}
 }
 
-// noTarget is an error of a tool that works on no sandbox.
+// noTarget is an error of a tool that does not work on a sandbox.
 type noTarget struct{ error }
 
 func (e *noTarget) Unwrap() error { return e.error }
 
-// errNoSandbox is about a sandbox that is unknown or was deleted.
+// errNoSandbox returns the error for a sandbox that is unknown or was deleted.
 func errNoSandbox(id string) error {
 	return &noSandbox{sandbox.Errorf(sandbox.CodeNotFound, "Sandbox %s not found", clip.Text(id, maxShown))}
 }
 
-// noSandbox is an error whose text names the tools that help, as the product's
-// does.
+// noSandbox is an error whose text names the tools that help, as the product's text does.
 type noSandbox struct{ error }
 
 func (e *noSandbox) Unwrap() error { return e.error }
 
-// explain translates the error of a call on a sandbox: if the sandbox is unknown
-// or was deleted, the product says only that.
+// explain translates the error of a call on a sandbox: if the sandbox is unknown or was
+// deleted, the product says only that.
 func explain(ctx context.Context, c *dialect.Call, id string, err error) error {
 	s, gone := dialect.Gone(ctx, c.Service, id, err)
 	if gone && (s == nil || s.State == sandbox.StateKilled) {
@@ -120,7 +119,7 @@ func failureText(err error) string {
 	return msg
 }
 
-// refuse returns an error with a text of the product's own.
+// refuse returns an error with the product's own text.
 func refuse(format string, args ...any) (*mcp.CallToolResult, error) {
 	return dialect.ErrorText(fmt.Sprintf(format, args...), nil), nil
 }

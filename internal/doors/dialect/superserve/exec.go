@@ -23,19 +23,19 @@ type execArgs struct {
 	Timeout float64           `json:"timeout_ms"`
 }
 
-// executed is the outcome of a command.
+// executed is the result of a command.
 type executed struct {
 	Stdout    string `json:"stdout"`
 	Stderr    string `json:"stderr"`
 	ExitCode  int    `json:"exit_code"`
 	Truncated bool   `json:"truncated"`
-	// StdoutBytes and StderrBytes are the lengths of streams that were cut.
+	// StdoutBytes and StderrBytes are the full lengths of streams that were cut.
 	StdoutBytes int64 `json:"stdout_bytes,omitempty"`
 	StderrBytes int64 `json:"stderr_bytes,omitempty"`
 }
 
 const (
-	// maxExecTimeout caps the time that a client gives a command.
+	// maxExecTimeout caps the timeout that a client sets for a command.
 	maxExecTimeout = 10 * time.Minute
 	// exitTimeout is the exit code of a command that timed out.
 	exitTimeout = 124
@@ -50,7 +50,7 @@ func exec(ctx context.Context, c *dialect.Call, in execArgs) (*mcp.CallToolResul
 	c.Status("running")
 	job, err := c.Service.Exec(ctx, in.Sandbox, sandbox.ExecRequest{
 		Command: []string{"/bin/sh", "-c", in.Command}, Env: in.Env, WorkDir: in.Dir,
-		TimeoutMS: max(1, int64(ms)), KeepBytes: 1, // the output is taken as it comes
+		TimeoutMS: max(1, int64(ms)), KeepBytes: 1, // output is streamed
 	}, func(e sandbox.JobEvent) error {
 		if s := streams[e.Stream]; s != nil {
 			s.write(e.Data)
@@ -81,7 +81,7 @@ func (e *executed) text() string {
 	return strings.Join(parts, "\n")
 }
 
-// A stream of over maxStream bytes is cut to its first headBytes and its last
+// A stream longer than maxStream bytes is cut to its first headBytes and its last
 // tailBytes.
 const (
 	maxStream = 32768
@@ -89,12 +89,12 @@ const (
 	tailBytes = maxStream * 35 / 100
 )
 
-// capture keeps what is returned of a stream, as text. The bounds are those of the
-// text, in which each byte that is not UTF-8 is U+FFFD.
+// capture keeps the returned parts of a stream, as text. The bounds apply to the text, in
+// which each byte that is not UTF-8 becomes U+FFFD.
 type capture struct {
 	text    dialect.Ends
-	bytes   int64  // of the stream
-	partial []byte // the beginning of a character at the end of the stream
+	bytes   int64  // length of the stream
+	partial []byte // an incomplete character at the end of the stream
 }
 
 func newCapture() *capture {
@@ -109,7 +109,7 @@ func (s *capture) write(p []byte) {
 	s.text.Append([]byte(toText(whole)))
 }
 
-// result returns the stream, and its length in bytes if it was cut.
+// result returns the stream's text, and the stream's length in bytes if it was cut.
 func (s *capture) result() (text string, cut int64) {
 	s.text.Append([]byte(toText(s.partial)))
 	head, tail, missing := s.text.Kept()

@@ -18,7 +18,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Bounds of what a result or an argument carries, in bytes.
+// Bounds of results and arguments, in bytes.
 const (
 	maxRead  = 1 << 20
 	maxWrite = 8 << 20
@@ -27,7 +27,7 @@ const (
 	maxEntries = 20_000
 )
 
-// checkPath refuses paths that are relative or climb.
+// checkPath refuses relative paths and those with "..".
 func checkPath(p string) error {
 	switch {
 	case !strings.HasPrefix(p, "/"):
@@ -91,8 +91,8 @@ func writeFile(ctx context.Context, c *dialect.Call, in writeArgs) (*mcp.CallToo
 	return dialect.Text(fmt.Sprintf("wrote %d bytes to %s", len(data), in.Path), dialect.ObjectOf("path", in.Path, "bytes", len(data))), nil
 }
 
-// decode reads base64 of either alphabet up to the padding, and skips all other
-// characters. Like the product's, it never fails.
+// decode reads base64 of either alphabet up to the padding, and skips all other characters.
+// Like the product's, it never fails.
 func decode(s string) []byte {
 	s, _, _ = strings.Cut(s, "=")
 	clean := make([]byte, 0, len(s))

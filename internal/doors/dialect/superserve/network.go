@@ -87,7 +87,7 @@ func networkLog(ctx context.Context, c *dialect.Call, in logArgs) (*mcp.CallTool
 	var out eventLog
 	var events []sandbox.NetworkEvent
 	for _, kind := range kinds {
-		// A connection that lasted has two events, of which one is shown.
+		// A long connection has two events, of which one is shown.
 		list, err := c.Service.NetworkLog(ctx, in.Sandbox, sandbox.NetworkLogRequest{
 			Kind: kind, Verdict: in.Verdict, Page: sandbox.Page{Limit: 2*limit + 1},
 		})
@@ -117,7 +117,7 @@ func networkLog(ctx context.Context, c *dialect.Call, in logArgs) (*mcp.CallTool
 	return dialect.Text(cmp.Or(strings.Join(lines, "\n"), "(no network activity)"), out), nil
 }
 
-// line is a row as text. Control characters in hosts and paths, which the sandbox
+// line returns a row as text. Control characters in hosts and paths, which the sandbox
 // chooses, are escaped.
 func (e *event) line() string {
 	host := dialect.OneLine(cmp.Or(e.Host, e.IP))

@@ -23,7 +23,8 @@ func newSandbox(t *testing.T, s *mcp.ClientSession, args string) string {
 	return id
 }
 
-// What the product calls a preview is open to everybody at once.
+// TestRealPreviewIsPublic checks that a preview is open to everybody at once, as in the
+// product.
 func TestRealPreviewIsPublic(t *testing.T) {
 	needs.GVisor(t)
 	d := covetest.Borrow(t, dialecttest.Ordinary())
@@ -39,8 +40,8 @@ func TestRealPreviewIsPublic(t *testing.T) {
 	}
 }
 
-// What deny_out has, and internal addresses, is blocked; what was tried is in
-// the log, and looking at that wakes nobody.
+// TestRealEgress checks that deny_out and internal addresses are blocked, that attempts are
+// in the log, and that reading the log resumes no sandbox.
 func TestRealEgress(t *testing.T) {
 	needs.GVisor(t)
 	d := covetest.Borrow(t, dialecttest.Ordinary())
@@ -79,8 +80,9 @@ func TestRealEgress(t *testing.T) {
 	}
 }
 
-// A bound secret is a stand-in inside, and its value is in no result.
-func TestRealSecretsByStandIn(t *testing.T) {
+// TestRealSecretPlaceholders checks that a bound secret is a placeholder inside, and that its
+// value is in no result.
+func TestRealSecretPlaceholders(t *testing.T) {
 	needs.GVisor(t)
 	const value = "sk-proj-the-real-value"
 	d := covetest.Borrow(t, dialecttest.Ordinary())
@@ -119,7 +121,7 @@ func TestRealSecretsByStandIn(t *testing.T) {
 	}
 }
 
-// A client may call a tool with its first request.
+// TestRealWithoutSession calls a tool with a client's first request.
 func TestRealWithoutSession(t *testing.T) {
 	needs.GVisor(t)
 	d := covetest.Borrow(t, dialecttest.Ordinary())
@@ -129,7 +131,8 @@ func TestRealWithoutSession(t *testing.T) {
 	}
 }
 
-// A client's configuration for the product's own server, pointed at ours.
+// TestRealConfiguredByEnvironment uses a client's configuration for the product's own
+// server, pointed at ours.
 func TestRealConfiguredByEnvironment(t *testing.T) {
 	needs.GVisor(t)
 	d := covetest.Borrow(t, dialecttest.Ordinary())

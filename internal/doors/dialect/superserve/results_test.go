@@ -49,7 +49,7 @@ func TestNetworkLog(t *testing.T) {
 	shows(t, svc, "sandbox_network_log", `{"sandbox_id":"sbx-1","verdict":"blocked"}`, `{"events":[`+row[3]+`],"has_more":false}`, stamp+"blocked 169.254.169.254")
 	refuses(t, svc, "sandbox_network_log", `{"sandbox_id":"sbx-2"}`, gone("sbx-2"))
 	if svc.resumed > 0 {
-		t.Error("a look at the log resumed the sandbox")
+		t.Error("reading the log resumed the sandbox")
 	}
 	for i := range 300 {
 		svc.events = append(svc.events, sandbox.NetworkEvent{ID: int64(10 + i), Kind: sandbox.NetworkConnection, Connection: int64(10 + i), Verdict: sandbox.NetworkFailed})
@@ -80,7 +80,8 @@ func TestExecRequests(t *testing.T) {
 	refuses(t, svc, "sandbox_exec", `{"sandbox_id":"sbx-3","command":"pwd"}`, gone("sbx-3"))
 }
 
-// A stream keeps its head and its tail, and no part of a character.
+// TestTruncation checks that a stream keeps its head and its tail, without partial
+// characters.
 func TestTruncation(t *testing.T) {
 	for name, tt := range map[string]struct {
 		output string
@@ -127,8 +128,9 @@ func TestTruncation(t *testing.T) {
 	}
 }
 
-// Two archives unpack beside each other, and symbolic links are left out.
-func TestArchivesHaveADirectory(t *testing.T) {
+// TestArchivesHaveATopDirectory checks that two archives unpack side by side, and that
+// symbolic links are left out.
+func TestArchivesHaveATopDirectory(t *testing.T) {
 	var data bytes.Buffer
 	w := zip.NewWriter(&data)
 	for name, mode := range map[string]fs.FileMode{"a.txt": 0o644, "sub/": fs.ModeDir | 0o755, "sub/b.sh": 0o755, "link": fs.ModeSymlink | 0o777} {
@@ -181,8 +183,8 @@ func TestArchivesHaveADirectory(t *testing.T) {
 	}
 }
 
-// The product's curated templates are listed under its names when the templates
-// in their place are built.
+// TestCuratedTemplates checks that the product's curated templates are listed under its
+// names if their substitutes are built.
 func TestCuratedTemplates(t *testing.T) {
 	svc := newImaginary()
 	svc.ready = []sandbox.Template{{Name: "code-interpreter", State: sandbox.TemplateReady, Resources: sandbox.Resources{VCPUs: 2, MemoryMiB: 2048, DiskMiB: 8192}}}
@@ -194,7 +196,7 @@ func TestCuratedTemplates(t *testing.T) {
 	}
 }
 
-// A directory is listed as a whole, or not at all.
+// TestLargeDirectory checks that a directory is listed completely or not at all.
 func TestLargeDirectory(t *testing.T) {
 	svc := newImaginary()
 	structured, _ := ask(t, svc, "sandbox_files_list", `{"sandbox_id":"one","path":"/20000"}`)
@@ -222,9 +224,9 @@ func TestTemplates(t *testing.T) {
 	}
 	ask(t, svc, "sandbox_template_create", `{"name":"mine","from":"debian","run_steps":["apt-get install jq"]}`)
 	if svc.built.Force {
-		t.Error("the second attempt at a template makes no use of what the first has kept")
+		t.Error("the second build of a template does not use the first one's cache")
 	}
-	// Images and steps, in the order in which they are given.
+	// Images and steps, in the given order.
 	for args, want := range map[string]sandbox.TemplateSpec{
 		`"from":"python:3.11"`: {From: sandbox.TemplateSource{Image: "python:3.11"}},
 		`"from":"debian"`:      {From: debian},
@@ -250,7 +252,7 @@ func TestTemplates(t *testing.T) {
 	refuses(t, svc, "sandbox_template_create", `{"name":"host","from":"debian","run_steps":["apt-get install jq"]}`, "Conflict: there is a template host already, choose another name")
 }
 
-// Each error in the product's words.
+// TestFailures checks each error in the product's terms.
 func TestFailures(t *testing.T) {
 	d := superserve.New()
 	for want, err := range map[string]error{

@@ -161,7 +161,7 @@ func kill(ctx context.Context, c *dialect.Call, in inSandbox) (*mcp.CallToolResu
 	return dialect.Text("deleted "+clip.Text(id, maxShown), dialect.ObjectOf("id", id, "deleted", true)), nil
 }
 
-// seconds is a number, null, or not given.
+// seconds is a number, null, or absent.
 type seconds struct {
 	given, null bool
 	value       int64 // 0 for null
@@ -199,7 +199,7 @@ func update(ctx context.Context, c *dialect.Call, in updateArgs) (*mcp.CallToolR
 	if err != nil {
 		return nil, err
 	}
-	if network { // first, because it is refused more often, and then nothing is changed
+	if network { // first: it is refused more often, and then nothing must have changed
 		if _, err := c.Service.SetNetwork(ctx, s.ID, terms.Replace(s.Network, in.AllowOut, in.DenyOut)); err != nil {
 			return nil, err
 		}

@@ -45,7 +45,7 @@ func attachSecret(ctx context.Context, c *dialect.Call, in attachArgs) (*mcp.Cal
 	if err != nil {
 		return nil, err
 	}
-	if s.Secrets[in.EnvKey] != in.Secret || in.Secret == "" { // else it is done
+	if s.Secrets[in.EnvKey] != in.Secret || in.Secret == "" { // otherwise it is already bound
 		if s, err = c.Service.AttachSecret(ctx, s.ID, in.Secret, in.EnvKey); err != nil {
 			return nil, err
 		}

@@ -20,7 +20,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// imaginary is a service with one sandbox, that notes what it is asked.
+// imaginary is a service with one sandbox, which records the calls it gets.
 type imaginary struct {
 	sandbox.Service
 	box      sandbox.Sandbox
@@ -208,7 +208,7 @@ func (s *imaginary) StartBuild(_ context.Context, req sandbox.BuildTemplateReque
 func ask(t *testing.T, svc sandbox.Service, tool, args string) (structured, text string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel() // as when the answer was sent
+	defer cancel() // as after the answer is sent
 	res, err := dialecttest.Direct(t, superserve.New(), svc)(ctx, tool, json.RawMessage(args))
 	if err != nil {
 		t.Fatal(err)
@@ -236,7 +236,7 @@ func shows(t *testing.T, svc sandbox.Service, tool, args, structured, text strin
 	}
 }
 
-// refuses checks what a tool that fails says.
+// refuses checks the error of a tool.
 func refuses(t *testing.T, svc sandbox.Service, tool, args, text string) {
 	t.Helper()
 	if structured, got := ask(t, svc, tool, args); structured != "" || got != text {
@@ -285,7 +285,7 @@ func TestCreateRequests(t *testing.T) {
 	}
 }
 
-// Names are any text, and may be used again.
+// TestNames checks that names are arbitrary text, and can be reused.
 func TestNames(t *testing.T) {
 	svc := newImaginary()
 	shows(t, svc, "sandbox_create", `{"name":"one","metadata":{"a":"b"}}`, `{"id":"sbx-2","name":"one","status":"active","metadata":{"a":"b"}}`, "created sandbox sbx-2 (one), status active")
@@ -305,7 +305,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// Only what is given changes.
+// TestUpdates checks that only the given fields change.
 func TestUpdates(t *testing.T) {
 	svc := newImaginary()
 	svc.box.Network = &sandbox.NetworkPolicy{Preset: sandbox.NetworkPackages, AllowOut: []string{"a.example"}, MaxConnections: 5}
@@ -316,7 +316,7 @@ func TestUpdates(t *testing.T) {
 	}
 	refuses(t, svc, "sandbox_update", `{"sandbox_id":"one","metadata":{"x":"y"},"deny_out":["example.com"]}`, "Invalid request: deny_out takes addresses and ranges")
 	if len(svc.updated) > 0 {
-		t.Error("a part of a refused update was done")
+		t.Error("part of a refused update was carried out")
 	}
 	ask(t, svc, "sandbox_update", `{"sandbox_id":"one","timeout_seconds":30}`)
 	ask(t, svc, "sandbox_update", `{"sandbox_id":"one","timeout_seconds":null}`)
@@ -329,7 +329,7 @@ func TestUpdates(t *testing.T) {
 			t.Errorf("auto_delete_seconds %s: update %+v", args, u)
 		}
 	}
-	// What was given is read back; a second is the same as none.
+	// The given value is read back; one second is the same as none.
 	for lifetime, want := range map[int64]string{0: "", 1: `,"auto_delete_seconds":0`, 60: `,"auto_delete_seconds":60`} {
 		svc.box.PausedLifetimeSeconds = lifetime
 		info, _ := ask(t, svc, "sandbox_info", `{"sandbox_id":"one"}`)
@@ -392,7 +392,7 @@ func TestPreviews(t *testing.T) {
 	if len(svc.previews) != 1 || svc.previews[0].Access != sandbox.PreviewPublic {
 		t.Errorf("made %+v", svc.previews)
 	}
-	// What its owner made private is not opened to everybody.
+	// A preview that its owner made private is not opened to everybody.
 	svc.previews[0].Access = sandbox.PreviewPrivate
 	shows(t, svc, "sandbox_preview_url", `{"sandbox_id":"sbx-1","port":8000}`, `{"sandbox_id":"sbx-1","port":8000,"url":"http://signed"}`, "http://signed")
 	if len(svc.previews) != 1 {

@@ -1,6 +1,5 @@
-// Package superserve speaks to clients of Superserve's MCP server: 19 tools
-// without sessions, whose calls name their sandbox. README.md lists the
-// differences.
+// Package superserve serves clients of Superserve's MCP server: 19 tools without sessions,
+// whose calls name their sandbox. README.md lists the differences.
 package superserve
 
 import (
@@ -33,14 +32,14 @@ func New() *Dialect {
 	}}
 	for _, def := range dialect.Definitions(toolsJSON) {
 		t := runners[def.Name](def)
-		// The product calls it read-only, but it publishes the port.
+		// The product marks it read-only, but it publishes the port.
 		t.Writes = def.Name == "sandbox_preview_url"
 		d.Table = append(d.Table, t)
 	}
 	return d
 }
 
-// runners make the tools of their definitions, by name.
+// runners make the tools from their definitions, by name.
 var runners = map[string]func(*mcp.Tool) dialect.Tool{
 	"sandbox_create":             tool(create),
 	"sandbox_template_list":      tool(listTemplates),
@@ -69,10 +68,11 @@ var toolsJSON []byte
 // Sessionless reports that a call needs no session.
 func (d *Dialect) Sessionless() bool { return true }
 
-// PlainJSON reports that clients accept JSON and no streams.
+// PlainJSON reports that clients accept JSON but no streams.
 func (d *Dialect) PlainJSON() bool { return true }
 
-// Clients that keep only the first 512 characters show the first paragraph.
+// instructions are the server's instructions. Clients that keep only the first 512
+// characters show the first paragraph.
 const instructions = `Sandboxes are isolated machines. Get an id with sandbox_create or sandbox_list and give it as sandbox_id to the other tools. Exec and file tools wake a paused sandbox by themselves: do not resume it first. Pausing keeps all state; sandbox_kill is final. sandbox_files_read refuses files over 1 MiB: use sandbox_exec with head -c.
 
 List templates before you use from_template; build one with sandbox_template_create and poll sandbox_template_list until it is ready. Bind credentials as secrets, never as env_vars: the sandbox only sees a stand-in. Egress is open unless this server has another default: allow_out adds destinations, deny_out blocks CIDR ranges, and a strict allowlist is both, with deny_out ["0.0.0.0/0"]. sandbox_network_log tells what a sandbox has reached. sandbox_preview_url makes a port public: its URL asks for no authentication.`

@@ -12,7 +12,7 @@ import (
 	"github.com/cove-sh/cove/internal/testing/dialecttest"
 )
 
-// The product's table: title, hints (read-only, destructive, idempotent) and
+// table is the product's table: title, hints (read-only, destructive, idempotent) and
 // the required arguments, in its order.
 const table = `
 sandbox_create|Create a sandbox|---|
@@ -77,7 +77,7 @@ func TestTools(t *testing.T) {
 	}
 }
 
-// The product's arguments, as its documentation has them.
+// arguments are the product's arguments, as documented.
 const arguments = `
 sandbox_create: allow_out string[], auto_delete_seconds integer >=0 <=2592000, deny_out string[], env_vars map, from_snapshot string, from_template string, metadata map, name string, secrets map, timeout_seconds integer >0 <=604800
 sandbox_template_list: name_prefix string
@@ -106,7 +106,8 @@ func TestArguments(t *testing.T) {
 	}
 }
 
-// Where only what changes nothing is served, no port is published.
+// TestReadOnlySelection checks that no port is published if only read-only tools are
+// served.
 func TestReadOnlySelection(t *testing.T) {
 	tools, err := dialect.Select(superserve.New(), dialect.Selection{ReadOnly: true})
 	if err != nil {
@@ -114,7 +115,7 @@ func TestReadOnlySelection(t *testing.T) {
 	}
 	for _, tool := range tools {
 		if tool.Def.Name == "sandbox_preview_url" {
-			t.Error("sandbox_preview_url is among the tools that change nothing")
+			t.Error("sandbox_preview_url is among the read-only tools")
 		}
 	}
 }
@@ -131,7 +132,7 @@ func TestInstructions(t *testing.T) {
 		}
 	}
 	if !strings.Contains(text, "secrets") {
-		t.Error("the instructions do not tell of secrets")
+		t.Error("the instructions do not mention secrets")
 	}
 }
 

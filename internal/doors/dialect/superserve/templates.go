@@ -85,7 +85,7 @@ func createTemplate(ctx context.Context, c *dialect.Call, in templateArgs) (*mcp
 	return dialect.Text(text, map[string]template{"template": out}), nil
 }
 
-// recipe is the template in the product's own terms: this tool has commands only.
+// recipe returns the template in the product's terms. This tool has only commands.
 func (a *templateArgs) recipe() *terms.Recipe {
 	r := &terms.Recipe{
 		From: a.From, Start: a.Start, Ready: a.Ready,

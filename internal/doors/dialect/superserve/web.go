@@ -12,8 +12,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// The product's paths on a port of its own. On other ports MCP is at the same path
-// as in every dialect.
+// The product's paths on a port of its own. On other ports, MCP is at the same path as for
+// every dialect.
 const (
 	pathMCP    = "/"
 	pathHealth = "/health"
@@ -28,13 +28,14 @@ const (
 	codeNotJSON      = -32700
 )
 
-// front answers the requests that are not for the MCP server.
+// front is the handler of HTTP requests. It passes those that it accepts on to the MCP
+// server.
 type front struct{ dialect.FrontConfig }
 
-// Paths are empty: there are none besides that of MCP.
+// Paths returns none: there are no paths besides that of MCP.
 func (d *Dialect) Paths() []string { return nil }
 
-// PortPaths are the paths of the product.
+// PortPaths returns the product's paths.
 func (d *Dialect) PortPaths() []string { return []string{pathMCP, pathHealth} }
 
 // Front returns the handler of HTTP requests.
@@ -103,15 +104,15 @@ func fail(w http.ResponseWriter, status, code int, message string) {
 	}) // the client may be gone
 }
 
-// refusals replaces refusals of the MCP server by the product's errors: some are
-// plain text, and the one of a body that is too large has another code.
+// refusals replaces refusals of the MCP server by the product's errors: some are plain
+// text, and the one for a body that is too large has a different code.
 type refusals struct {
 	http.ResponseWriter
 	status int // held back, or 0
 	text   bytes.Buffer
 }
 
-// maxRefusal bounds what is kept of a refusal, in bytes.
+// maxRefusal bounds the kept part of a refusal, in bytes.
 const maxRefusal = 4 << 10
 
 // Unwrap supports [http.ResponseController].

@@ -19,9 +19,9 @@ const (
 	clipboardWait = 10 * time.Second
 	// transferWait bounds a transfer of the clipboard to a program.
 	transferWait = time.Minute
-	// transferPiece is how much of a text is transferred at once, in bytes.
+	// transferPiece is the size of the pieces in which a text is transferred, in bytes.
 	transferPiece = 64 << 10
-	// maxTransfers bounds the transfers at the same time.
+	// maxTransfers bounds the concurrent transfers.
 	maxTransfers = 8
 	// maxConversions bounds the targets of one MULTIPLE request.
 	maxConversions = 32
@@ -54,8 +54,8 @@ func newClipboard(s *session) *clipboard {
 	}
 }
 
-// post queues an event about selections. If there are too many it is dropped, and the
-// program that sent it times out.
+// post queues an event about selections. If the queue is full, the event is dropped, and
+// the program that sent it times out.
 func (c *clipboard) post(e *x11.Event) {
 	select {
 	case c.inbox <- *e:
@@ -91,7 +91,7 @@ func (c *clipboard) run() {
 	}
 }
 
-// lose records that another program has owned a selection since a time.
+// lose records that another program has owned a selection since the given time.
 func (c *clipboard) lose(selection, since uint32) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -135,7 +135,7 @@ func (c *clipboard) set(ctx context.Context, text string) error {
 	return err
 }
 
-// now returns the server's time, from the event for a change of a property.
+// now returns the server's time, taken from the event for the change of a property.
 func (c *clipboard) now(ctx context.Context) (uint32, error) {
 	events, stop := c.s.selectionEvents.subscribe()
 	defer stop()
@@ -272,7 +272,7 @@ func (c *clipboard) convert(ctx context.Context, target uint32) (*x11.Property, 
 
 var errLargeClipboard = sandbox.Errorf(sandbox.CodeTooLarge, "the clipboard holds more than %d bytes; save it to a file in the program that owns it", sandbox.MaxClipboard)
 
-// take reads and removes the transferred property. Its removal asks for the next piece.
+// take reads and removes the transferred property. Removing it requests the next piece.
 func (c *clipboard) take(ctx context.Context) (*x11.Property, error) {
 	p, err := property(ctx, c.s.GetProperty(c.s.window, c.s.atoms.transfer, sandbox.MaxClipboard, true))
 	if err == nil && p.More > 0 {

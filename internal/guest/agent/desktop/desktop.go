@@ -3,8 +3,8 @@
 // one persistent connection, so an action takes a few messages and starts no process.
 //
 // All state of the connection is inside the sandbox, at both ends of a socket, so it
-// survives pause, snapshot and fork. If the server was restarted, the package connects
-// again.
+// survives pause, snapshot and fork. If the server has been restarted, the package
+// reconnects.
 package desktop
 
 import (
@@ -64,8 +64,8 @@ type Desktop struct {
 	png        pngEncoder // guarded by shots
 }
 
-// waits are timeouts. They have the values of the constants of the same names, except in
-// tests, on machines that may be slow.
+// waits holds timeouts. They have the values of the constants of the same names, except in
+// tests, which may run on slow machines.
 type waits struct {
 	actWait, arriveWait, arriveTotal, pongWait time.Duration
 	reactWait, reactCalm, reactTotal           time.Duration
@@ -104,8 +104,8 @@ func displayNumber(display string) (int, error) {
 	return n, nil
 }
 
-// Close ends the connection, and the calls in progress. Keys and buttons that are held
-// stay held by the server.
+// Close ends the connection, and the calls in progress. The server keeps held keys and
+// buttons held.
 func (d *Desktop) Close() {
 	if d.connecting.lock(context.Background()) != nil {
 		return
@@ -116,7 +116,7 @@ func (d *Desktop) Close() {
 	if live != nil {
 		live.close()
 	}
-	// A screenshot in progress cannot connect again, and so ends.
+	// A screenshot in progress cannot reconnect, so it ends.
 	if d.shots.lock(context.Background()) != nil {
 		return
 	}
@@ -311,8 +311,8 @@ func (s *session) event(e *x11.Event) {
 	}
 }
 
-// retry calls f, and once more if the connection ended meanwhile: the server may have
-// been restarted. f must be idempotent.
+// retry calls f, and calls it once more if the connection ended meanwhile: the server may
+// have been restarted. f must be idempotent.
 func retry[T any](ctx context.Context, d *Desktop, f func(*session) (T, error)) (T, error) {
 	for again := false; ; again = true {
 		s, err := d.connect(ctx)
@@ -436,7 +436,7 @@ func internAtoms(ctx context.Context, c *x11.Conn) (a atoms, err error) {
 	return a, nil
 }
 
-// broadcaster passes events to subscribers. The zero value has none.
+// broadcaster passes events to subscribers. The zero value has no subscribers.
 type broadcaster struct {
 	mu          sync.Mutex
 	subscribers map[chan x11.Event]bool // guarded by mu

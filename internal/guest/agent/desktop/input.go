@@ -15,12 +15,11 @@ import (
 )
 
 const (
-	// dragTime is the default duration of a drag: programs in which something is dropped
-	// need some time.
+	// dragTime is the default duration of a drag: programs need some time to accept a drop.
 	dragTime = 150 * time.Millisecond
 	// dragStep is the time between two motions of a drag.
 	dragStep = 10 * time.Millisecond
-	// strokesAtOnce is how many keystrokes are sent before a wait for the server.
+	// strokesAtOnce is how many keystrokes are sent before waiting for the server.
 	strokesAtOnce = 64
 )
 
@@ -85,7 +84,7 @@ func (d *Desktop) SendInput(ctx context.Context, inputs []sandbox.Input) (*sandb
 	return screen, nil
 }
 
-// inputError adds to an error which of the inputs it is about.
+// inputError adds to an error which of the inputs caused it.
 func inputError(inputs []sandbox.Input, i int, err error) error {
 	e, ok := errors.AsType[*sandbox.Error](err)
 	if !ok {
@@ -131,8 +130,8 @@ var inputFields = map[sandbox.InputType]int{
 	sandbox.InputWait:    fieldDuration,
 }
 
-// planInputs checks the inputs as far as possible without the screen, so that none is
-// performed if one is wrong.
+// planInputs checks the inputs as far as possible without the screen, so that nothing is
+// performed if one of them is invalid.
 func planInputs(inputs []sandbox.Input) ([]plan, error) {
 	if len(inputs) == 0 || len(inputs) > sandbox.MaxInputs {
 		return nil, sandbox.Errorf(sandbox.CodeInvalid, "give 1 to %d inputs in a call", sandbox.MaxInputs)
@@ -251,7 +250,7 @@ func checkFields(in *sandbox.Input) error {
 	return nil
 }
 
-// checkPlaces refuses points that are not on a screen of this size.
+// checkPlaces refuses points outside a screen of this size.
 func checkPlaces(inputs []sandbox.Input, size image.Point) error {
 	for i, in := range inputs {
 		places := slices.Clone(in.Path)
@@ -267,7 +266,7 @@ func checkPlaces(inputs []sandbox.Input, size image.Point) error {
 	return nil
 }
 
-// hand performs the inputs of one call, which holds Desktop.inputs.
+// hand performs the inputs of one call. The call holds Desktop.inputs.
 type hand struct {
 	ctx context.Context // of the call
 	d   *Desktop
@@ -441,8 +440,8 @@ func (h *hand) drag(button byte, path []sandbox.Point, takes time.Duration) erro
 				return err
 			}
 			h.move(at.X+(to.X-at.X)*i/steps, at.Y+(to.Y-at.Y)*i/steps)
-			// Frozen motions are reported as one, to the last target. So wait for the
-			// first motion and for each point of the path.
+			// Frozen motions are reported as a single motion to the last target. So wait
+			// for the first motion, and for each point of the path.
 			if n == 0 && i == 1 || i == steps {
 				if _, err := h.arrive(); err != nil {
 					return err
@@ -455,8 +454,8 @@ func (h *hand) drag(button byte, path []sandbox.Point, takes time.Duration) erro
 	return nil
 }
 
-// releaseAll releases all keys and buttons, including those that earlier calls hold, so
-// that the state is known after a failed call.
+// releaseAll releases all keys and buttons, including those held by earlier calls, so that
+// the state is known after a failed call.
 func (h *hand) releaseAll() {
 	// The call may have been cancelled.
 	h.ctx = context.WithoutCancel(h.ctx)

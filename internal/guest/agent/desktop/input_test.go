@@ -136,7 +136,7 @@ func TestKeys(t *testing.T) {
 	})
 }
 
-// texts are what no layout has all of.
+// texts are texts that no keyboard layout has completely.
 var texts = []string{
 	"Hello, World! (x+y)*2 = {z} <~`|\\> \"q\" 'p' #1 $2 %3 ^4 &5 @6",
 	"äöüß ÄÖÜ éèê ñ ç € ½ “quoted” — …",
@@ -193,7 +193,7 @@ func TestTyping(t *testing.T) {
 		do(t, d, sandbox.Input{Type: "type", Text: text})
 		eventually(t, "all was typed", func() bool { return len([]rune(w.typed())) >= len([]rune(text)) })
 		if w.typed() != text {
-			t.Error("a long text came otherwise")
+			t.Error("a long text arrived changed")
 		}
 	})
 	t.Run("another layout", func(t *testing.T) {
@@ -213,7 +213,7 @@ func TestTyping(t *testing.T) {
 	})
 }
 
-// TestTypingIntoXterm reads back what a real program made of a text.
+// TestTypingIntoXterm reads back what a real program received.
 func TestTypingIntoXterm(t *testing.T) {
 	x := shared.start(t)
 	d := x.desktop(t)
@@ -319,8 +319,8 @@ func TestInputsAreChecked(t *testing.T) {
 	}
 }
 
-// TestTypingIntoChromium reads back what the browser made of a text. It reads
-// a new mapping of the keyboard late, and knows keys by more than their symbol.
+// TestTypingIntoChromium reads back what the browser received. The browser reads a new
+// keyboard mapping late, and identifies keys by more than their symbol.
 func TestTypingIntoChromium(t *testing.T) {
 	x := shared.start(t)
 	d := x.desktop(t)
@@ -342,7 +342,7 @@ const wait = setInterval(() => { if (document.hasFocus() && document.activeEleme
 		}
 	}))
 	defer srv.Close()
-	// Not the test's own directory: a process that is late may still write here.
+	// This is not the test's own directory: a late process may still write here.
 	profile, err := os.MkdirTemp("", "cove-chromium")
 	if err != nil {
 		t.Fatal(err)
@@ -354,11 +354,11 @@ const wait = setInterval(() => { if (document.hasFocus() && document.activeEleme
 	}
 	cmd := x.run(t, "chromium", args...)
 	t.Cleanup(func() {
-		// In order, so that none of its processes is left to write to its files.
+		// End it in order, so that no process remains that writes to its files.
 		_ = cmd.Process.Signal(syscall.SIGTERM)
 		_ = cmd.Wait()
 	})
-	// The posts of quick inputs may come in any order.
+	// The requests for quick inputs may arrive in any order.
 	await := func(what string) {
 		t.Helper()
 		last := ""
@@ -390,8 +390,8 @@ const wait = setInterval(() => { if (document.hasFocus() && document.activeEleme
 		return list[i].Focused
 	})
 	await("ready")
-	// While it starts, the browser moves its focus about; so what is typed may
-	// be lost until the page has had some of it.
+	// While the browser starts, it moves its focus, so typed text may be lost until the
+	// page has received some.
 	eventually(t, "the page takes what is typed", func() bool {
 		do(t, d, sandbox.Input{Type: "click", X: at(region.X + region.Width/2), Y: at(region.Y + region.Height*2/3)}, sandbox.Input{Type: "type", Text: "x"})
 		select {
@@ -401,10 +401,9 @@ const wait = setInterval(() => { if (document.hasFocus() && document.activeEleme
 			return false
 		}
 	})
-	// Between its own events the browser now often finds several of the X
-	// server's at once, as on a busy machine.
+	// The browser now often finds several X events between its own, as on a busy machine.
 	go stutter(t.Context(), cmd.Process)
-	// Symbols that no key has yet, each at another moment.
+	// Type symbols that no key has yet, each at a different moment.
 	do(t, d, sandbox.Input{Type: "key", Keys: []string{"ctrl+a", "Delete"}})
 	all := ""
 	for _, symbol := range "ԱԲԳԴԵԶԷԸԹԺԻԼԽԾԿ" {
@@ -419,7 +418,7 @@ const wait = setInterval(() => { if (document.hasFocus() && document.activeEleme
 	}
 }
 
-// stutter stops a process for moments until the context ends.
+// stutter stops a process for short moments until the context ends.
 func stutter(ctx context.Context, p *os.Process) {
 	for ctx.Err() == nil {
 		time.Sleep(time.Duration(rand.IntN(40)) * time.Millisecond)

@@ -11,15 +11,14 @@ import (
 // keyboard finds the keys that produce symbols, and assigns symbols that no key produces
 // to keys that have none.
 //
-// Programs read the mapping some time after it changed, and apply it to all keys that
-// were pressed meanwhile. So an assigned symbol stays on its key, also after the call,
-// until no key is free; then the key that was not used for the longest time is
-// reassigned. Before that, the program with the keyboard focus is asked whether it has
-// read all events. It is asked again before the key is pressed, since a program may
-// receive the change of the mapping on another connection than key events, as Chromium
-// does, on that of GTK.
+// Programs read the mapping some time after it changed, and apply it to all keys pressed
+// meanwhile. So an assigned symbol stays on its key, even after the call, until no key is
+// free; then the least recently used key is reassigned. Before that, the program with the
+// keyboard focus is asked whether it has read all events. It is asked again before the key
+// is pressed, since a program may receive the change of the mapping on another connection
+// than key events, as Chromium does, on GTK's.
 type keyboard struct {
-	of       *session // whose mapping was read
+	of       *session // the session whose mapping was read
 	keys     *x11.Keymap
 	mods     [8][]byte
 	free     []byte // codes of keys without symbols
@@ -51,16 +50,16 @@ type stroke struct {
 const (
 	// minFree is how many free keys suffice.
 	minFree = 8
-	// firstFree is the first code that is used: no real keyboard has the key 8, and some
-	// programs ignore it.
+	// firstFree is the first key code to use: no real keyboard has key 8, and some programs
+	// ignore it.
 	firstFree = 9
-	// lateWindow is the wait for a program that does not answer pings.
+	// lateWindow is how long to wait for a program that does not answer pings.
 	lateWindow = 250 * time.Millisecond
 	// pongWait bounds the wait for the answer to a ping.
 	pongWait = 2 * time.Second
-	// mappingPings is how many pings a program answers until it has read a new mapping on
-	// all its connections: the first answer may come from an iteration of its event loop
-	// that began before the mapping arrived.
+	// mappingPings is how many pings a program must answer before it is known to have read
+	// a new mapping on all its connections: the first answer may come from an iteration of
+	// its event loop that began before the mapping arrived.
 	mappingPings = 2
 )
 
@@ -90,8 +89,8 @@ func (k *keyboard) refresh(ctx context.Context, s *session) error {
 	return nil
 }
 
-// findFree finds the keys to which symbols may be assigned: those that have none. If
-// these are too few, also those to which an earlier program seems to have assigned one.
+// findFree finds the keys to which symbols may be assigned: those without a symbol. If
+// there are too few, it adds those to which an earlier program seems to have assigned one.
 // Media keys are unsuitable: Chromium ignores them in text, whatever their symbols.
 func (k *keyboard) findFree() {
 	k.free = nil
@@ -251,8 +250,7 @@ func (s *session) changeKeys(ctx context.Context, changes map[byte]keysym) error
 	return err
 }
 
-// reclaim frees the key that was not used for the longest time and whose symbol is not in
-// keep.
+// reclaim frees the least recently used key whose symbol is not in keep.
 func (k *keyboard) reclaim(keep []keysym) {
 	oldest := -1
 	for i, a := range k.assigned {
@@ -317,7 +315,7 @@ func (s *session) ping(ctx context.Context) (bool, error) {
 }
 
 func (s *session) pingWindow(ctx context.Context, window uint32) (bool, error) {
-	// The number only has to differ each time.
+	// The number only has to be different each time.
 	number := uint32(time.Now().UnixMicro())
 	for len(s.pong) > 0 {
 		<-s.pong

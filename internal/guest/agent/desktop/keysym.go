@@ -40,7 +40,7 @@ type keysyms struct {
 	letters map[keysym]rune   // the reverse of byRune, for all symbols with a character
 }
 
-// keysymTable is read when it is first needed.
+// keysymTable is read on first use.
 var keysymTable = sync.OnceValue(func() *keysyms {
 	t := &keysyms{byName: map[string]keysym{}, folded: map[string]keysym{}, byRune: map[rune]keysym{}, letters: map[keysym]rune{}}
 	for line := range strings.Lines(keysymFile) {
@@ -195,8 +195,7 @@ func runeKey(r rune) (keysym, bool) {
 	return symUnicode | keysym(r), true
 }
 
-// sameKey returns the other symbol that X has for a character, since keyboards have one or
-// the other.
+// sameKey returns X's other symbol for a character: keyboards have one or the other.
 func sameKey(sym keysym) keysym {
 	if sym&0xff000000 != symUnicode {
 		return symNone

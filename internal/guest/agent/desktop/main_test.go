@@ -122,7 +122,7 @@ func (x *xserver) desktop(t testing.TB) *Desktop {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// What tests ask for happens, if late. A call that waits in vain ends before
+	// What tests request happens, perhaps late. A call that waits in vain ends before
 	// patience does.
 	d.waits.actWait, d.waits.arriveWait, d.waits.arriveTotal, d.waits.pongWait = patience/3, patience/3, patience/3, patience/3
 	t.Cleanup(d.Close)
@@ -134,7 +134,7 @@ type sharedServer struct {
 	once    sync.Once
 	x       *xserver
 	manager *exec.Cmd
-	ready   string // a file that is there when the manager has started
+	ready   string // a file that exists once the manager has started
 	err     error
 }
 
@@ -161,7 +161,7 @@ func (s *sharedServer) start(t testing.TB) *xserver {
 	if s.err != nil {
 		t.Fatal(s.err)
 	}
-	// It does not hear of windows that come while it starts.
+	// The manager does not notice windows that appear while it starts.
 	eventually(t, "the window manager runs", func() bool {
 		_, err := os.Stat(s.ready)
 		return err == nil
@@ -202,8 +202,8 @@ type witness struct {
 	end   chan struct{}
 }
 
-// watch shows a window. Its program may be slow, and says whether it has read
-// all if pings.
+// watch shows a window. Its program may be slow; if pings is set, it answers whether it has
+// read all events.
 func (x *xserver) watch(t testing.TB, title string, r sandbox.Region, slow time.Duration, pings bool) *witness {
 	t.Helper()
 	conn, err := xgb.NewConnDisplay(x.display)
@@ -239,7 +239,7 @@ func (x *xserver) watch(t testing.TB, title string, r sandbox.Region, slow time.
 	xproto.ChangeProperty(conn, xproto.PropModeReplace, w.id, w.atom("_NET_WM_PID"), xproto.AtomCardinal, 32, 1, []byte{byte(pid), byte(pid >> 8), byte(pid >> 16), byte(pid >> 24)})
 	// Where it is placed: the place above is the program's wish.
 	hints := make([]byte, 18*4)
-	hints[0] = 1 // a place of the user's
+	hints[0] = 1 // the position is the user's choice
 	xproto.ChangeProperty(conn, xproto.PropModeReplace, w.id, xproto.AtomWmNormalHints, xproto.AtomWmSizeHints, 32, 18, hints)
 	if err := xproto.MapWindowChecked(conn, w.id).Check(); err != nil {
 		t.Fatal(err)
@@ -370,7 +370,7 @@ func (w *witness) symbol(code byte, state uint16) uint32 {
 	return plain
 }
 
-// catchUp waits until the program has read all that it was sent so far.
+// catchUp waits until the program has read everything sent so far.
 func (w *witness) catchUp() {
 	w.t.Helper()
 	marks := func() int {
@@ -396,7 +396,7 @@ func (w *witness) clear() {
 	w.text, w.log = nil, nil
 }
 
-// events returns what happened, without what begins with one of these words.
+// events returns the recorded events, without those that begin with one of these words.
 func (w *witness) events(without ...string) []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -458,7 +458,7 @@ func (w *witness) focus(d *Desktop) {
 	eventually(w.t, "the window has the keyboard", func() bool {
 		list, err := d.ControlWindow(context.Background(), &sandbox.WindowRequest{ID: int64(w.id), Action: sandbox.WindowFocus})
 		if sandbox.CodeOf(err) == sandbox.CodeNotFound {
-			return false // what was listed was the window before, which had the same id
+			return false // the listed window was an earlier one with the same id
 		}
 		if err != nil {
 			w.t.Fatal(err)

@@ -25,15 +25,15 @@ const (
 )
 
 // pngEncoder encodes pictures without transparency as PNG, optimized for speed: an agent
-// waits for the result. Screens are mostly plain areas and text. With few colours, a
-// picture takes one byte per pixel. Otherwise a line is stored as it is or as the
-// difference from the line above, which was measured to be smaller and faster than the
-// result of image/png.
+// waits for the result. Screens are mostly plain areas and text. A picture with few colours
+// takes one byte per pixel. Otherwise a line is stored unchanged or as the difference from
+// the line above; measurements showed this to be smaller and faster than image/png.
 //
-// A picture is compressed in strips: several processors share the work, and strips that
-// are the same as in the last picture are not compressed again. If another program writes
-// to the pixels meanwhile, as a hostile X server can, a cached strip may be wrong, which
-// harms only pictures of that server's own screen. Not safe for concurrent use.
+// A picture is compressed in strips, so that several processors share the work and strips
+// that equal those of the last picture are not compressed again. If another program writes
+// to the pixels meanwhile, as a hostile X server can, a cached strip may be wrong; that
+// affects only pictures of that server's own screen. A pngEncoder is not safe for
+// concurrent use.
 type pngEncoder struct {
 	cache map[stripKey]strip // from the last picture
 }
@@ -186,8 +186,8 @@ func (c *compressor) release() {
 	}
 }
 
-// joinSums returns the Adler-32 of two concatenated texts, the second of which has size
-// bytes.
+// joinSums returns the Adler-32 of two concatenated texts; size is the length of the
+// second, in bytes.
 func joinSums(first, second uint32, size int) uint32 {
 	const mod = 65521
 	a1, b1, a2, b2 := first&0xffff, first>>16, second&0xffff, second>>16

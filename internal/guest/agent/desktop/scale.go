@@ -6,9 +6,9 @@ import (
 )
 
 // scaleDown returns a picture without transparency in a smaller size, sharp enough for
-// text, with the Catmull-Rom kernel. It works line by line and so needs memory for only a
-// few lines besides the two pictures. A whole intermediate picture would take eight times
-// the memory of a large screen, inside the sandbox.
+// text, with the Catmull-Rom kernel. It works line by line, so besides the two pictures it
+// needs memory for only a few lines. An intermediate picture would take eight times the
+// memory of a large screen, inside the sandbox.
 func scaleDown(img *image.RGBA, size image.Point) *image.RGBA {
 	width := img.Rect.Dx()
 	columns, rows := tapsOf(width, size.X), tapsOf(img.Rect.Dy(), size.Y)

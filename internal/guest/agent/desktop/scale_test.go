@@ -9,8 +9,8 @@ import (
 	"golang.org/x/image/draw"
 )
 
-// TestScaleDown compares with another program's work, on noise, where every
-// weight matters.
+// TestScaleDown compares with the output of another program, on noise, where every weight
+// matters.
 func TestScaleDown(t *testing.T) {
 	img := image.NewRGBA(image.Rect(0, 0, 97, 61))
 	random := rand.New(rand.NewPCG(1, 2))
@@ -35,8 +35,8 @@ func TestScaleDown(t *testing.T) {
 	}
 }
 
-// Attack: a screen as large as is allowed, and a picture that is a little
-// smaller. All memory is the sandbox's, whose first process this is.
+// TestScalingTakesLittleMemory attacks with a screen of the largest allowed size, scaled to
+// a slightly smaller picture. All memory is the sandbox's, whose first process this is.
 func TestScalingTakesLittleMemory(t *testing.T) {
 	img := image.NewRGBA(image.Rect(0, 0, 512, 4096))
 	size := image.Pt(511, 4088)

@@ -49,7 +49,7 @@ func shoot(t testing.TB, d *Desktop, req sandbox.ScreenshotRequest) (*sandbox.Sc
 	return shot, img
 }
 
-// near tells whether a pixel has about a colour.
+// near reports whether a pixel has approximately a colour.
 func near(img image.Image, x, y int, want color.RGBA, off int) bool {
 	r, g, b, _ := img.At(x, y).RGBA()
 	diff := func(a uint32, b uint8) int { return max(int(a>>8)-int(b), int(b)-int(a>>8)) }
@@ -88,7 +88,7 @@ func TestScreenshot(t *testing.T) {
 		t.Errorf("the picture is said to be %+v", shot.Screen)
 	}
 	if !near(whole, left+50, top+50, red, 0) || !near(whole, left+150, top+50, green, 0) || !near(whole, left+50, top+150, blue, 0) {
-		t.Error("the colours are others")
+		t.Error("the colours differ")
 	}
 	_, part := shoot(t, d, sandbox.ScreenshotRequest{Region: &sandbox.Region{X: left + 90, Y: top + 95, Width: 21, Height: 11}})
 	for p, want := range map[image.Point]color.RGBA{{X: 9, Y: 4}: red, {X: 10, Y: 4}: green, {X: 9, Y: 5}: blue} {
@@ -105,7 +105,7 @@ func TestScreenshot(t *testing.T) {
 	}
 	photo, pixels := shoot(t, d, sandbox.ScreenshotRequest{Format: sandbox.ImageJPEG, Quality: 90})
 	if photo.MIME != "image/jpeg" || !near(pixels, left+50, top+50, red, 16) || !near(pixels, left+150, top+50, green, 16) {
-		t.Error("as JPEG the colours are others")
+		t.Error("the colours differ as JPEG")
 	}
 	with, hand := shoot(t, d, sandbox.ScreenshotRequest{Cursor: true})
 	changed := 0
@@ -180,7 +180,7 @@ func TestStableScreenshot(t *testing.T) {
 				}
 			}
 			if !shot.Stable {
-				t.Error("the screen is said not to be stable")
+				t.Error("the screen is reported as not stable")
 			}
 		})
 	}
@@ -205,7 +205,7 @@ func TestStableScreenshot(t *testing.T) {
 		close(stop)
 		<-ended
 		if shot.Stable {
-			t.Error("a screen that changes all the time is said to be stable")
+			t.Error("a screen that keeps changing is reported as stable")
 		}
 	})
 }
@@ -235,11 +235,11 @@ func TestOtherServers(t *testing.T) {
 			w.paint(paint, sandbox.Region{Width: 301, Height: 100})
 			_, img := shoot(t, d, sandbox.ScreenshotRequest{})
 			if !near(img, 10, 20, color.RGBA{0xff, 0x10, 0x20, 255}, c.exact) || !near(img, 310, 119, color.RGBA{0xff, 0x10, 0x20, 255}, c.exact) || !near(img, 310, 120, color.RGBA{255, 255, 255, 255}, c.exact) {
-				t.Error("the colours are others")
+				t.Error("the colours differ")
 			}
 			_, img = shoot(t, d, sandbox.ScreenshotRequest{Region: &sandbox.Region{X: 9, Y: 19, Width: 3, Height: 3}})
 			if near(img, 0, 0, color.RGBA{0xff, 0x10, 0x20, 255}, c.exact) || !near(img, 1, 1, color.RGBA{0xff, 0x10, 0x20, 255}, c.exact) {
-				t.Error("the colours of a part are others")
+				t.Error("the colours of a part differ")
 			}
 			if shared := !strings.Contains(c.name, "no shared memory"); (d.shared != nil) != shared {
 				t.Errorf("pictures come by shared memory: %t", !shared)
@@ -266,8 +266,8 @@ func TestOtherServers(t *testing.T) {
 	}
 }
 
-// TestSharedMemoryStays does what a hostile server could do with the memory that
-// it gets: reading what is no longer there would end the first process.
+// TestSharedMemoryStays does what a hostile server could do with the shared memory: reading
+// truncated memory would end the first process.
 func TestSharedMemoryStays(t *testing.T) {
 	fd, mem, err := sealedMemory(8192)
 	if err != nil {
@@ -363,7 +363,7 @@ func resize(t *testing.T, conn *xgb.Conn, size image.Point) {
 	set(randr.Mode(res.Modes[mode].Id), res.Outputs[:1])
 }
 
-// TestServerRestart ends the server; the next call finds the one that comes.
+// TestServerRestart ends the server; the next call finds the new one.
 func TestServerRestart(t *testing.T) {
 	// A number of its own, which stays free while no server runs.
 	x := startX(t, "Xvfb", fmt.Sprintf(":%d", 200+os.Getpid()%700), "-screen", "0", "320x240x24")
@@ -386,7 +386,7 @@ func TestServerRestart(t *testing.T) {
 	}
 	do(t, d, sandbox.Input{Type: "key", Keys: []string{"é"}}, sandbox.Input{Type: "type", Text: "hé"})
 	if len(d.held.keys) != 0 {
-		t.Error("a key of the server that ended is held")
+		t.Error("a key of the ended server is held")
 	}
 	again.stop()
 	last := startX(t, "Xvfb", x.display, "-screen", "0", "500x300x24")
@@ -397,7 +397,7 @@ func TestServerRestart(t *testing.T) {
 	_ = last
 }
 
-// TestHostileServers connects to what is no X server.
+// TestHostileServers connects to programs that are not X servers.
 func TestHostileServers(t *testing.T) {
 	for name, says := range map[string]string{
 		"nothing":   "",
@@ -500,7 +500,7 @@ func TestWindows(t *testing.T) {
 	}
 	control(one, sandbox.WindowMaximize, nil)
 	want := sandbox.Region{X: 33, Y: 44, Width: 555, Height: 333}
-	// The manager tells of a window's frame after it has changed it.
+	// The manager announces a window's frame after it has changed it.
 	is := func(want sandbox.Region) func() bool {
 		return func() bool {
 			list, err := d.ListWindows(t.Context())
@@ -587,7 +587,7 @@ func TestClipboard(t *testing.T) {
 		got, err := d.GetClipboard(t.Context())
 		return err == nil && got == "text"
 	})
-	// What is no UTF-8 becomes longer in it.
+	// Invalid UTF-8 becomes longer when converted.
 	put(strings.Repeat("\xff ", sandbox.MaxClipboard/3))
 	eventually(t, "what becomes too long is refused", func() bool {
 		_, err := d.GetClipboard(t.Context())
@@ -651,7 +651,7 @@ func TestPNG(t *testing.T) {
 	}
 }
 
-// FuzzText reads what programs say of themselves, and names of keys.
+// FuzzText reads the texts that programs set, and key names.
 func FuzzText(f *testing.F) {
 	f.Add([]byte("title\x00Class"), byte(8), "ctrl+shift+t")
 	f.Add([]byte{0xff, 0xfe, 0, 1}, byte(32), "U+1F600")

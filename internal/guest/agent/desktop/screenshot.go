@@ -173,8 +173,8 @@ func fit(size image.Point, width, height int) image.Point {
 	return image.Pt(max(1, (height*size.X+size.Y/2)/size.Y), height)
 }
 
-// maxPiece bounds the bytes of a picture in one reply: meanwhile the server is busy, and
-// it needs memory for it.
+// maxPiece bounds the bytes of a picture in one reply: the server is busy meanwhile, and
+// needs as much memory.
 const maxPiece = 4 << 20
 
 // grab reads a part of the screen.
@@ -210,7 +210,7 @@ func (d *Desktop) grab(ctx context.Context, s *session, part image.Rectangle, cu
 
 var errPartOfPicture = errors.New("the X server sent a part of a picture")
 
-// ask asks for a part of the screen. wait returns the pixels in the server's format.
+// ask requests a part of the screen. wait returns the pixels in the server's format.
 func (d *Desktop) ask(ctx context.Context, s *session, part image.Rectangle, stride int) (wait func() ([]byte, error), err error) {
 	size := stride * part.Dy()
 	whole := stride / part.Dx() * s.size.Load().X * s.size.Load().Y
@@ -349,10 +349,10 @@ func drawCursor(img *image.RGBA, origin image.Point, k *x11.Cursor) {
 	}
 }
 
-// changeInterval is the minimum time between two reports of changes.
+// changeInterval is the minimum interval between two reports of changes.
 const changeInterval = 5 * time.Millisecond
 
-// watch reports changes of the screen. Desktop.settling is held while there is one.
+// watch reports changes of the screen. Desktop.settling is held while a watch exists.
 type watch struct {
 	s  *session
 	id uint32
@@ -368,11 +368,11 @@ func (s *session) watch(ctx context.Context) (*watch, error) {
 
 func (w *watch) end() {
 	w.s.ForgetDamage(w.s.damage, w.id)
-	_ = w.s.Flush() // a broken connection has no watch
+	_ = w.s.Flush() // the watch ends with the connection anyway
 }
 
-// await waits until the screen has not changed for quiet, or if it does not change at all,
-// for first. The result is false if it still changes after total.
+// await waits until the screen has not changed for quiet or, if it does not change at all,
+// for first. The result is false if the screen is still changing after total.
 func (w *watch) await(ctx context.Context, first, quiet, total time.Duration) (bool, error) {
 	s := w.s
 	end := time.NewTimer(total)
@@ -405,8 +405,8 @@ func (w *watch) await(ctx context.Context, first, quiet, total time.Duration) (b
 	}
 }
 
-// settle waits until the screen has not changed for quiet. The result is false if it still
-// changes after the longest wait.
+// settle waits until the screen has not changed for quiet. The result is false if the
+// screen is still changing after the longest wait.
 func (d *Desktop) settle(ctx context.Context, s *session, quiet time.Duration) (bool, error) {
 	if s.damage.Opcode == 0 {
 		return d.settleByFrames(ctx, s, quiet)
@@ -426,7 +426,7 @@ func (d *Desktop) settle(ctx context.Context, s *session, quiet time.Duration) (
 // frameInterval is how often frames are compared if the server cannot report changes.
 const frameInterval = 100 * time.Millisecond
 
-// settleByFrames compares pictures, for servers without the extension DAMAGE.
+// settleByFrames is settle for servers without the extension DAMAGE: it compares pictures.
 func (d *Desktop) settleByFrames(ctx context.Context, s *session, quiet time.Duration) (bool, error) {
 	end := time.Now().Add(d.maxSettle)
 	var last uint64

@@ -9,10 +9,10 @@ import (
 	"github.com/cove-sh/cove/internal/guest/agent/desktop/x11"
 )
 
-// segment is memory to which an X server writes pictures, which would be copied four
-// times if they were sent through its socket. The server may be hostile. It can write to
-// the memory at any time, so only colours are read from it. It cannot shrink the memory,
-// so reading never fails.
+// segment is memory into which an X server writes pictures; sent through its socket, they
+// would be copied four times. The server may be hostile: it can write to the memory at any
+// time, so only colours are read from it. It cannot shrink the memory, so reading never
+// fails.
 type segment struct {
 	of  *session
 	id  uint32

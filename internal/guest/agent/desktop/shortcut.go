@@ -5,22 +5,21 @@ import (
 	"time"
 )
 
-// A shortcut often moves the keyboard focus within a program, such as Ctrl+L in a
-// browser, and does so with a delay: Chromium offers the keys to the page first. Text
-// that is typed meanwhile goes to the old target. A person waits until the new target
-// shows, and so does a [hand].
+// A shortcut such as Ctrl+L in a browser often moves the keyboard focus within a program,
+// and with a delay: Chromium offers the keys to the page first. Text typed meanwhile goes
+// to the old target. A person waits until the new target appears, and so does a [hand].
 
 const (
 	// reactWait bounds the wait for the screen to change after the program has read a
 	// shortcut: many shortcuts have no visible effect.
 	reactWait = 400 * time.Millisecond
-	// reactCalm is how long the screen must not change until the program counts as done.
+	// reactCalm is how long the screen must not change before the program counts as done.
 	reactCalm = 100 * time.Millisecond
 	// reactTotal bounds the whole wait, for a screen that keeps changing.
 	reactTotal = time.Second
 )
 
-// reaction watches the screen from before a shortcut on.
+// reaction watches the screen, starting before a shortcut.
 type reaction struct {
 	d *Desktop
 	w *watch
@@ -50,8 +49,8 @@ func (h *hand) shortcut(combo []keysym, hold time.Duration) error {
 	return r.await(h.ctx)
 }
 
-// watchReaction begins to watch, or returns nil if the screen cannot be watched
-// or is watched by another call.
+// watchReaction starts to watch. It returns nil if the screen cannot be watched, or another
+// call watches it.
 func (h *hand) watchReaction() (*reaction, error) {
 	if h.s.damage.Opcode == 0 || !h.d.settling.tryLock() {
 		return nil, nil

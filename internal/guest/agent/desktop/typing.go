@@ -33,7 +33,7 @@ func (h *hand) group() (group int, caps bool, err error) {
 	if err != nil {
 		return 0, false, err
 	}
-	// All events about the mapping have arrived before the reply.
+	// All events about the mapping arrive before the reply.
 	if err := h.d.keys.refresh(h.ctx, h.s); err != nil {
 		return 0, false, err
 	}

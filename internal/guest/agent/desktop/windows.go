@@ -117,8 +117,8 @@ func (s *session) ids(ctx context.Context) (ids []uint32, active uint32, err err
 	return s.unmanaged(ctx)
 }
 
-// unmanaged returns the same as ids without a window manager: the root's visible children
-// are the windows.
+// unmanaged is ids for a screen without a window manager: the root's visible children are
+// the windows.
 func (s *session) unmanaged(ctx context.Context) (ids []uint32, active uint32, err error) {
 	_, children, err := s.QueryTree(ctx, s.Setup().Root)
 	if err != nil {
@@ -236,7 +236,7 @@ func latin1(b []byte) string {
 	return string(runes)
 }
 
-// class returns the second of the two names in WM_CLASS, which is that of the program.
+// class returns the second of the two names in WM_CLASS, the program's class.
 func class(p *x11.Property) string {
 	if p.Format != 8 {
 		return ""
@@ -269,8 +269,8 @@ func (s *session) hasProtocol(ctx context.Context, id, protocol uint32) bool {
 	return err == nil && slices.Contains(p.Uint32s(), protocol)
 }
 
-// ControlWindow changes a window, waits until the change is done or a timeout is over,
-// and returns all windows. A program may ask the user before it closes a window.
+// ControlWindow changes a window, waits until the change is done or a timeout expires, and
+// returns all windows. A program may ask the user before it closes a window.
 func (d *Desktop) ControlWindow(ctx context.Context, req *sandbox.WindowRequest) ([]sandbox.Window, error) {
 	if err := checkControl(req); err != nil {
 		return nil, err
@@ -352,8 +352,8 @@ func (s *session) manager(ctx context.Context) ([]uint32, error) {
 	return p.Uint32s(), nil
 }
 
-// act sends the request, and returns a function that reports whether a window, or nil if
-// it is gone, has reached the requested state.
+// act sends the request. It returns a function that reports whether a window, or nil if it
+// is gone, has reached the requested state.
 func (s *session) act(ctx context.Context, w *window, req *sandbox.WindowRequest, manager []uint32) (func(*window) bool, error) {
 	root, managed := s.Setup().Root, len(manager) > 0
 	switch req.Action {
@@ -404,7 +404,7 @@ func (s *session) act(ctx context.Context, w *window, req *sandbox.WindowRequest
 	return s.place(w, req.Region, managed), s.Flush()
 }
 
-// await lists the windows until one has reached a state, or a timeout is over.
+// await lists the windows until the window has reached a state or a timeout expires.
 func (s *session) await(ctx context.Context, id int64, reached func(*window) bool) ([]window, error) {
 	end := time.Now().Add(s.waits.actWait)
 	for {
@@ -426,7 +426,7 @@ func (s *session) activate(w *window) {
 	s.ClientMessage(s.Setup().Root, w.id, s.atoms.active, fromPager)
 }
 
-// closeWindow asks a window to close as its close button does.
+// closeWindow asks a window to close, as its close button does.
 func (s *session) closeWindow(ctx context.Context, w *window, manager []uint32) error {
 	switch {
 	case slices.Contains(manager, s.atoms.closeWindow):

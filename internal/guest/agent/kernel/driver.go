@@ -24,8 +24,8 @@ var drivers embed.FS
 // parserFile is acorn, the parser of JavaScript.
 const parserFile = "drivers/acorn/acorn.js"
 
-// HasParser reports whether the program was built with the parser of JavaScript. Without
-// it, contexts and jobs run JavaScript and TypeScript as Node.js runs a script.
+// HasParser reports whether the program was built with the JavaScript parser. Without it,
+// contexts and jobs run JavaScript and TypeScript as Node.js runs a script.
 func HasParser() bool {
 	_, err := fs.Stat(drivers, parserFile)
 	return err == nil
@@ -33,7 +33,7 @@ func HasParser() bool {
 
 // driver describes how to start an interpreter with its driver.
 type driver struct {
-	names []string // of programs, the preferred ones first
+	names []string // programs, preferred ones first
 	args  []string
 	hello []byte // the first data that is sent to it
 	// Descriptors in the interpreter; -1: none.
@@ -63,8 +63,8 @@ var programs = map[sandbox.Language][]string{
 // if there is none. The caller must not change the list.
 func Programs(l sandbox.Language) []string { return programs[l] }
 
-// The programs in an interpreter's arguments receive the driver and start it, so that no
-// file is needed and lists of processes stay readable.
+// The programs in an interpreter's arguments receive the driver and start it, so no file is
+// needed and process lists stay readable.
 const (
 	pythonBoot = `import os
 def r(n):
@@ -76,8 +76,8 @@ exec(compile(r(int.from_bytes(r(4),'big')),'<cove>','exec'),{'__name__':'cove'})
 		`s=r(r(4).readUInt32BE()).toString();new(require('vm').Script)(s,{filename:'<cove>'}).runInThisContext()(require,process,undefined,n=>import(n))})()`
 )
 
-// driverOf makes the driver for an interpreter that starts with this environment, from
-// the files.
+// driverOf makes the driver, from files, for an interpreter that starts with this
+// environment.
 func driverOf(files fs.FS, l sandbox.Language, env map[string]string) (*driver, error) {
 	d := &driver{names: Programs(l), in: 3, out: 4, ack: 5, codec: newFrames}
 	var text string
@@ -133,8 +133,8 @@ func source(files fs.FS, names ...string) (string, error) {
 	return b.String(), nil
 }
 
-// nodeSource is Node's driver, completed with the language and the parser's source, which
-// is empty if there is none.
+// nodeSource returns Node's driver with the language and the parser's source, which is
+// empty if there is none.
 func nodeSource(files fs.FS, l sandbox.Language) (string, error) {
 	text, err := source(files, "node.js", "node_run.js")
 	if err != nil {

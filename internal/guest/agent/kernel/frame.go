@@ -38,8 +38,8 @@ var errProtocol = errors.New("protocol error")
 
 var errFrameSize = fmt.Errorf("%w: a frame is too large", errProtocol)
 
-// readFrame reads the content of a frame. It allocates memory as bytes arrive, and not
-// as the length announces.
+// readFrame reads the content of a frame. It allocates memory as bytes arrive, not by the
+// announced length.
 func readFrame(r io.Reader) ([]byte, error) {
 	var head [4]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {

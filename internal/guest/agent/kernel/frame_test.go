@@ -86,8 +86,8 @@ func TestQuote(t *testing.T) {
 	}
 }
 
-// FuzzOutbox writes in pieces and wants whole characters, in order, and no more
-// than is kept.
+// FuzzOutbox writes in pieces and expects whole characters, in order, and no more than is
+// kept.
 func FuzzOutbox(f *testing.F) {
 	f.Add([]byte("a🙂é"), uint8(1), uint16(100))
 	f.Add([]byte("🙂🙂🙂"), uint8(3), uint16(7))
@@ -150,7 +150,7 @@ func TestOutboxBounds(t *testing.T) {
 	}
 }
 
-// Long output comes in pieces that end with characters.
+// TestOutboxPieces checks that long output is split at character boundaries.
 func TestOutboxPieces(t *testing.T) {
 	o := NewOutbox(1 << 20)
 	o.Write(0, []byte(strings.Repeat("é€🙂", 30_000)))

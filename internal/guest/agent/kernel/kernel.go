@@ -19,11 +19,11 @@ import (
 )
 
 const (
-	// idleBytes is how much of what each stream receives between two runs is kept for
-	// the next one.
+	// idleBytes bounds how much of each stream's output between two runs is kept for the
+	// next run.
 	idleBytes = 64 << 10
-	// endGrace is how long a kernel that has closed its connection may take to end
-	// before it is killed.
+	// endGrace is how long a kernel that has closed its connection may take to end before
+	// it is killed.
 	endGrace = 200 * time.Millisecond
 	// exitDisconnected is the exit code of a driver that has lost its connection.
 	exitDisconnected = 70
@@ -48,7 +48,7 @@ type Process interface {
 type End struct {
 	// Code is its exit code, or 128 and the number of the signal.
 	Code int
-	// Reason says why, in words: "it was killed: the sandbox is out of memory".
+	// Reason says why, in words, such as "it was killed: the sandbox is out of memory".
 	Reason string
 }
 
@@ -67,8 +67,8 @@ type Config struct {
 	UID, GID int
 	// Env is its environment at the start.
 	Env map[string]string
-	// EndGrace is how long it may take to end once it has closed its
-	// connection, before it is killed; 0: 200 ms.
+	// EndGrace is how long the kernel may take to end after it has closed its connection,
+	// before it is killed; 0 means 200 ms.
 	EndGrace time.Duration
 
 	files fs.FS // in place of the drivers, in tests
@@ -136,7 +136,7 @@ func Start(ctx context.Context, cfg Config) (_ *Kernel, err error) {
 	}
 	go k.serve()
 	k.read()
-	// The write below may block for ever: the interpreter need not read.
+	// The write below may block forever: the interpreter need not read.
 	stop := context.AfterFunc(ctx, k.proc.Kill)
 	defer stop()
 	if _, err := k.in.Write(d.hello); err == nil {
@@ -222,8 +222,8 @@ func (k *Kernel) takeIdle() (stdout, stderr []byte) {
 	return stdout, stderr
 }
 
-// serve reads messages until the process has ended, and kills a process that closes its
-// connection and does not end.
+// serve reads messages until the process has ended. It kills a process that closes its
+// connection but does not end.
 func (k *Kernel) serve() {
 	defer close(k.dead)
 	over := make(chan struct{})
@@ -239,7 +239,7 @@ func (k *Kernel) serve() {
 		case <-time.After(cmp.Or(k.cfg.EndGrace, endGrace)):
 			k.proc.Kill()
 			<-k.proc.Done()
-			if k.proc.End().Code == exitKilled { // it was not about to end by itself
+			if k.proc.End().Code == exitKilled { // it did not end by itself
 				k.fault = why
 			}
 		}
@@ -249,7 +249,7 @@ func (k *Kernel) serve() {
 	if k.ack != nil {
 		_ = k.ack.Close()
 	}
-	// Messages from before its end are still read. There may be no end of the file: a
+	// Messages sent before its end are still read. The read may never reach end of file: a
 	// child of the process may hold the other end.
 	_ = k.out.SetReadDeadline(time.Unix(1, 0))
 	<-over
@@ -257,7 +257,7 @@ func (k *Kernel) serve() {
 	k.drain()
 }
 
-// readMessages handles messages and returns why there are no more.
+// readMessages handles messages, and returns why there are no more.
 func (k *Kernel) readMessages() string {
 	r := bufio.NewReaderSize(&lateReader{file: k.out}, 4096)
 	for {
@@ -305,7 +305,7 @@ func (k *Kernel) Run(r *Run, box *Outbox) (*Outcome, error) {
 	k.begin(box)
 	defer k.finish()
 	select {
-	case <-k.results: // of an abandoned run
+	case <-k.results: // result of an abandoned run
 	default:
 	}
 	data, err := k.codec.run(r)
@@ -339,7 +339,7 @@ func result(m *message) (*Outcome, error) {
 	return &Outcome{Error: m.codeError(), Exit: m.Exit, Interrupted: m.Interrupted}, nil
 }
 
-// begin directs output to box, first that since the last run.
+// begin directs output to box, starting with the output since the last run.
 func (k *Kernel) begin(box *Outbox) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -359,11 +359,11 @@ func (k *Kernel) finish() {
 	k.box = nil
 }
 
-// Insist reports whether an interrupt may have to be repeated: a shell ignores one if
-// the command that it waits for ends by itself at that moment.
+// Insist reports whether an interrupt may have to be repeated: a shell ignores an interrupt
+// if the command that it waits for ends by itself at that moment.
 func (k *Kernel) Insist() bool { return k.cfg.Language == sandbox.Bash }
 
-// Dir returns its working directory at the end of the last run, or "".
+// Dir returns the interpreter's working directory at the end of the last run, or "".
 func (k *Kernel) Dir() string {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -25,8 +25,8 @@ func (p *lateProcess) Kill()                 { close(p.done) }
 func (p *lateProcess) Done() <-chan struct{} { return p.done }
 func (p *lateProcess) End() End              { return End{Code: p.code, Reason: "its own"} }
 
-// TestKilledWhileItEnds kills a kernel that takes long to end: it ended as it
-// wanted, and not for its closed connection.
+// TestKilledWhileItEnds kills a kernel that is slow to end: the reported reason is its own
+// exit, not its closed connection.
 func TestKilledWhileItEnds(t *testing.T) {
 	for code, want := range map[int]string{3: "its own", exitKilled: disconnected} {
 		var connection []*os.File
@@ -53,7 +53,7 @@ func TestKilledWhileItEnds(t *testing.T) {
 	}
 }
 
-// TestLateReader reads after the deadline what was written before.
+// TestLateReader reads, after the deadline, what was written before it.
 func TestLateReader(t *testing.T) {
 	own, other, err := Pipe(0)
 	if err != nil {

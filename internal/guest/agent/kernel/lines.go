@@ -13,9 +13,9 @@ import (
 	"strings"
 )
 
-// lines is the codec of a shell, which reads commands from standard input and answers
-// with fields that end in NUL. Code is in a file, which the shell reads as a whole rather
-// than byte by byte, and whose lines errors name.
+// lines is the codec of a shell, which reads commands from standard input and answers with
+// fields that end in NUL. Code is in a file, which the shell reads as a whole rather than
+// byte by byte, and which error messages refer to by line.
 type lines struct {
 	k     *Kernel
 	env   map[string]string

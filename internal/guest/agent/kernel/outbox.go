@@ -16,9 +16,9 @@ const (
 	metaBytes = 512 << 10
 )
 
-// Outbox holds what a run has produced until the caller takes it. It is bounded by how
-// much of the streams is kept and by the limits of outputs, so that a slow caller never
-// holds up a kernel. Its methods are safe for concurrent use.
+// Outbox holds what a run has produced until the caller takes it. It is bounded by how much
+// of the streams is kept and by the limits of outputs, so a slow caller never holds up a
+// kernel. Its methods are safe for concurrent use.
 type Outbox struct {
 	mu     sync.Mutex
 	events []*agentv1.CodeEvent // guarded by mu
@@ -29,8 +29,8 @@ type Outbox struct {
 	full   [2]bool   // no more is kept
 	keep   int64
 	rich   int // number of outputs
-	bytes  int // of their data
-	meta   int // bytes of their metadata and paths
+	bytes  int // size of their data
+	meta   int // size of their metadata and paths
 	closed bool
 	wake   chan struct{} // has a value when there may be more
 }
@@ -40,7 +40,7 @@ func NewOutbox(keep int64) *Outbox {
 	return &Outbox{keep: keep, wake: make(chan struct{}, 1)}
 }
 
-// Wake has a value when there may be more for [Outbox.Take].
+// Wake returns a channel that has a value when there may be more for [Outbox.Take].
 func (o *Outbox) Wake() <-chan struct{} { return o.wake }
 
 // Take removes and returns all events. last is set if none will follow.
@@ -73,7 +73,7 @@ func (o *Outbox) Write(stream int, data []byte) {
 	}
 }
 
-// Note adds a message for the reader to stderr, even if that is full.
+// Note adds a message for the reader to stderr, even if stderr is full.
 func (o *Outbox) Note(text string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -137,7 +137,7 @@ func (o *Outbox) Add(out *agentv1.CodeOutput) bool {
 	return true
 }
 
-// flush adds incomplete characters as they are.
+// flush adds incomplete characters unchanged.
 //
 // Preconditions: o.mu is held.
 func (o *Outbox) flush() {
@@ -162,6 +162,8 @@ func (o *Outbox) Close(result *agentv1.CodeResult) {
 	o.notify()
 }
 
+// notify makes Wake ready.
+//
 // Preconditions: o.mu is held.
 func (o *Outbox) notify() {
 	select {

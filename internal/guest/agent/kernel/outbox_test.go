@@ -7,8 +7,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// TestOutboxCountsAll adds outputs that are large in what is not their data.
-func TestOutboxCountsAll(t *testing.T) {
+// TestOutboxBoundsMetadata adds outputs that are large except for their data.
+func TestOutboxBoundsMetadata(t *testing.T) {
 	big := make([]byte, sandbox.MaxOutputBytes)
 	for name, out := range map[string]*agentv1.CodeOutput{
 		"data":     {Data: map[string][]byte{"text/plain": big}},

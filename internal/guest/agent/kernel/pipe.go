@@ -32,8 +32,8 @@ func (p *Pipes) Add(mine int) (own, child *os.File, err error) {
 	return own, child, err
 }
 
-// Close closes the child's ends, which it has by now, and also this process's if err,
-// the error of the start, is not nil.
+// Close closes the child's ends, which the child has by now, and, if err (the error of the
+// start) is not nil, also this process's.
 func (p *Pipes) Close(err error) {
 	closeAll(p.Child)
 	if err != nil {

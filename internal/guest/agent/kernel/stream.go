@@ -8,7 +8,7 @@ import (
 )
 
 // stream reads what code writes to one of its descriptors, until the last process that
-// has the other end has closed it.
+// holds the other end has closed it.
 type stream struct {
 	file *os.File
 	raw  syscall.RawConn
@@ -45,8 +45,8 @@ func (s *stream) run() {
 	}
 }
 
-// empty reads up to 16 buffers and reports whether nothing is left for now (empty) or
-// for good (end).
+// empty reads up to 16 buffers. It reports whether nothing is left for now (empty) or
+// permanently (end).
 func (s *stream) empty(fd uintptr) (empty, end bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -70,7 +70,7 @@ func (s *stream) empty(fd uintptr) (empty, end bool) {
 }
 
 // drain reads what was written before the call. It is bounded, since a program may write
-// without end: what comes after so many bytes was written later.
+// endlessly: data beyond the bound was written later.
 func (s *stream) drain() {
 	for range 64 {
 		done := true

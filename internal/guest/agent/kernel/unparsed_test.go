@@ -39,8 +39,8 @@ func spawnReal(names, args []string, files []*os.File) (Process, error) {
 	return p, nil
 }
 
-// What plain go build makes, without the parser, runs JavaScript as a script, shows its
-// value, and says why what it lacks does not work.
+// TestJavaScriptWithoutParser checks that a plain go build, without the parser, runs
+// JavaScript as a script, shows its value, and explains what it lacks.
 func TestJavaScriptWithoutParser(t *testing.T) {
 	needs.Command(t, "node")
 	files := fstest.MapFS{}
@@ -93,7 +93,7 @@ func TestJavaScriptWithoutParser(t *testing.T) {
 	}
 }
 
-// A program that was built with the parser has it, with its licence.
+// TestParserHasLicence checks that a program built with the parser includes its licence.
 func TestParserHasLicence(t *testing.T) {
 	if !HasParser() {
 		needs.NoError(t, errors.New("the parser of JavaScript: make build"))

@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// worker is a process whose output is read, even after its end, while other
-// processes can write to it.
+// worker is a process whose output is read as long as any process can write to it, even
+// after its own end.
 type worker struct {
 	proc    Process
 	streams [2]*stream
@@ -50,10 +50,10 @@ func (w *worker) Interrupt() { w.proc.Interrupt() }
 // Kill kills all processes of the session.
 func (w *worker) Kill() { w.proc.Kill() }
 
-// Quiet returns when no process can write to the streams any more.
+// Quiet waits until no process can write to the streams any more.
 func (w *worker) Quiet() { w.readers.Wait() }
 
-// Abandon stops reading from processes that have been left behind.
+// Abandon stops reading from processes that the worker has left behind.
 func (w *worker) Abandon() {
 	for _, s := range w.streams {
 		_ = s.file.Close()

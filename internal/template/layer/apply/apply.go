@@ -24,7 +24,7 @@ var ErrStream = errors.New("the stream is not one of a merge")
 
 // ErrStuck marks errors of [Apply] if something was changed and could not be undone. What
 // was replaced is kept in the staging directory.
-var ErrStuck = errors.New("what was replaced is kept")
+var ErrStuck = errors.New("the replaced files are kept")
 
 // The names in a staging directory. In new and old, files are named by the numbers of their
 // entries.
@@ -55,8 +55,8 @@ func (s step) number() string { return strconv.Itoa(s.Number) }
 // stage is a merge in progress.
 type stage struct {
 	root    int
-	name    string // of the staging directory
-	fd      int    // of the same
+	name    string // name of the staging directory
+	fd      int    // the same directory, open
 	newFD   int
 	oldFD   int
 	steps   []step
@@ -225,7 +225,7 @@ func (s *stage) make(h *tar.Header, st step, content io.Reader) error {
 		}
 		n, ok := s.files[target]
 		if !ok {
-			return fmt.Errorf("%w: the file that it is a link to does not come before it", ErrStream)
+			return fmt.Errorf("%w: the target of the hard link does not come before it", ErrStream)
 		}
 		return unix.Linkat(s.newFD, strconv.Itoa(n), s.newFD, name, 0)
 	case tar.TypeFifo:

@@ -69,7 +69,7 @@ func stream(t testing.TB, entries ...entry) []byte {
 	return buf.Bytes()
 }
 
-// sample is a root directory to apply things to.
+// sample makes a root directory to apply streams to.
 func sample(t testing.TB) *os.File {
 	t.Helper()
 	dir, err := os.MkdirTemp(t.TempDir(), "")
@@ -171,8 +171,8 @@ func TestApply(t *testing.T) {
 	}
 }
 
-// Each of these fails at its end, after steps that have to be undone, and leaves
-// nothing behind.
+// TestApplyIsAllOrNothing applies streams that fail at their end, after steps that have to
+// be undone, and checks that they leave nothing behind.
 func TestApplyIsAllOrNothing(t *testing.T) {
 	etc := head(tar.TypeDir, "./etc/")
 	etc.Mode = 0o700
@@ -185,7 +185,7 @@ func TestApplyIsAllOrNothing(t *testing.T) {
 		name string
 		last []entry
 		cut  int
-		// malformed says that the stream is at fault.
+		// malformed is set if the stream is at fault.
 		malformed bool
 	}{
 		{name: "through a symbolic link", last: []entry{file("./link/f", "f"), commit()}},
@@ -225,7 +225,7 @@ func TestApplyIsAllOrNothing(t *testing.T) {
 	}
 }
 
-// A crash at any step, or in the middle of one, is undone.
+// TestRecover checks that a crash at or in the middle of any step is undone.
 func TestRecover(t *testing.T) {
 	etc := head(tar.TypeDir, "./etc/")
 	etc.Mode = 0o700
@@ -280,7 +280,8 @@ func TestRecover(t *testing.T) {
 	}
 }
 
-// A symbolic link is never opened as a directory; gVisor has its own ways here.
+// TestOpenDirFollowsNothing checks that a symbolic link is never opened as a directory,
+// which gVisor handles in its own way.
 func TestOpenDirFollowsNothing(t *testing.T) {
 	root := sample(t)
 	for name, open := range map[string]func(int, string) (int, error){"OpenDir": OpenDir, "pathDir": pathDir} {
@@ -297,7 +298,8 @@ func TestOpenDirFollowsNothing(t *testing.T) {
 	}
 }
 
-// What has the name of a staging directory and is not one stays.
+// TestRecoverLeavesOthers checks that a directory which only has the name of a staging
+// directory is kept.
 func TestRecoverLeavesOthers(t *testing.T) {
 	root := sample(t)
 	if err := os.WriteFile(filepath.Join(root.Name(), StagingPrefix+"file"), nil, 0o600); err != nil {
@@ -315,7 +317,8 @@ func TestRecoverLeavesOthers(t *testing.T) {
 	}
 }
 
-// Whatever the stream, Apply stays within its directory, and does all or nothing.
+// FuzzApply checks that Apply stays within its directory and does all or nothing, whatever
+// the stream.
 func FuzzApply(f *testing.F) {
 	etc := head(tar.TypeDir, "./etc/")
 	f.Add(stream(f, remove("./usr/lib"), etc, file("./etc/hosts", "x"), commit()))
@@ -334,7 +337,7 @@ func FuzzApply(f *testing.F) {
 			t.Errorf("the staging directory is left:\n%s", after)
 		}
 		if dir := filepath.Dir(root.Name()); len(must(os.ReadDir(dir))) != 1 {
-			t.Error("something is beside the root")
+			t.Error("something was made outside the root")
 		}
 	})
 }
@@ -346,7 +349,7 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// What others put in a directory's place is not removed through.
+// TestRemoveAll checks that nothing is removed through a link that replaces a directory.
 func TestRemoveAll(t *testing.T) {
 	root := sample(t)
 	for _, name := range []string{"usr", "link", "etc/motd", "nothing"} {
@@ -357,7 +360,7 @@ func TestRemoveAll(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(root.Name(), "outside", "f"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	// Of what is in it, a link goes and not what it leads to.
+	// A link in the directory is removed, not its target.
 	if err := os.Symlink("../outside", filepath.Join(root.Name(), "etc", "link")); err != nil {
 		t.Fatal(err)
 	}

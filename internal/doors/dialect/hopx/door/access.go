@@ -10,22 +10,22 @@ import (
 )
 
 const (
-	// agentPurpose is that of tokens for the agent of a sandbox.
+	// agentPurpose is the purpose of tokens for the agent of a sandbox.
 	agentPurpose gate.Purpose = "agent"
-	// tokenPrefix begins a token, which names its sandbox: "hopx_ID.TOKEN".
+	// tokenPrefix is the prefix of a token, which names its sandbox: "hopx_ID.TOKEN".
 	tokenPrefix = "hopx_"
 	maxToken    = 512
 )
 
 var errToken = sandbox.Errorf(sandbox.CodeUnauthenticated, "the token is not one of this sandbox; get one with POST /v1/sandboxes/ID/token/refresh")
 
-// token returns a caller's token for a sandbox. It is good for as long as the sandbox
-// and the API key are: clients go on with the first one that they have seen.
+// token returns a caller's token for a sandbox. It is valid as long as the sandbox and the
+// API key are: clients keep using the first one that they get.
 func (d *Door) token(c sandbox.Caller, id string) string {
 	return tokenPrefix + id + "." + d.cfg.Gate.Token(agentPurpose, c, id)
 }
 
-// parseToken takes a token apart.
+// parseToken splits a token into the sandbox's id and the rest.
 func parseToken(token string) (id, rest string, ok bool) {
 	body, ok := strings.CutPrefix(token, tokenPrefix)
 	id, rest, found := strings.Cut(body, ".")
@@ -35,8 +35,7 @@ func parseToken(token string) (id, rest string, ok bool) {
 	return id, rest, true
 }
 
-// tokenOf returns the token for a sandbox that a request carries, "" if there is none
-// or if it is not alone.
+// tokenOf returns the sandbox token in a request, or "" if there is not exactly one.
 func tokenOf(h http.Header) string {
 	values := h.Values("Authorization")
 	if len(values) != 1 {
@@ -49,8 +48,8 @@ func tokenOf(h http.Header) string {
 	return token
 }
 
-// caller authenticates a request: by an API key, or to an agent by the token of its
-// sandbox. It is nil for a request that needs neither.
+// caller authenticates a request: by an API key or, for an agent, by the token of its
+// sandbox. The result is nil for a request that needs neither.
 func (x *exchange) caller() (*sandbox.Caller, error) {
 	c := sandbox.LocalCaller()
 	switch token := tokenOf(x.r.Header); {

@@ -12,8 +12,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// What a request's body may have, in bytes: that of an agent carries files of 8 MiB in
-// base64.
+// Bounds of a request's body, in bytes: an agent's carries files of 8 MiB in base64.
 const (
 	maxControlBody = 4 << 20
 	maxAgentBody   = 12 << 20

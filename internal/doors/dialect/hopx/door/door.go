@@ -1,9 +1,9 @@
-// Package door is the door for HOPX's SDKs, which work against Cove unmodified: the
-// product's REST API and WebSockets over [sandbox.Service] alone, so that policies,
-// quotas, secrets, scopes and the audit record hold as in every door. What requests
-// mean is told by package hopx, which the product's MCP tools share.
+// Package door is the door for HOPX's SDKs, which work against Cove unmodified. It
+// implements the product's REST API and WebSockets over [sandbox.Service] alone, so
+// policies, quotas, secrets, scopes and the audit record hold as in every door. Package
+// hopx, which the product's MCP tools use too, interprets the requests.
 //
-// Clients speak to two planes: the control plane, with an API key, and the agent of a
+// Clients talk to two planes: the control plane, with an API key, and the agent of a
 // sandbox, with the sandbox's token.
 package door
 
@@ -19,22 +19,22 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Prefix is the path below which both planes are on the server's own address.
+// Prefix is the path below which both planes are served on the server's own address.
 const Prefix = "/hopx"
 
-// Tested says with which versions of the SDK the door is tested.
+// Tested is the range of SDK versions that the door is tested with.
 const Tested = "@hopx-ai/sdk 0.3.8 to 0.5.1 (JavaScript)"
 
-// The names at which clients look for the product. They lead here where an operator
-// has the server answer to them.
+// The product's host names. Requests to them reach this door if an operator has the server
+// answer to these names.
 const (
 	apiHost    = "api.hopx.dev"
 	hostSuffix = ".vms.hopx.dev"
 )
 
-// Config is what a [Door] needs. All fields but Names are required.
+// Config configures a [Door]. All fields but Names are required.
 type Config struct {
-	// Service does everything.
+	// Service is the service that the door is written over.
 	Service sandbox.Service
 	// Gate authenticates callers.
 	Gate *gate.Gate
@@ -42,15 +42,14 @@ type Config struct {
 	Trusted func(*http.Request) bool
 	// Bound limits the concurrent requests of a caller.
 	Bound func(http.Handler) http.Handler
-	// Refuse is called before a request is refused whose body nobody has read.
+	// Refuse is called before a request is refused whose body has not been read.
 	Refuse func(http.ResponseWriter, *http.Request)
-	// Domain is the parent domain of sandboxes' host names, Names are those of the
-	// server.
+	// Domain is the parent domain of the sandboxes' host names; Names are the server's own
+	// names.
 	Domain string
 	Names  []string
-	// Address is the domain as clients reach it, with the port of the listener if
-	// that is not the scheme's own; and the base of URLs of this door. Each is empty
-	// if it is not known.
+	// Address returns the domain as clients reach it, with the listener's port unless that
+	// is the scheme's default, and the base of this door's URLs. Each is empty if unknown.
 	Address func() (domain, base string)
 	Log     *slog.Logger
 }
@@ -58,10 +57,10 @@ type Config struct {
 // Door serves both planes. It is safe for concurrent use.
 type Door struct {
 	cfg Config
-	// suffix ends the host names of sandboxes, empty if clients do not know them for
-	// the product's.
+	// suffix is the suffix of the sandboxes' host names, empty if clients do not recognize
+	// these as the product's.
 	suffix string
-	named  bool // whether the server answers to the product's name
+	named  bool // the server answers to the product's name
 }
 
 // New returns a door.
@@ -87,7 +86,7 @@ type exchange struct {
 	d  *Door
 	w  http.ResponseWriter
 	r  *http.Request
-	id string // of the request
+	id string // the request's id
 	at target
 }
 
@@ -103,7 +102,7 @@ func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if caller == nil {
-		// Nothing of a stranger's body is read.
+		// The body of an unauthenticated request is not read.
 		d.cfg.Refuse(w, r)
 		x.r = r.Clone(r.Context())
 		x.r.Body, x.r.ContentLength = http.NoBody, 0
@@ -142,7 +141,7 @@ func (x *exchange) serve() {
 	x.answer(out)
 }
 
-// call is what package hopx works with.
+// call returns the call for package hopx.
 func (x *exchange) call() *dialect.Call {
 	return &dialect.Call{
 		Service: x.d.cfg.Service, Log: x.d.cfg.Log, Header: x.r.Header,
@@ -150,8 +149,8 @@ func (x *exchange) call() *dialect.Call {
 	}
 }
 
-// place tells clients where the agents of sandboxes are: as they have reached this
-// door.
+// place returns where the client reaches the agents of sandboxes: by the address at which
+// it has reached this door.
 func (x *exchange) place() *hopx.Place {
 	ctx := x.r.Context()
 	return &hopx.Place{

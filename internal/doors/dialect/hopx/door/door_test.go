@@ -65,9 +65,9 @@ func TestFind(t *testing.T) {
 	}
 }
 
-// The product's names are left alone where the operator has not said that they lead
-// here.
-func TestNamesAreTheOperators(t *testing.T) {
+// TestProductNamesNeedOperator checks that the product's host names are ignored unless the
+// operator has said that they lead here.
+func TestProductNamesNeedOperator(t *testing.T) {
 	for _, d := range []*Door{newDoor("localhost"), newDoor("vms.hopx.dev"), newDoor("cove.test", "other.test")} {
 		for _, host := range []string{"api.hopx.dev", "7777-" + one + ".vms.hopx.dev", "7777-" + one + ".localhost", "7777-" + one} {
 			if r := httptest.NewRequest(http.MethodGet, "http://"+host+"/v1/sandboxes", nil); d.ClaimsHost(r) {
@@ -117,7 +117,8 @@ func TestAgentURL(t *testing.T) {
 	}
 }
 
-// Output comes as frames of whole characters in its order, few of them where much waits.
+// TestOutput checks that output is sent in order as frames of whole characters, and as few
+// frames if much is waiting.
 func TestOutput(t *testing.T) {
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		conn, err := websocket.Accept(w, r, nil)

@@ -21,16 +21,16 @@ import (
 )
 
 const (
-	// maxHeld is what is held in memory of a file whose place is not known yet, in
-	// bytes. A larger one waits in its sandbox.
+	// maxHeld bounds how much of a file is held in memory while its destination is unknown,
+	// in bytes. A larger file is held in its sandbox.
 	maxHeld = 1 << 20
-	// cleanTime bounds the removal of what waited.
+	// cleanTime bounds the removal of a held file.
 	cleanTime = 10 * time.Second
-	// waitingPath begins the name of a file that waits.
+	// waitingPath is the prefix of the path of a held file.
 	waitingPath = "/tmp/.cove-upload-"
 )
 
-// streams are the routes of an agent that are not JSON both ways.
+// streams are the routes of an agent whose request or answer is not JSON.
 var streams = map[string]func(*exchange){
 	"GET /files/download":  (*exchange).download,
 	"POST /files/upload":   (*exchange).upload,
@@ -40,10 +40,11 @@ var streams = map[string]func(*exchange){
 	"GET /files/watch":     socket((*connection).watch),
 }
 
-// Streams lists the routes of an agent that are not JSON both ways, as METHOD /path.
+// Streams lists the routes of an agent whose request or answer is not JSON, as METHOD
+// /path.
 func Streams() []string { return slices.Sorted(maps.Keys(streams)) }
 
-// download sends a file as it is.
+// download sends a file's content.
 func (x *exchange) download() {
 	query := x.r.URL.Query()
 	if len(query["path"]) > 1 {
@@ -123,7 +124,7 @@ func (x *exchange) receive() (any, error) {
 	return file.store(name)
 }
 
-// formError tells why a form could not be read.
+// formError returns the error for a form that could not be read.
 func formError(err error) error {
 	if _, ok := errors.AsType[*sandbox.Error](err); ok || limits.IsStalled(err) {
 		return err
@@ -131,15 +132,16 @@ func formError(err error) error {
 	return invalid("the form cannot be read: it is cut or malformed")
 }
 
-// waiting is a file whose place is not known yet: clients send it before its path.
+// waiting is a file whose destination is unknown yet: clients send the file before its
+// path.
 type waiting struct {
 	x      *exchange
 	held   []byte
-	path   string // in the sandbox, of a larger one
-	stored any    // what is answered for one that is in its place already
+	path   string // in the sandbox, for a large file
+	stored any    // the answer, once the file is at its destination
 }
 
-// hold takes a file, in memory or in a file of the sandbox.
+// hold stores a file in memory, or in a temporary file in the sandbox.
 func (x *exchange) hold(from io.Reader) (*waiting, error) {
 	f := &waiting{x: x}
 	var err error
@@ -159,7 +161,7 @@ func (x *exchange) hold(from io.Reader) (*waiting, error) {
 	return f, nil
 }
 
-// store puts it in its place.
+// store moves the file to its destination.
 func (f *waiting) store(name string) (any, error) {
 	ctx, c := f.x.r.Context(), f.x.call()
 	if f.path == "" {
@@ -173,7 +175,7 @@ func (f *waiting) store(name string) (any, error) {
 	return hopx.StoreFile(ctx, c, f.x.at.sandbox, name, file)
 }
 
-// remove leaves nothing of it in the sandbox but what is in its place.
+// remove removes what is left of a held file in the sandbox.
 func (f *waiting) remove() {
 	if f == nil || f.path == "" {
 		return

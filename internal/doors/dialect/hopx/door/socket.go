@@ -18,38 +18,37 @@ import (
 )
 
 const (
-	// firstMessageTime is how long a client may take to say what it wants.
+	// firstMessageTime is how long a client may take to send its first message.
 	firstMessageTime = 30 * time.Second
-	// keepAlive is how often an idle client is asked whether it is there, and
-	// answerTime how long it may take to say so.
+	// keepAlive is how often an idle client is pinged, and answerTime how long it may take
+	// to answer.
 	keepAlive  = 15 * time.Second
 	answerTime = 10 * time.Second
-	// frameGap is between two frames. The product's client takes one of those that
-	// come at once, and loses the others.
+	// frameGap is the time between two frames. The product's client takes only one of those
+	// that arrive at once, and loses the others.
 	frameGap = 20 * time.Millisecond
-	// lastGap is after how long the last frame is sent again, for at most lastTime:
-	// a client that was busy has lost it, and would wait for ever.
+	// lastGap is the interval at which the last frame is repeated, for at most lastTime: a
+	// busy client may have lost it, and would wait forever.
 	lastGap  = 200 * time.Millisecond
 	lastTime = time.Minute
-	// maxMessage bounds a message of a client, and maxFrame the output in one frame,
-	// in bytes.
+	// maxMessage bounds a client's message, and maxFrame the output in one frame, in bytes.
 	maxMessage = 4 << 20
 	maxFrame   = 64 << 10
-	// backlog is how many pieces of output wait to be sent.
+	// backlog is how many pieces of output may be queued.
 	backlog = 64
 )
 
-// connection is a WebSocket of a client.
+// connection is a client's WebSocket.
 type connection struct {
 	*exchange
 	conn *websocket.Conn
-	// ctx ends with the client.
+	// ctx ends when the client is gone.
 	ctx    context.Context
 	cancel context.CancelFunc
-	// received are messages after the first.
+	// received holds messages after the first.
 	received chan []byte
 	workers  sync.WaitGroup
-	// job is the shell of a terminal, and input what is typed for it.
+	// job is the shell of a terminal, and input its keyboard input.
 	job   string
 	input *stdin.Queue
 
@@ -57,10 +56,10 @@ type connection struct {
 	last time.Time  // when the last frame was sent; guarded by mu
 }
 
-// socket makes a route of what is done with a connection and its first message.
+// socket makes a route from a function that serves a connection after its first message.
 func socket(serve func(*connection) error) func(*exchange) {
 	return func(x *exchange) {
-		// What can be said before is said in HTTP, where clients see it.
+		// Report errors over HTTP while possible, since clients see those.
 		if _, err := hopx.Open(x.r.Context(), x.call(), x.at.sandbox); err != nil {
 			x.fail(err)
 			return
@@ -100,7 +99,7 @@ func (x *exchange) connection(conn *websocket.Conn) *connection {
 func (c *connection) read() {
 	defer c.cancel()
 	for {
-		// A read that is cancelled closes the connection before the last words are said.
+		// Cancelling a read would close the connection before the last frames are sent.
 		kind, data, err := c.conn.Read(context.WithoutCancel(c.ctx))
 		if err != nil {
 			return
@@ -116,7 +115,7 @@ func (c *connection) read() {
 	}
 }
 
-// ask finds out whether the client is there.
+// ask pings the client, and ends the connection if there is no answer.
 func (c *connection) ask() {
 	tick := time.NewTicker(keepAlive)
 	defer tick.Stop()
@@ -127,7 +126,7 @@ func (c *connection) ask() {
 		case <-tick.C:
 			if c.ping() != nil {
 				c.cancel()
-				_ = c.conn.CloseNow() // which ends the read too
+				_ = c.conn.CloseNow() // ends the read too
 				return
 			}
 		}
@@ -141,8 +140,8 @@ func (c *connection) ping() error {
 	return c.input.Answer(began, c.conn.Ping(ctx))
 }
 
-// only returns the one message of a client that then listens. What it sends after
-// that is not read.
+// only returns the only message of a client that afterwards just listens. Later messages
+// are not read.
 func (c *connection) only() (json.RawMessage, error) {
 	message, err := c.first()
 	c.workers.Go(func() {
@@ -178,7 +177,8 @@ func checked(data []byte) (json.RawMessage, error) {
 	return data, nil
 }
 
-// send sends a frame, and waits until the client has seen it.
+// send sends a frame, at least frameGap after the previous one, and waits until the client
+// has received it.
 func (c *connection) send(v any) error {
 	data, err := json.Marshal(v)
 	if err != nil {
@@ -194,7 +194,7 @@ func (c *connection) send(v any) error {
 		return err
 	}
 	if err = c.ping(); err != nil {
-		c.cancel() // whoever waits for room in the connection need not wait for ever
+		c.cancel() // do not block others that wait to send
 	}
 	c.last = time.Now()
 	return err
@@ -214,7 +214,8 @@ func (c *connection) pause(d time.Duration) error {
 	}
 }
 
-// end sends the last frames, and the last of them until the client closes.
+// end sends the last frames, and repeats the very last until the client closes the
+// connection.
 func (c *connection) end(frames ...any) {
 	for _, f := range frames {
 		if c.send(f) != nil {
@@ -228,14 +229,14 @@ func (c *connection) end(frames ...any) {
 	}
 }
 
-// piece is a part of what a stream carries.
+// piece is a piece of a stream's output.
 type piece struct {
 	stream sandbox.Stream
 	data   []byte
 }
 
-// output sends what is written as frames, many pieces in one where the client is slow.
-// Done waits until all is sent; nothing may be written after it.
+// output sends written data as frames, and joins pieces if the client is slow. done waits
+// until everything is sent; nothing may be written after it.
 func (c *connection) output(frame func(stream sandbox.Stream, text string) any) (write hopx.Output, done func() error) {
 	pieces := make(chan piece, backlog)
 	sent := make(chan error, 1)
@@ -257,7 +258,7 @@ func (c *connection) output(frame func(stream sandbox.Stream, text string) any) 
 // pump sends pieces until there are no more.
 func (c *connection) pump(pieces <-chan piece, frame func(sandbox.Stream, string) any) error {
 	var now piece
-	held := map[sandbox.Stream][]byte{} // the beginnings of characters
+	held := map[sandbox.Stream][]byte{} // incomplete characters
 	flush := func(last bool) error {
 		data := append(held[now.stream], now.data...)
 		whole := data
@@ -293,7 +294,7 @@ func (c *connection) pump(pieces <-chan piece, frame func(sandbox.Stream, string
 	return nil
 }
 
-// follow runs something whose output is told by frames of its stream's name.
+// follow runs something, and sends its output as frames named after the streams.
 func (c *connection) follow(run func(write hopx.Output) ([]any, error)) error {
 	write, done := c.output(func(stream sandbox.Stream, text string) any {
 		return map[string]any{"type": stream, "data": text, "timestamp": stamp()}
@@ -331,14 +332,14 @@ func (c *connection) command() error {
 	})
 }
 
-// kinds are what happens to files, in the product's words. A change of permissions is
-// a modification.
+// kinds maps file changes to the product's names. A change of permissions is a
+// modification.
 var kinds = map[sandbox.WatchKind]string{
 	sandbox.WatchCreated: "created", sandbox.WatchModified: "modified", sandbox.WatchAttributes: "modified",
 	sandbox.WatchDeleted: "deleted", sandbox.WatchRenamed: "renamed",
 }
 
-// watch tells of changes below a directory until the client is gone.
+// watch reports changes below a directory until the client is gone.
 func (c *connection) watch() error {
 	message, err := c.only()
 	if err != nil {

@@ -9,24 +9,24 @@ import (
 )
 
 const (
-	// vmPath, below [Prefix], leads to the agent of a sandbox, whose id follows.
+	// vmPath is the path, below [Prefix], of sandboxes' agents. The sandbox's id follows.
 	vmPath = "/vm/"
-	// agentPort begins the host name of a sandbox's agent.
+	// agentPort is the prefix of the host name of a sandbox's agent.
 	agentPort = "7777-"
 )
 
-// target is what a request is for: the control plane if no sandbox is named.
+// target is the destination of a request: the control plane if no sandbox is named.
 type target struct {
 	sandbox string // Cove's id
-	path    string // of the plane, with its escapes
+	path    string // within the plane, with its escapes
 }
 
-// sockets are the paths at the root at which clients open WebSockets, wherever the
-// server is: the sandbox is that of the token.
+// sockets are the paths at the root at which clients open WebSockets, wherever the server
+// is. The token names the sandbox.
 var sockets = map[string]bool{"/execute/stream": true, "/commands/stream": true, "/terminal": true, "/files/watch": true}
 
-// ClaimsHost reports whether a request is for this door by its host name. Such a
-// request must not reach another handler.
+// ClaimsHost reports whether a request is for this door by its host name. Such a request
+// must not reach another handler.
 func (d *Door) ClaimsHost(r *http.Request) bool {
 	host := sdkdoor.HostName(r.Host)
 	if d.named && host == apiHost {
@@ -48,7 +48,7 @@ func isSocket(r *http.Request) bool {
 	return sockets[r.URL.Path] && strings.EqualFold(r.Header.Get("Upgrade"), "websocket")
 }
 
-// sandboxOfHost is the sandbox whose agent has a name.
+// sandboxOfHost returns the sandbox whose agent has this host name.
 func (d *Door) sandboxOfHost(host string) (id string, ok bool) {
 	label, below := strings.CutSuffix(host, d.suffix)
 	if d.suffix == "" || !below {
@@ -58,9 +58,8 @@ func (d *Door) sandboxOfHost(host string) (id string, ok bool) {
 	return id, ok && sdkdoor.ValidID(id)
 }
 
-// find returns the target of a request. Paths are taken as they were sent: one with
-// escapes in its prefix, or with a sandbox that cannot be, leads to no route of the
-// control plane.
+// find returns the target of a request. Paths keep their escapes: one with escapes in its
+// prefix, or with an impossible sandbox id, matches no route of the control plane.
 func (d *Door) find(r *http.Request) target {
 	raw := r.URL.EscapedPath()
 	host := sdkdoor.HostName(r.Host)
@@ -87,8 +86,8 @@ func (d *Door) find(r *http.Request) target {
 	return target{path: rest}
 }
 
-// origin is the scheme and the host by which the client of a request has reached the
-// server, with what is in front of it; empty if it is a socket.
+// origin returns the scheme and host by which the client has reached the server, including
+// a proxy's; "" over a unix socket.
 func (x *exchange) origin() string {
 	if x.d.cfg.Trusted(x.r) {
 		return ""
@@ -97,8 +96,8 @@ func (x *exchange) origin() string {
 	return sdkdoor.Origin(x.r, base)
 }
 
-// agentURL is where the client of a request reaches the agent of a sandbox: by the
-// host name, if clients know it for the product's, else by the address that it has
+// agentURL returns the URL at which the client reaches the agent of a sandbox: by the host
+// name, if clients recognize it as the product's, else by the address that the client has
 // used.
 func (x *exchange) agentURL(id string) string {
 	origin := x.origin()

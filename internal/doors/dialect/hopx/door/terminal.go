@@ -10,21 +10,21 @@ import (
 )
 
 const (
-	// loginShell is what a terminal runs.
+	// loginShell is the command that a terminal runs.
 	loginShell = "command -v bash >/dev/null && exec bash -l; exec sh -l"
 	// killTime bounds the killing of a shell whose client is gone.
 	killTime = 10 * time.Second
-	// terminalKeep is how much a shell may write before it is attached to, in bytes.
+	// terminalKeep is how much a shell may write before its output is followed, in bytes.
 	terminalKeep = 1 << 20
 )
 
-// The size of a terminal until the client says another.
+// The default size of a terminal.
 const (
 	defaultCols = 80
 	defaultRows = 24
 )
 
-// keystrokes is a message of a terminal's client.
+// keystrokes is a message from a terminal's client.
 type keystrokes struct {
 	Type string `json:"type"`
 	Data string `json:"data"`
@@ -32,7 +32,7 @@ type keystrokes struct {
 	Rows uint16 `json:"rows"`
 }
 
-// terminal runs a shell, which ends with its client.
+// terminal runs a shell, which is killed when its client is gone.
 func (c *connection) terminal() error {
 	dir, err := hopx.Open(c.ctx, c.call(), c.at.sandbox)
 	if err != nil {
@@ -65,7 +65,7 @@ func (c *connection) terminal() error {
 	return nil
 }
 
-// kill ends a shell that still runs.
+// kill kills a shell that is still running.
 func (c *connection) kill() {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), killTime)
 	defer cancel()
@@ -74,8 +74,8 @@ func (c *connection) kill() {
 	}
 }
 
-// typing passes on what the client types, and tells what is wrong with it. Neither may
-// keep the next message waiting: an answer of the client may be behind it.
+// typing passes on what the client types, and reports errors to it. Neither may hold up the
+// next message: a pong from the client may be behind it.
 func (c *connection) typing() {
 	wrong := make(chan error, backlog)
 	c.workers.Go(func() { c.input.Run(c.ctx) })
@@ -91,25 +91,25 @@ func (c *connection) typing() {
 			}
 			select {
 			case wrong <- err:
-			default: // it is told of many already
+			default: // enough errors are queued
 			}
 		}
 	}
 }
 
-// complain tells the client what is wrong with its messages.
+// complain sends the client the errors in its messages.
 func (c *connection) complain(wrong <-chan error) {
 	for {
 		select {
 		case <-c.ctx.Done():
 			return
 		case err := <-wrong:
-			_ = c.send(hopx.StreamFailed(err, c.id)[0]) // whoever does not hear it is gone
+			_ = c.send(hopx.StreamFailed(err, c.id)[0]) // the client may be gone
 		}
 	}
 }
 
-// typed does what a message says. Only one that is wrong is an error.
+// typed handles a message. Only an invalid message is an error.
 func (c *connection) typed(data []byte) error {
 	message, err := checked(data)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// shell is a service with a shell that takes its input when it is told to.
+// shell is a service with a shell that accepts input only when told to.
 type shell struct {
 	sandbox.Service
 	take  chan struct{}
@@ -67,8 +67,9 @@ func say(t *testing.T, conn *websocket.Conn, message string) {
 	}
 }
 
-// The terminal takes other messages while the shell does not take its input.
-func TestTypingAhead(t *testing.T) {
+// TestInputWhileShellIsBusy checks that the terminal accepts other messages while the shell accepts
+// no input.
+func TestInputWhileShellIsBusy(t *testing.T) {
 	s := &shell{take: make(chan struct{}), typed: make(chan string, 2), sizes: make(chan sandbox.TerminalSize, 1)}
 	conn := typist(t, s)
 	for _, message := range []string{`{"type":"input","data":"a"}`, `{"type":"input","data":"b"}`, `{"type":"resize","cols":90,"rows":30}`} {
@@ -85,8 +86,8 @@ func TestTypingAhead(t *testing.T) {
 	}
 }
 
-// Messages that are wrong are told of, each, while more come: the client's answer to what
-// it is told is behind them.
+// TestWrongMessages checks that each invalid message is reported while more arrive: the
+// client's pongs are behind them.
 func TestWrongMessages(t *testing.T) {
 	s := &shell{take: make(chan struct{}), typed: make(chan string, 1)}
 	close(s.take)

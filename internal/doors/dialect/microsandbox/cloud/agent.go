@@ -16,24 +16,24 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// What one connection may hold. A session that takes no input holds up the whole
-// connection when maxWaiting of it waits: then the client waits too.
+// Bounds of one connection. When maxWaiting bytes wait for a session that accepts no input,
+// the whole connection is held up, and so is the client.
 const (
-	// maxSessions bounds what is under way at the same time on a connection.
+	// maxSessions bounds the concurrent sessions of a connection.
 	maxSessions = 64
-	// maxHandles bounds the files and directories that a connection has open.
+	// maxHandles bounds the open files and directories of a connection.
 	maxHandles = 256
-	// maxWaiting bounds the input of a session that waits, in bytes: as much as in a pipe,
+	// maxWaiting bounds a session's waiting input, in bytes. It is as much as a pipe holds,
 	// since a connection has many sessions.
 	maxWaiting = 64 << 10
 )
 
 const (
-	// pingEvery is how often a client is asked whether it is still there.
+	// pingEvery is how often a client is pinged.
 	pingEvery = 30 * time.Second
 	// killTime bounds the killing of a command whose client is gone.
 	killTime = 10 * time.Second
-	// readSize is how much is read of a connection at once, in bytes.
+	// readSize is the size of one read from a connection, in bytes.
 	readSize = 64 << 10
 )
 
@@ -42,19 +42,20 @@ type conn struct {
 	d       *Door
 	ws      *websocket.Conn
 	sandbox string
-	// again authenticates the client anew: a key may be revoked while it is connected.
+	// again authenticates the client again: a key may be revoked while it is connected.
 	again func() (context.Context, error)
-	// ctx ends with the connection, and all that was begun on it with ctx.
+	// ctx ends with the connection, and with it everything that was begun on the
+	// connection.
 	ctx     context.Context
 	cancel  context.CancelFunc
 	workers sync.WaitGroup
-	// done is closed when nothing of the connection is left.
+	// done is closed when everything of the connection has ended.
 	done chan struct{}
 
 	waits   stdin.Waits // for a session
 	sending sync.Mutex  // held while a frame is written
 	frame   []byte      // guarded by sending
-	listing sync.Mutex  // held from the reading of a directory until its client has the answer
+	listing sync.Mutex  // held from reading a directory until the client has the answer
 
 	mu         sync.Mutex
 	sessions   map[uint32]session // guarded by mu
@@ -63,10 +64,10 @@ type conn struct {
 	touches    uint64             // guarded by mu
 }
 
-// session is what goes on under an id.
+// session is the work in progress under an id.
 type session interface {
-	// receive takes a frame of the client's, and may wait until there is room for it. It
-	// reports whether the type of the frame is one of the session's.
+	// receive accepts a frame from the client, and may wait until there is space for it. It
+	// reports whether the session knows the frame's type.
 	receive(f *wire.Frame) (known bool, err error)
 }
 
@@ -82,7 +83,7 @@ func (d *Door) agent(w http.ResponseWriter, r *http.Request, s *sandbox.Sandbox)
 	if err != nil {
 		return nil // Accept has answered
 	}
-	ws.SetReadLimit(-1) // messages are parts of a stream, of which frames are bounded
+	ws.SetReadLimit(-1) // messages are parts of a stream, whose frames are bounded
 	c := &conn{
 		d: d, ws: ws, sandbox: s.ID, again: func() (context.Context, error) { return d.authenticate(r) }, done: make(chan struct{}),
 		sessions: map[uint32]session{}, handles: map[uint64]*handle{},
@@ -94,10 +95,10 @@ func (d *Door) agent(w http.ResponseWriter, r *http.Request, s *sandbox.Sandbox)
 	defer c.cancel()
 	defer ws.CloseNow()
 	c.workers.Go(func() {
-		defer c.cancel() // a client that does not answer is gone
+		defer c.cancel() // a client that does not answer the ping is gone
 		_ = c.waits.Watch(c.ctx, pingEvery, c.ws.Ping)
 	})
-	c.workers.Go(func() { // a read ends when the connection does
+	c.workers.Go(func() { // a read ends with the connection
 		<-c.ctx.Done()
 		_ = ws.CloseNow()
 	})
@@ -126,8 +127,8 @@ func (d *Door) drop(c *conn) {
 	close(c.done)
 }
 
-// endConnections ends the connections to a sandbox and what runs on them, before it is set
-// aside: what is killed later would wake it.
+// endConnections ends the connections to a sandbox, and what runs on them, before the
+// sandbox is paused: killing it later would resume the sandbox.
 func (d *Door) endConnections(ctx context.Context, id string) {
 	d.mu.Lock()
 	var all []*conn
@@ -147,7 +148,8 @@ func (d *Door) endConnections(ctx context.Context, id string) {
 	}
 }
 
-// serve says hello, and does what the client sends until it is gone. The error says how.
+// serve sends the greeting and handles the client's frames until the client is gone. The
+// error says why it ended.
 func (c *conn) serve() error {
 	now := uint64(time.Now().UnixNano())
 	hello, err := wire.Hello(wire.Ready{BootTime: now, InitTime: now, ReadyTime: now, Version: "cove"})
@@ -171,7 +173,7 @@ func (c *conn) serve() error {
 	}
 }
 
-// messages are the binary messages of a connection as one stream.
+// messages reads the binary messages of a connection as one stream.
 type messages struct {
 	c   *conn
 	now io.Reader
@@ -203,7 +205,8 @@ func (m *messages) Read(p []byte) (int, error) {
 	}
 }
 
-// send sends a frame. An error means that the connection is over, but [wire.ErrLength].
+// send sends a frame. Any error except [wire.ErrLength] means that the connection has
+// ended.
 func (c *conn) send(id uint32, flags uint8, kind string, payload any) error {
 	c.sending.Lock()
 	defer c.sending.Unlock()
@@ -222,20 +225,20 @@ func (c *conn) send(id uint32, flags uint8, kind string, payload any) error {
 	return nil
 }
 
-// end sends the last frame of a session, which its client does not know any more then.
+// end sends the last frame of a session. The client then no longer knows the session.
 func (c *conn) end(id uint32, kind string, payload any) {
 	c.mu.Lock()
 	delete(c.sessions, id)
 	c.mu.Unlock()
-	_ = c.send(id, wire.FlagTerminal, kind, payload) // who does not hear it is gone
+	_ = c.send(id, wire.FlagTerminal, kind, payload) // the client may be gone
 }
 
-// refuse tells what is wrong with a frame. That ends its session for the client.
+// refuse reports an error in a frame. For the client, that ends the frame's session.
 func (c *conn) refuse(f *wire.Frame, kind, message string) {
 	_ = c.send(f.ID, wire.FlagTerminal, wire.TypeError, wire.Error{Kind: kind, Message: message, Offending: f.Type})
 }
 
-// begins are the types that begin a session, and how.
+// begins maps the types that begin a session to the functions that do so.
 var begins = map[string]func(*conn, *wire.Frame) error{
 	wire.TypeExec:       (*conn).exec,
 	wire.TypeFS:         (*conn).files,
@@ -248,7 +251,7 @@ var continues = map[string]bool{
 	wire.TypeTCPData: true, wire.TypeTCPEOF: true, wire.TypeTCPClose: true,
 }
 
-// take does what a frame says.
+// take handles a frame.
 func (c *conn) take(f *wire.Frame) {
 	begin := begins[f.Type]
 	switch {
@@ -273,7 +276,7 @@ func (c *conn) take(f *wire.Frame) {
 	}
 }
 
-// admit tells why there can be no session with an id.
+// admit returns why there can be no session with an id, or "".
 func (c *conn) admit(id uint32) (kind, message string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -286,7 +289,7 @@ func (c *conn) admit(id uint32) (kind, message string) {
 	return "", ""
 }
 
-// begin notes a session and runs it. The reader alone calls it, after admit.
+// begin registers a session and runs it. Only the reader calls it, after admit.
 func (c *conn) begin(id uint32, s session, run func()) {
 	c.mu.Lock()
 	c.sessions[id] = s
@@ -294,7 +297,7 @@ func (c *conn) begin(id uint32, s session, run func()) {
 	c.workers.Go(run)
 }
 
-// deliver gives a frame to its session. What comes for one that has ended is of no use.
+// deliver passes a frame to its session. A frame for a session that has ended is dropped.
 func (c *conn) deliver(f *wire.Frame) {
 	c.mu.Lock()
 	s := c.sessions[f.ID]
@@ -313,7 +316,7 @@ func (c *conn) deliver(f *wire.Frame) {
 	}
 }
 
-// touch lets the idle time of the sandbox begin anew: any call into it does.
+// touch restarts the idle time of the sandbox, as any call into it does.
 func (c *conn) touch(f *wire.Frame) {
 	id := f.ID
 	if kind, message := c.admit(id); kind != "" {
@@ -337,13 +340,13 @@ func (c *conn) touch(f *wire.Frame) {
 	})
 }
 
-// quiet is a session that takes nothing.
+// quiet is a session that accepts no frames.
 type quiet struct{}
 
 func (quiet) receive(*wire.Frame) (bool, error) { return false, nil }
 
-// alive returns the context of a new session with its caller, who has a valid key still.
-// The sandbox runs, which a call would otherwise wake.
+// alive returns the context of a new session with its caller, whose key is still valid. It
+// checks that the sandbox is running, since a call would otherwise resume it.
 func (c *conn) alive(ctx context.Context) (context.Context, error) {
 	now, err := c.again()
 	if err != nil {

@@ -42,7 +42,7 @@ type coded struct {
 	code string
 }
 
-// Unwrap returns the error in Cove's terms.
+// Unwrap returns Cove's error.
 func (e *coded) Unwrap() error { return e.error }
 
 func kindOf(err error) kind {
@@ -63,7 +63,8 @@ func invalid(format string, args ...any) error {
 	return sandbox.Errorf(sandbox.CodeInvalid, format, args...)
 }
 
-// refused is the error for a field of a sandbox's description that Cove does not enforce.
+// refused returns the error for a field of a sandbox's description that Cove does not
+// enforce.
 func refused(field, why string) error {
 	return &coded{sandbox.Errorf(sandbox.CodeInvalid, "%s: %s", field, why), "invalid_sandbox_config"}
 }
@@ -76,7 +77,8 @@ func errNoVolume(name string) error {
 	return &coded{sandbox.Errorf(sandbox.CodeNotFound, "volume %q not found", clip.Text(name, maxShown)), "volume_not_found"}
 }
 
-// aboutName words a conflict of the creation of a sandbox. Clients take the code for one.
+// aboutName gives a conflict in the creation of a sandbox the code by which clients
+// recognize one.
 func aboutName(err error) error {
 	if sandbox.CodeOf(err) == sandbox.CodeConflict {
 		return &coded{err, "name_already_exists"}
@@ -84,7 +86,7 @@ func aboutName(err error) error {
 	return err
 }
 
-// writeJSON answers with a value. All success of the product's is 200.
+// writeJSON answers with a value. The product's status for success is always 200.
 func writeJSON(w http.ResponseWriter, v any) { writeStatus(w, http.StatusOK, v) }
 
 func writeStatus(w http.ResponseWriter, status int, v any) {

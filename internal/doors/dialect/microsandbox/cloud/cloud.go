@@ -1,14 +1,15 @@
-// Package cloud is the door for microsandbox's clients in their cloud mode: the program
-// msb and the SDKs work against Cove unmodified, with MSB_BACKEND=cloud, MSB_API_URL and
+// Package cloud is the door for microsandbox's clients in their cloud mode: the program msb
+// and the SDKs work against Cove unmodified, with MSB_BACKEND=cloud, MSB_API_URL and
 // MSB_API_KEY set. It is written over [sandbox.Service] alone, so policies, quotas,
 // secrets, scopes and the audit record hold as in every door.
 //
-// Clients speak to two surfaces, both with an API key: REST for the life of sandboxes,
-// logs and volumes; and a WebSocket per sandbox that carries the guest protocol (package
-// wire) for commands, terminals, files and TCP. What a client has begun on a WebSocket
-// ends with it.
+// Clients use two interfaces, both with an API key: REST for the life of sandboxes, logs
+// and volumes; and a WebSocket per sandbox that carries the guest protocol (package wire)
+// for commands, terminals, files and TCP. Whatever a client begins on a WebSocket ends with
+// it.
 //
-// What Cove has no field for is in metadata of the sandbox that begins with [tagPrefix].
+// What Cove has no field for is kept in the sandbox's metadata, under keys that begin with
+// [tagPrefix].
 package cloud
 
 import (
@@ -25,17 +26,17 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Prefix is the path below which everything is.
+// Prefix is the path below which everything is served.
 const Prefix = "/microsandbox"
 
-// Tested says with which version of the SDK the door is tested.
+// Tested is the version of the SDK that the door is tested with.
 const Tested = "microsandbox 0.6.18 (JavaScript, and its msb)"
 
 // product is the name of the product.
 const product = "microsandbox"
 
-// errToken is the refusal of a gate whose tokens this door does not use: clients have
-// API keys alone.
+// errToken is the refusal of a gate whose tokens this door does not use: clients have only
+// API keys.
 var errToken = sandbox.Errorf(sandbox.CodeUnauthenticated, "the API key is missing or not valid; set MSB_API_KEY")
 
 // NewGate returns a gate; product and refusal are filled in.
@@ -44,9 +45,9 @@ func NewGate(cfg gate.Config) *gate.Gate {
 	return gate.New(cfg)
 }
 
-// Config is what a [Door] needs. All fields are required.
+// Config configures a [Door]. All fields are required.
 type Config struct {
-	// Service does everything.
+	// Service is the service that the door is written over.
 	Service sandbox.Service
 	// Gate authenticates callers; [NewGate] makes it.
 	Gate *gate.Gate
@@ -54,12 +55,12 @@ type Config struct {
 	Trusted func(*http.Request) bool
 	// Bound limits the concurrent requests of a caller.
 	Bound func(http.Handler) http.Handler
-	// Refuse is called before a request is refused whose body nobody has read.
+	// Refuse is called before a request is refused whose body has not been read.
 	Refuse func(http.ResponseWriter, *http.Request)
 	Log    *slog.Logger
 }
 
-// Door serves the product's two surfaces. It is safe for concurrent use.
+// Door serves the product's two interfaces. It is safe for concurrent use.
 type Door struct {
 	cfg    Config
 	routes []sdkdoor.Route[handler]
@@ -68,7 +69,7 @@ type Door struct {
 	volumes *volumefiles.Opener
 
 	mu sync.Mutex
-	// conns are the WebSockets of each sandbox, by its id; guarded by mu.
+	// conns holds the WebSockets of each sandbox, by its id; guarded by mu.
 	conns map[string]map[*conn]struct{}
 }
 
@@ -80,7 +81,8 @@ func New(cfg Config) *Door {
 	return d
 }
 
-// ClaimsHost reports whether a request is for this door by its host name; none is.
+// ClaimsHost reports whether a request is for this door by its host name. It always returns
+// false.
 func (d *Door) ClaimsHost(*http.Request) bool { return false }
 
 // Claims reports whether a request is for this door by its path.
@@ -108,7 +110,7 @@ func (d *Door) authenticate(r *http.Request) (context.Context, error) {
 	return sandbox.WithCaller(r.Context(), caller), err
 }
 
-// below takes [Prefix] from the path of a request.
+// below removes [Prefix] from the path of a request.
 func below(r *http.Request) *http.Request {
 	out := *r
 	u := *r.URL
@@ -117,7 +119,7 @@ func below(r *http.Request) *http.Request {
 		raw, ok := strings.CutPrefix(u.RawPath, Prefix)
 		raw = "/" + strings.TrimLeft(raw, "/")
 		if plain, err := url.PathUnescape(raw); !ok || err != nil || plain != u.Path {
-			raw = "" // the prefix is itself escaped
+			raw = "" // the prefix itself is escaped
 		}
 		u.RawPath = raw
 	}

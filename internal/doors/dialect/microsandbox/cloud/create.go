@@ -28,10 +28,10 @@ const (
 // maxName bounds a name, in bytes, as the product does.
 const maxName = 128
 
-// undoTime bounds the removal of a sandbox that could not be finished.
+// undoTime bounds the removal of a sandbox whose creation failed halfway.
 const undoTime = 30 * time.Second
 
-// checkLabels refuses labels that would be the door's own.
+// checkLabels refuses labels that the door reserves for itself.
 func checkLabels(labels map[string]string) error {
 	for key := range labels {
 		if strings.HasPrefix(key, hiddenPrefix) {
@@ -41,7 +41,7 @@ func checkLabels(labels map[string]string) error {
 	return nil
 }
 
-// check refuses what would have no effect, by its name.
+// check refuses fields that would have no effect, by name.
 func (b *spec) check() error {
 	switch {
 	case b.Name == "" || len(b.Name) > maxName || !utf8.ValidString(b.Name) || strings.ContainsFunc(b.Name, func(c rune) bool { return c < ' ' || c == 0x7f }):
@@ -70,7 +70,8 @@ func (b *spec) check() error {
 	return checkLabels(b.Labels)
 }
 
-// request translates a description into Cove's terms, but for what it is made from.
+// request translates a description into Cove's terms, except for what the sandbox is made
+// from.
 func (b *spec) request() (*sandbox.CreateRequest, error) {
 	req := &sandbox.CreateRequest{
 		Metadata:  map[string]string{},
@@ -119,14 +120,14 @@ func (b *spec) request() (*sandbox.CreateRequest, error) {
 	return req, err
 }
 
-// tag notes what Cove has no field for.
+// tag adds tags for what Cove has no field for.
 func (b *spec) tag(tags map[string]string) {
 	tags[tagImage] = b.Image.Reference
 	if b.Runtime.Shell != nil {
 		tags[tagShell] = *b.Runtime.Shell
 	}
 	if len(b.Runtime.Entrypoint)+len(b.Runtime.Cmd) > 0 {
-		text, _ := json.Marshal(command{b.Runtime.Entrypoint, b.Runtime.Cmd}) // texts alone
+		text, _ := json.Marshal(command{b.Runtime.Entrypoint, b.Runtime.Cmd}) // only texts, which cannot fail
 		tags[tagRun] = string(text)
 	}
 	if b.Lifecycle.Ephemeral {
@@ -154,13 +155,13 @@ func (m *mount) mapped() (sandbox.Mount, error) {
 	return out, nil
 }
 
-// waits are what a client may say about waiting for a new sandbox.
+// waits are a client's options for waiting for a new sandbox.
 type waits struct {
 	start bool
 	limit time.Duration
 }
 
-// maxWait is the longest wait, and what clients ask for.
+// maxWait is the longest wait, and what clients request.
 const maxWait = 90 * time.Second
 
 func readWaits(r *http.Request) (waits, error) {
@@ -241,7 +242,7 @@ func (d *Door) named(ctx context.Context, name string, req *sandbox.CreateReques
 	return d.cfg.Service.Create(ctx, *req)
 }
 
-// finish does what is to be done in a new sandbox, which is gone if that fails.
+// finish completes a new sandbox, and removes it if that fails.
 func (d *Door) finish(ctx context.Context, s *sandbox.Sandbox, body *spec, start bool) (_ *sandbox.Sandbox, err error) {
 	id := s.ID
 	defer func() {

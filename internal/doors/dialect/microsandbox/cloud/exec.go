@@ -14,14 +14,14 @@ import (
 const (
 	// maxSignal is the largest number of a signal.
 	maxSignal = 64
-	// backlog is how many signals and sizes wait for a command that begins.
+	// backlog is how many signals and sizes may wait for a command that is starting.
 	backlog = 16
-	// killedCode is the exit code of a command that a signal has ended, as the product
-	// reports it.
+	// killedCode is the exit code that the product reports for a command that a signal has
+	// ended.
 	killedCode = -1
 )
 
-// The kinds of a command's failure to start.
+// The kinds of failures to start a command.
 const (
 	failNotFound      = "not_found"
 	failNotExecutable = "not_executable"
@@ -33,7 +33,7 @@ const (
 	failOther         = "other"
 )
 
-// execSession is a command of a connection.
+// execSession is a command on a connection.
 type execSession struct {
 	c  *conn
 	id uint32
@@ -42,7 +42,7 @@ type execSession struct {
 	cancel context.CancelFunc
 	job    string // set before the input and the control of the command are served
 	input  *stdin.Queue
-	// control are signals and sizes for the command.
+	// control holds signals and sizes for the command.
 	control chan func(ctx context.Context)
 }
 
@@ -59,7 +59,7 @@ func (c *conn) exec(f *wire.Frame) error {
 	return nil
 }
 
-// execRequest is a command in Cove's terms.
+// execRequest returns a command in Cove's terms.
 func execRequest(m *wire.Exec) (sandbox.ExecRequest, *wire.ExecFailed) {
 	req := sandbox.ExecRequest{
 		Command: append([]string{m.Cmd}, m.Args...), Env: map[string]string{},
@@ -97,7 +97,7 @@ func orDefault(n, def uint16) uint16 {
 	return n
 }
 
-// run runs a command to its end. It is killed if its client goes away.
+// run runs a command to its end. It kills the command if its client is gone.
 func (s *execSession) run(m *wire.Exec) {
 	defer s.cancel()
 	c := s.c
@@ -136,7 +136,7 @@ func (s *execSession) run(m *wire.Exec) {
 	c.end(s.id, wire.TypeExited, wire.Exited{Code: int32(code)})
 }
 
-// steer lets signals and sizes through to a command that runs now.
+// steer passes signals and sizes to a running command.
 func (s *execSession) steer(ctx context.Context) {
 	for {
 		select {
@@ -148,7 +148,8 @@ func (s *execSession) steer(ctx context.Context) {
 	}
 }
 
-// write gives input to the command. What it does not take is lost, and its client told.
+// write writes input to the command. Input that the command does not accept is lost, and
+// the client is told.
 func (s *execSession) write(ctx context.Context, data []byte, end bool) error {
 	err := s.c.d.cfg.Service.WriteInput(ctx, s.c.sandbox, s.job, data, end)
 	if err != nil && ctx.Err() == nil && len(data) > 0 {
@@ -204,7 +205,7 @@ func (s *execSession) receive(f *wire.Frame) (known bool, err error) {
 		}
 		size := sandbox.TerminalSize{Rows: m.Rows, Cols: m.Cols}
 		s.do(func(ctx context.Context) {
-			_ = s.c.d.cfg.Service.ResizeTerminal(ctx, s.c.sandbox, s.job, size) // it may have ended
+			_ = s.c.d.cfg.Service.ResizeTerminal(ctx, s.c.sandbox, s.job, size) // the command may have ended
 		})
 		return true, nil
 	case wire.TypeSignal:
@@ -216,14 +217,14 @@ func (s *execSession) receive(f *wire.Frame) (known bool, err error) {
 			return true, nil
 		}
 		s.do(func(ctx context.Context) {
-			_, _ = s.c.d.cfg.Service.SignalJob(ctx, s.c.sandbox, s.job, strconv.Itoa(int(m.Signal)), 0) // it may have ended
+			_, _ = s.c.d.cfg.Service.SignalJob(ctx, s.c.sandbox, s.job, strconv.Itoa(int(m.Signal)), 0) // the command may have ended
 		})
 		return true, nil
 	}
 	return false, nil
 }
 
-// do has something done when the command runs, and waits while there is no room for it.
+// do queues a function to be run once the command runs, and waits while the queue is full.
 func (s *execSession) do(what func(ctx context.Context)) {
 	select {
 	case s.control <- what:
@@ -231,8 +232,8 @@ func (s *execSession) do(what func(ctx context.Context)) {
 	}
 }
 
-// kill ends a command whose client is gone. That of a sandbox that does not run has ended,
-// or is set aside, and a signal would wake it.
+// kill kills a command whose client is gone. If the sandbox is not running, the command has
+// ended or is paused with it, and a signal would resume the sandbox.
 func (d *Door) kill(ctx context.Context, id, job string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killTime)
 	defer cancel()
@@ -245,7 +246,7 @@ func (d *Door) kill(ctx context.Context, id, job string) {
 	}
 }
 
-// failure tells why a command does not run, in the product's words.
+// failure returns why a command did not run, in the product's terms.
 func failure(err error) wire.ExecFailed {
 	text := sandbox.MessageOf(err)
 	f := wire.ExecFailed{Kind: failOther, Message: text}

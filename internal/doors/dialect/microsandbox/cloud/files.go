@@ -16,9 +16,9 @@ import (
 const (
 	// maxEntries bounds the entries of a directory in one answer.
 	maxEntries = 10_000
-	// fullList is how many bytes of entries make an answer full.
+	// fullList is how many bytes of entries fill an answer.
 	fullList = wire.MaxFrame / 2
-	// entryCost is what an entry takes besides its path.
+	// entryCost is the size of an entry besides its path.
 	entryCost = 100
 )
 
@@ -26,27 +26,28 @@ const (
 type handle struct {
 	path    string
 	options wire.OpenOptions
-	// end is where the next write goes; of a file that was there, its size. One write of
-	// a handle runs at a time: busy says so. Both are guarded by the connection's mu.
+	// end is the offset of the next write; for an existing file, its size. Only one write
+	// of a handle runs at a time, which busy marks. Both are guarded by the connection's
+	// mu.
 	end  uint64
 	busy bool
 	dir  bool
-	// next is the cursor of the entries that were not read of a directory, and read says
-	// that all were. Both are guarded by the connection's listing.
+	// next is the cursor of a directory's entries that have not been read, and read is set
+	// once all have been. Both are guarded by the connection's listing.
 	next string
 	read bool
 }
 
-// fsSession is an operation on files. Of all, a write takes data.
+// fsSession is an operation on files. Only a write takes data.
 type fsSession struct {
 	c  *conn
 	id uint32
-	// in takes the data of a write; nil for all other operations.
+	// in receives the data of a write; nil for all other operations.
 	in *io.PipeWriter
 }
 
-// receive implements [session]. Data waits until it is written; what comes after a failure
-// is of no use.
+// receive implements [session]. Data waits until it is written; data after a failure is
+// dropped.
 func (s *fsSession) receive(f *wire.Frame) (known bool, err error) {
 	if f.Type != wire.TypeFSData || s.in == nil {
 		return false, nil
@@ -94,7 +95,7 @@ func (s *fsSession) run(op *wire.Op, data *io.PipeReader) {
 	if err == nil {
 		result, err = s.do(ctx, op, data)
 	}
-	if data != nil { // before its client knows that it has failed; the reader of the connection may wait
+	if data != nil { // before the client learns of the failure; the connection's reader may be waiting
 		_ = data.CloseWithError(io.ErrClosedPipe)
 	}
 	s.answer(result, err)
@@ -113,11 +114,11 @@ func (s *fsSession) answer(result map[string]any, err error) {
 	err = s.c.send(s.id, wire.FlagTerminal, wire.TypeFSResponse, response)
 	if errors.Is(err, wire.ErrLength) {
 		text := "the answer is too long; list a smaller directory"
-		_ = s.c.send(s.id, wire.FlagTerminal, wire.TypeFSResponse, wire.FSResponse{Error: &text}) // who does not hear it is gone
+		_ = s.c.send(s.id, wire.FlagTerminal, wire.TypeFSResponse, wire.FSResponse{Error: &text}) // the client may be gone
 	}
 }
 
-// do does an operation and returns its data.
+// do performs an operation and returns its data.
 func (s *fsSession) do(ctx context.Context, op *wire.Op, data io.Reader) (map[string]any, error) {
 	svc, box := s.c.d.cfg.Service, s.c.sandbox
 	switch {
@@ -164,7 +165,7 @@ func (s *fsSession) do(ctx context.Context, op *wire.Op, data io.Reader) (map[st
 	return s.doOpen(ctx, op, data)
 }
 
-// doOpen does an operation that opens something, or is about what is open.
+// doOpen performs an operation that opens something, or that uses a handle.
 func (s *fsSession) doOpen(ctx context.Context, op *wire.Op, data io.Reader) (map[string]any, error) {
 	switch {
 	case op.OpenFile != nil:
@@ -211,7 +212,7 @@ func one(name string, v any) map[string]any { return map[string]any{name: v} }
 
 func follows(op *wire.PathOp) bool { return op.FollowSymlink == nil || *op.FollowSymlink }
 
-// stat describes a file; of a symbolic link what it leads to, if it is followed.
+// stat describes a file. If follow is set, it describes the target of a symbolic link.
 func (s *fsSession) stat(ctx context.Context, name string, follow bool) (*wire.Info, error) {
 	f, err := s.c.d.cfg.Service.StatFile(ctx, s.c.sandbox, name)
 	if err != nil {
@@ -230,7 +231,7 @@ func (s *fsSession) stat(ctx context.Context, name string, follow bool) (*wire.I
 }
 
 func viewFile(f *sandbox.FileInfo) wire.Info {
-	mode, _ := strconv.ParseUint(f.Mode, 8, 32) // of the service's own making
+	mode, _ := strconv.ParseUint(f.Mode, 8, 32) // formatted by the service
 	at := f.ModifiedAt.Unix()
 	v := wire.Info{Path: f.Path, Kind: wire.KindOther, Size: uint64(max(f.Size, 0)), Mode: uint32(mode), UID: f.UID, GID: f.GID, Modified: &at, Mtime: &at}
 	switch f.Type {
@@ -244,8 +245,8 @@ func viewFile(f *sandbox.FileInfo) wire.Info {
 	return v
 }
 
-// list lists a directory from a cursor on, until there are enough entries or the answer is
-// full. More is the cursor of the rest, empty if there is none.
+// list lists a directory from a cursor on, until it has enough entries or the answer is
+// full. more is the cursor of the rest, "" if there is none.
 func (s *fsSession) list(ctx context.Context, name, cursor string, most int) (out []wire.Info, more string, err error) {
 	out = []wire.Info{}
 	for size := 0; ; {
@@ -264,7 +265,7 @@ func (s *fsSession) list(ctx context.Context, name, cursor string, most int) (ou
 	}
 }
 
-// remove removes a file, or a directory if it is to be one.
+// remove removes a file or, if dir is set, a directory.
 func (s *fsSession) remove(ctx context.Context, name string, dir, recursive bool) error {
 	f, err := s.c.d.cfg.Service.StatFile(ctx, s.c.sandbox, name)
 	if err != nil {
@@ -282,7 +283,7 @@ func (s *fsSession) remove(ctx context.Context, name string, dir, recursive bool
 	return s.c.d.cfg.Service.DeleteFile(ctx, s.c.sandbox, name, recursive)
 }
 
-// keep gives a handle to what is open.
+// keep returns a new handle for an open file or directory.
 func (c *conn) keep(h *handle) (uint64, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -294,7 +295,8 @@ func (c *conn) keep(h *handle) (uint64, error) {
 	return c.lastHandle, nil
 }
 
-// handle returns what is open under a handle, and closes it if told.
+// handle returns the file or directory of a handle, and closes the handle if closing is
+// set.
 func (c *conn) handle(n uint64, closing bool) (*handle, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -308,7 +310,7 @@ func (c *conn) handle(n uint64, closing bool) (*handle, error) {
 	return h, nil
 }
 
-// readDir reads the next entries of a directory. An empty list is the end.
+// readDir reads the next entries of a directory. An empty list marks the end.
 func (s *fsSession) readDir(ctx context.Context, op *wire.HandleOp) ([]wire.Info, error) {
 	h, err := s.c.handle(op.Handle, false)
 	switch {

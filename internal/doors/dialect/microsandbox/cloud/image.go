@@ -17,8 +17,8 @@ const (
 	pullNever   = "never"
 )
 
-// choose sets the template of a new sandbox, and its user: one that the image names, or
-// one that is built of the image.
+// choose sets the template of a new sandbox, and its user. The template is the one that the
+// image names, or one that is built from the image.
 func (d *Door) choose(ctx context.Context, body *spec, req *sandbox.CreateRequest, wait time.Duration) error {
 	image := body.Image.Reference
 	if !microsandbox.Own(image) {
@@ -41,8 +41,8 @@ func (d *Door) choose(ctx context.Context, body *spec, req *sandbox.CreateReques
 	return err
 }
 
-// template returns the template of an image: one of that name, or one that is built of
-// the image.
+// template returns the template of an image: the one with that name, or one that is built
+// from the image.
 func (d *Door) template(ctx context.Context, image, pull string, wait time.Duration) (string, error) {
 	built := microsandbox.TemplateName(image)
 	switch pull {
@@ -63,8 +63,8 @@ func (d *Door) template(ctx context.Context, image, pull string, wait time.Durat
 	return built, d.build(ctx, image, built, pull == pullAlways, wait)
 }
 
-// build builds the template of an image, and waits for it. A build that takes longer goes
-// on, and the next call finds it.
+// build builds the template of an image, and waits for it. A build that takes longer
+// continues, and the next call finds it.
 func (d *Door) build(ctx context.Context, image, name string, force bool, wait time.Duration) error {
 	b, err := d.running(ctx, name)
 	if err == nil && b == nil {
@@ -90,7 +90,7 @@ func (d *Door) build(ctx context.Context, image, name string, force bool, wait t
 	return nil
 }
 
-// running returns the build of a template that is under way, nil if there is none.
+// running returns the running build of a template, or nil if there is none.
 func (d *Door) running(ctx context.Context, name string) (*sandbox.Build, error) {
 	page, err := d.cfg.Service.ListBuilds(ctx, sandbox.ListBuildsRequest{Template: name, Page: sandbox.Page{Limit: 1}})
 	if err != nil || len(page.Items) == 0 || page.Items[0].State != sandbox.BuildRunning {

@@ -14,16 +14,16 @@ import (
 )
 
 const (
-	// logTime is how long a stream of logs lasts. Clients give up after 30 seconds,
-	// however lively it is, and call an end of the server's a clean one.
+	// logTime is how long a stream of logs lasts. Clients give up after 30 seconds even if
+	// data arrives, and treat an end by the server as clean.
 	logTime = 29 * time.Second
-	// logQuiet is how often something is written on a silent stream.
+	// logQuiet is the interval at which something is written on a silent stream.
 	logQuiet = 10 * time.Second
-	// maxFollowed bounds the commands that a stream follows at once.
+	// maxFollowed bounds how many commands a stream follows at the same time.
 	maxFollowed = 64
 )
 
-// The sources of a line of a log. Output is of a terminal.
+// The sources of a line of a log. Output is that of a terminal.
 const (
 	sourceOutput = "output"
 	sourceSystem = "system"
@@ -31,8 +31,8 @@ const (
 
 var logSources = []string{string(sandbox.Stdout), string(sandbox.Stderr), sourceOutput, sourceSystem}
 
-// logs streams what the commands of a sandbox have written and write. Nothing is of the
-// source system: Cove's own words about a sandbox are in its audit record.
+// logs streams the past and future output of a sandbox's commands. The source system is
+// always empty: Cove's own messages about a sandbox are in its audit record.
 func (d *Door) logs(w http.ResponseWriter, r *http.Request, s *sandbox.Sandbox) error {
 	wanted := logSources
 	for name, values := range r.URL.Query() {
@@ -65,19 +65,19 @@ type logStream struct {
 	sandbox string
 	wanted  []string
 	cancel  context.CancelFunc
-	seen    map[string]bool // the commands that are told of already
+	seen    map[string]bool // the commands already followed
 
 	mu    sync.Mutex
 	w     http.ResponseWriter // guarded by mu
-	begun bool                // whether the status is sent; guarded by mu until all has ended
-	now   int                 // how many commands are followed; guarded by mu
+	begun bool                // the status is sent; guarded by mu until everything has ended
+	now   int                 // number of followed commands; guarded by mu
 }
 
-// run follows the commands that there are, in their order, and those that come.
+// run follows the existing commands, in order, and new ones.
 func (l *logStream) run(ctx context.Context) error {
 	var followers sync.WaitGroup
 	defer followers.Wait()
-	defer l.cancel() // also on a failure: the followers end
+	defer l.cancel() // on a failure too, so that the followers end
 	followers.Go(func() { l.keepAlive(ctx) })
 	follow := func(job *sandbox.Job) {
 		if l.seen[job.ID] || job.Tag == toolTag || !l.room() {
@@ -106,7 +106,7 @@ func (l *logStream) run(ctx context.Context) error {
 		case e.Job != nil:
 			follow(e.Job)
 		case e.Sandbox != nil && e.Sandbox.State != sandbox.StateRunning:
-			return context.Canceled // whatever is asked of it now would wake it
+			return context.Canceled // any call now would resume it
 		}
 		return nil
 	})
@@ -123,7 +123,7 @@ func (l *logStream) room() bool {
 	return true
 }
 
-// follow tells what a command writes, to its end.
+// follow streams a command's output to its end.
 func (l *logStream) follow(ctx context.Context, job *sandbox.Job) {
 	defer func() {
 		l.mu.Lock()
@@ -137,7 +137,7 @@ func (l *logStream) follow(ctx context.Context, job *sandbox.Job) {
 			source = sourceOutput
 		}
 		at := time.Now()
-		if job.State != sandbox.JobRunning { // it has no times of its own
+		if job.State != sandbox.JobRunning { // its output has no times
 			at = job.StartedAt
 		}
 		return l.say(source, at, text)
@@ -150,7 +150,7 @@ func (l *logStream) follow(ctx context.Context, job *sandbox.Job) {
 		return say(i, texts[i].Write(e.Offset, e.Data))
 	})
 	if err != nil {
-		return // the command or the client is gone, which others tell
+		return // the command or the client is gone; others report that
 	}
 	for i := range texts {
 		if say(i, texts[i].End()) != nil {
@@ -159,7 +159,7 @@ func (l *logStream) follow(ctx context.Context, job *sandbox.Job) {
 	}
 }
 
-// say sends a piece of a log, if it is wanted.
+// say sends a piece of a log, if it was requested.
 func (l *logStream) say(source string, at time.Time, text string) error {
 	if text == "" || !slices.Contains(l.wanted, source) {
 		return nil
@@ -188,7 +188,7 @@ func (l *logStream) write(text string) error {
 	return http.NewResponseController(l.w).Flush()
 }
 
-// keepAlive writes comments, so that neither side takes the other for gone.
+// keepAlive writes comments, so that neither side thinks the other gone.
 func (l *logStream) keepAlive(ctx context.Context) {
 	tick := time.NewTicker(logQuiet)
 	defer tick.Stop()
@@ -197,7 +197,7 @@ func (l *logStream) keepAlive(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			_ = l.write(": keepalive\n\n") // a client that is gone cancels
+			_ = l.write(": keepalive\n\n") // a client that is gone cancels the context
 		}
 	}
 }

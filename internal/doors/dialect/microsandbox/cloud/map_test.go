@@ -10,7 +10,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// minimal is a description as the product's program sends it, with one member replaced.
+// minimal returns a description as the product's program sends it, with one member
+// replaced.
 func minimal(t *testing.T, member, value string) *spec {
 	t.Helper()
 	all := map[string]json.RawMessage{
@@ -52,7 +53,7 @@ func TestDescriptionOfTheProductsOwn(t *testing.T) {
 	}
 }
 
-// What Cove does not enforce is refused by its name.
+// TestRefusals checks that what Cove does not enforce is refused by name.
 func TestRefusals(t *testing.T) {
 	for _, c := range []struct{ member, value, says string }{
 		{"name", `"sbx-x"`, "name"}, {"name", `"a\u0000b"`, "name"}, {"name", `"` + strings.Repeat("a", 129) + `"`, "name"},
@@ -169,7 +170,7 @@ func TestPatchContent(t *testing.T) {
 		t.Errorf("%q, %v", p.Content, err)
 	}
 	if err := json.Unmarshal([]byte(`{"type":"file","path":"/a","content":[256]}`), &p); err == nil {
-		t.Error("256 is a byte")
+		t.Error("256 was accepted as a byte")
 	}
 	for _, bad := range []patch{{Type: "copy_file", Src: "/etc/passwd", Dst: "/x"}, {Type: "text", Path: "a"}, {Type: "symlink", Target: "/a"}, {Type: "new", Path: "/a"}} {
 		if err := checkPatches([]patch{bad}); err == nil {

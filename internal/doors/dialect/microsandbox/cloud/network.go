@@ -12,7 +12,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// network is what a description says of the network.
+// network is the network part of a description.
 type network struct {
 	Enabled bool     `json:"enabled"`
 	Policy  *policy  `json:"policy,omitempty"`
@@ -47,7 +47,7 @@ const (
 	dns    = 53
 )
 
-// groups are the addresses of the product's groups. Group public is all that is in none
+// groups are the addresses of the product's groups. The group public is everything in none
 // of them, which Cove denies unless a rule names it.
 var groups = map[string][]string{
 	"loopback":   {"127.0.0.0/8", "::1/128"},
@@ -57,7 +57,7 @@ var groups = map[string][]string{
 	"multicast":  {"224.0.0.0/4", "ff00::/8"},
 }
 
-// mapped is the policy in Cove's terms, nil for the server's own.
+// mapped returns the policy in Cove's terms, or nil for the server's default.
 func (n *network) mapped() (*sandbox.NetworkPolicy, error) {
 	if n.Strict {
 		return nil, refused("network.strict", "what Cove cannot judge by a policy is denied in any case; leave it out")
@@ -85,7 +85,7 @@ func (p *policy) apply(out *sandbox.NetworkPolicy) error {
 		out.Preset = sandbox.NetworkNone
 	}
 	rules := p.Rules
-	// A last rule that allows all that is public says what Cove's preset says.
+	// A last rule that allows everything public is equivalent to Cove's preset.
 	if n := len(rules); n > 0 && p.Egress == deny && rules[n-1].allPublic() {
 		out.Preset, rules = sandbox.NetworkOpen, rules[:n-1]
 	}
@@ -99,7 +99,7 @@ func (p *policy) apply(out *sandbox.NetworkPolicy) error {
 	return nil
 }
 
-// destination is what a rule is about; one field is set.
+// destination is the destination of a rule; exactly one field is set.
 type destination struct {
 	Any    bool   `json:"-"`
 	CIDR   string `json:"cidr"`
@@ -132,7 +132,7 @@ func (r *rule) allPublic() bool {
 	return err == nil && r.Direction == egress && r.Action == allow && len(r.Protocols) == 0 && len(r.Ports) == 0 && (d.Any || d.Group == "public")
 }
 
-// mapped are the rules of Cove's for one of the product's.
+// mapped returns Cove's rules for one of the product's.
 func (r *rule) mapped() ([]sandbox.NetworkRule, error) {
 	switch {
 	case r.Direction != egress:
@@ -161,7 +161,8 @@ func (r *rule) mapped() ([]sandbox.NetworkRule, error) {
 	return out, nil
 }
 
-// targets are what a rule is about in Cove's words; nil if Cove does what it says anyway.
+// targets returns a rule's destinations in Cove's terms; nil if Cove does what the rule
+// says anyway.
 func (r *rule) targets() ([]string, error) {
 	d, err := r.destination()
 	switch {
@@ -176,8 +177,9 @@ func (r *rule) targets() ([]string, error) {
 	case d.Suffix != "":
 		return []string{d.Suffix, "*." + d.Suffix}, nil
 	case d.Group == "host":
-		// The product's resolver is at the host's address, Cove's answers every policy
-		// that allows anything, and no other service of the host can be reached.
+		// The product's resolver is at the host's address. Cove's resolver answers under
+		// every policy that allows anything, and no other service of the host can be
+		// reached.
 		if r.Action == deny && len(r.Ports) == 0 || r.Action == allow && slices.Equal(r.Ports, []portRange{{dns, dns}}) {
 			return nil, nil
 		}

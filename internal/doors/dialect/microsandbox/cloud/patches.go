@@ -25,7 +25,7 @@ type patch struct {
 	Dst     string  `json:"dst,omitempty"`
 }
 
-// content is a text, or an array of the numbers of bytes.
+// content is a text, or an array of byte values.
 type content []byte
 
 // UnmarshalJSON reads either form.
@@ -53,7 +53,7 @@ func (c *content) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// maxPatches bounds the patches of a sandbox, as the files of a template are.
+// maxPatches bounds the patches of a sandbox, as for the files of a template.
 const maxPatches = sandbox.MaxTemplateFiles
 
 func checkPatches(list []patch) error {
@@ -86,8 +86,8 @@ func modeText(mode *uint32) string {
 	return fmt.Sprintf("%04o", *mode&0o7777)
 }
 
-// applyPatches changes files in their order, before anybody else knows the sandbox. What
-// they make belongs to root, as in an image.
+// applyPatches changes files in order, before anyone else knows the sandbox. The files it
+// makes belong to root, as in an image.
 func (d *Door) applyPatches(ctx context.Context, id string, list []patch) error {
 	for i := range list {
 		if err := d.applyPatch(ctx, id, &list[i]); err != nil {

@@ -11,11 +11,12 @@ import (
 // maxBody bounds the body of a request, in bytes.
 const maxBody = 4 << 20
 
-// handler serves one route. Args are the parts of the path that match the pattern's
-// wildcards. It writes the answer, or returns an error and has written nothing.
+// handler serves one route. args are the parts of the path that match the pattern's
+// wildcards. It either writes the answer, or returns an error without having written
+// anything.
 type handler func(w http.ResponseWriter, r *http.Request, args []string) error
 
-// allRoutes are all that is served. Routes by id come after those by name.
+// allRoutes are all served routes. Routes by id come after those by name.
 func (d *Door) allRoutes() []sdkdoor.Route[handler] {
 	on := sdkdoor.On[handler]
 	return append([]sdkdoor.Route[handler]{
@@ -37,10 +38,10 @@ func (d *Door) allRoutes() []sdkdoor.Route[handler] {
 	}, d.volumeFileRoutes()...)
 }
 
-// Routes lists what is served, as METHOD /pattern.
+// Routes lists the served routes, as METHOD /pattern.
 func (d *Door) Routes() []string { return sdkdoor.List(d.routes) }
 
-// route serves a request of a caller who is authenticated.
+// route serves a request of an authenticated caller.
 func (d *Door) route(w http.ResponseWriter, r *http.Request) {
 	found, args, allowed := sdkdoor.Find(d.routes, r)
 	switch {
@@ -61,9 +62,9 @@ func (d *Door) route(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// decode reads a JSON object into v. A member that is not known is refused by its name,
-// as it would have no effect, unless it says nothing: newer clients send all that they
-// know, empty.
+// decode reads a JSON object into v. An unknown member, which would have no effect, is
+// refused by name, unless it is empty: newer clients send all the members that they know,
+// empty.
 func decode(w http.ResponseWriter, r *http.Request, v any) error {
 	data, err := sdkdoor.ReadBody(w, r, maxBody, "send less")
 	if err != nil {

@@ -16,19 +16,19 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// The metadata of a sandbox that is the door's own.
+// Metadata keys of a sandbox that the door reserves for itself.
 const (
 	hiddenPrefix = "cove."
 	tagPrefix    = hiddenPrefix + "microsandbox."
-	tagName      = tagPrefix + "name"      // a name that Cove's names cannot be
+	tagName      = tagPrefix + "name"      // a name that Cove does not accept
 	tagImage     = tagPrefix + "image"     // the image as the client named it
 	tagShell     = tagPrefix + "shell"     // the shell of terminals
 	tagRun       = tagPrefix + "run"       // entrypoint and command, as JSON
-	tagEphemeral = tagPrefix + "ephemeral" // it is gone when it stops
-	tagCreated   = tagPrefix + "created"   // it was never started
+	tagEphemeral = tagPrefix + "ephemeral" // removed when it stops
+	tagCreated   = tagPrefix + "created"   // never started
 )
 
-// The states of a sandbox in the product's words.
+// The product's names of a sandbox's states.
 const (
 	statusCreated  = "created"
 	statusStarting = "starting"
@@ -38,7 +38,7 @@ const (
 	statusFailed   = "failed"
 )
 
-// statusOf tells the state of a sandbox. A paused one is stopped.
+// statusOf returns the product's name of a sandbox's state. A paused sandbox is stopped.
 func statusOf(s *sandbox.Sandbox) string {
 	switch s.State {
 	case sandbox.StateCreating:
@@ -90,8 +90,8 @@ func view(s *sandbox.Sandbox) box {
 
 func ephemeral(s *sandbox.Sandbox) bool { return s.Metadata[tagEphemeral] != "" }
 
-// nameOf is the name by which clients know a sandbox. One that was made elsewhere without
-// a name has its id.
+// nameOf returns the name by which clients know a sandbox: its id if another door made it
+// without a name.
 func nameOf(s *sandbox.Sandbox) string {
 	switch {
 	case s.Name != "":
@@ -102,7 +102,8 @@ func nameOf(s *sandbox.Sandbox) string {
 	return s.ID
 }
 
-// labelsOf are the labels of a sandbox: its metadata without what doors keep there.
+// labelsOf returns the labels of a sandbox: its metadata without the keys that doors
+// reserve.
 func labelsOf(s *sandbox.Sandbox) map[string]string {
 	labels := map[string]string{}
 	for key, value := range s.Metadata {
@@ -113,7 +114,7 @@ func labelsOf(s *sandbox.Sandbox) map[string]string {
 	return labels
 }
 
-// find returns the sandbox of a name, which may be any text.
+// find returns the sandbox with a name, which may be any text.
 func (d *Door) find(ctx context.Context, name string) (*sandbox.Sandbox, error) {
 	if sdkdoor.ValidID(name) || dialect.IsName(name) {
 		return d.look(ctx, name)
@@ -128,7 +129,7 @@ func (d *Door) find(ctx context.Context, name string) (*sandbox.Sandbox, error) 
 	return nil, errNoSandbox(name)
 }
 
-// look returns a sandbox that is there for clients, by what the service takes for one.
+// look returns a sandbox that exists for clients, by a reference that the service accepts.
 func (d *Door) look(ctx context.Context, ref string) (*sandbox.Sandbox, error) {
 	s, err := d.cfg.Service.Get(ctx, ref)
 	code := sandbox.CodeOf(err)
@@ -215,7 +216,7 @@ func (d *Door) list(w http.ResponseWriter, r *http.Request, _ []string) error {
 	}
 	rows := []box{}
 	for i := range page.Items {
-		if page.Items[i].Metadata[volumefiles.Tag] == "" { // which works for clients, and is none of theirs
+		if page.Items[i].Metadata[volumefiles.Tag] == "" { // a helper sandbox, not a client's
 			rows = append(rows, view(&page.Items[i]))
 		}
 	}
@@ -228,7 +229,7 @@ func (d *Door) list(w http.ResponseWriter, r *http.Request, _ []string) error {
 	return nil
 }
 
-// remove ends a sandbox, running or not.
+// remove ends a sandbox, whether it is running or not.
 func (d *Door) remove(w http.ResponseWriter, r *http.Request, s *sandbox.Sandbox) error {
 	if _, err := d.cfg.Service.Kill(r.Context(), s.ID); err != nil {
 		return err
@@ -237,7 +238,7 @@ func (d *Door) remove(w http.ResponseWriter, r *http.Request, s *sandbox.Sandbox
 	return nil
 }
 
-// emptyBody reads a body that has nothing to say.
+// emptyBody checks that a request's body is empty or an empty object.
 func emptyBody(w http.ResponseWriter, r *http.Request) error {
 	if r.ContentLength == 0 {
 		return nil
@@ -245,8 +246,8 @@ func emptyBody(w http.ResponseWriter, r *http.Request) error {
 	return decode(w, r, &struct{}{})
 }
 
-// start continues a stopped sandbox. It answers when the sandbox runs, so that there is
-// nothing to wait for then.
+// start resumes a stopped sandbox. It answers when the sandbox is running, so that clients
+// need not wait.
 func (d *Door) start(w http.ResponseWriter, r *http.Request, s *sandbox.Sandbox) error {
 	if err := emptyBody(w, r); err != nil {
 		return err
@@ -267,13 +268,13 @@ func (d *Door) start(w http.ResponseWriter, r *http.Request, s *sandbox.Sandbox)
 	return nil
 }
 
-// stop sets a sandbox aside, or ends one that is gone when it stops. What clients run in
-// it over their connections ends first, as the connections do.
+// stop pauses a sandbox, or ends an ephemeral one. First it ends the connections to it, and
+// what clients run over them.
 func (d *Door) stop(w http.ResponseWriter, r *http.Request, s *sandbox.Sandbox) error {
 	if err := emptyBody(w, r); err != nil {
 		return err
 	}
-	// Only who may stop it may end what runs in it.
+	// Only a caller who may stop the sandbox may end what runs in it.
 	if s.State == sandbox.StateRunning && mayWrite(r.Context()) {
 		d.endConnections(r.Context(), s.ID)
 	}

@@ -15,7 +15,7 @@ type secrets struct {
 	Violation violation     `json:"on_violation"`
 }
 
-// secretEntry is one of them. The values are Cove's secrets: a client names one.
+// secretEntry is one of these secrets. The values are Cove's: a client names a Cove secret.
 type secretEntry struct {
 	Env         string              `json:"env_var"`
 	Placeholder string              `json:"placeholder"`
@@ -79,7 +79,7 @@ func (d *Door) bind(ctx context.Context, s *secrets, req *sandbox.CreateRequest)
 	return nil
 }
 
-// check refuses what would have no effect, and returns the name of the secret.
+// check refuses fields that would have no effect, and returns the name of the secret.
 func (e *secretEntry) check(violation string) (name string, err error) {
 	const field = "network.secrets.entries"
 	switch {
@@ -97,7 +97,7 @@ func (e *secretEntry) check(violation string) (name string, err error) {
 	switch e.Source.Type {
 	case "store":
 		return e.Source.Reference, nil
-	case "env": // of the server: its secrets are Cove's
+	case "env": // the server's environment: its secrets are Cove's
 		return e.Source.Var, nil
 	}
 	return "", refused(field+".source", "name a secret of Cove's: {type: store, reference: NAME}")
@@ -105,7 +105,7 @@ func (e *secretEntry) check(violation string) (name string, err error) {
 
 func off(b *bool) bool { return b != nil && !*b }
 
-// matches refuses a secret that Cove would send elsewhere, or in another way, than the
+// matches refuses a secret that Cove would send to other hosts, or in another way, than the
 // description says.
 func (e *secretEntry) matches(s *sandbox.Secret) error {
 	const field = "network.secrets.entries"

@@ -8,8 +8,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// The description of a sandbox, as clients send it and get it again. They take the
-// working directory, the shell and the command from it after they have come back.
+// spec is the description of a sandbox, as clients send and receive it. They read the
+// working directory, the shell and the command from the received one.
 type spec struct {
 	Name      string            `json:"name"`
 	Image     *image            `json:"image"`
@@ -32,7 +32,7 @@ type spec struct {
 type image struct {
 	Type      string `json:"type"`
 	Reference string `json:"reference,omitempty"`
-	// Path is of images that are refused.
+	// Path belongs to images that are refused.
 	Path json.RawMessage `json:"path,omitempty"`
 }
 
@@ -72,7 +72,7 @@ type mount struct {
 	Options mountOptions `json:"options"`
 	Stat    string       `json:"stat_virtualization,omitempty"`
 	Perms   string       `json:"host_permissions,omitempty"`
-	// These are of mounts that are refused.
+	// These belong to mounts that are refused.
 	Host   json.RawMessage `json:"host,omitempty"`
 	Format json.RawMessage `json:"format,omitempty"`
 	FSType json.RawMessage `json:"fstype,omitempty"`
@@ -87,19 +87,20 @@ type lifecycle struct {
 
 type registry struct {
 	Mode string `json:"mode"`
-	// These are of modes that are refused.
+	// These belong to modes that are refused.
 	User       json.RawMessage `json:"username,omitempty"`
 	Password   json.RawMessage `json:"password,omitempty"`
 	Credential json.RawMessage `json:"credential_id,omitempty"`
 }
 
-// command is what a sandbox runs if a client names no program.
+// command is the program of a sandbox if a client names none.
 type command struct {
 	Entrypoint []string `json:"entrypoint,omitempty"`
 	Cmd        []string `json:"cmd,omitempty"`
 }
 
-// specOf describes a sandbox. What was done once, as patches and secrets, is not in it.
+// specOf returns the description of a sandbox. It leaves out what applies only to the
+// creation, such as patches and secrets.
 func specOf(s *sandbox.Sandbox) *spec {
 	v := &spec{
 		Name: nameOf(s), Image: &image{Type: imageOCI, Reference: s.Metadata[tagImage]},

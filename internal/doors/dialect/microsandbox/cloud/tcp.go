@@ -21,12 +21,12 @@ type tcpSession struct {
 	id     uint32
 	ctx    context.Context
 	cancel context.CancelFunc
-	// out is what the client sends, which may come before the port is reached.
+	// out holds the client's data, which may arrive before the port is connected.
 	out *stdin.Queue
 
 	mu    sync.Mutex
-	conn  net.Conn // guarded by mu; nil before the port is reached
-	ended int      // how many of the two sides send no more; guarded by mu
+	conn  net.Conn // guarded by mu; nil before the port is connected
+	ended int      // number of sides, of two, that have finished sending; guarded by mu
 }
 
 // connect begins a connection to a port.
@@ -45,7 +45,7 @@ func (c *conn) connect(f *wire.Frame) error {
 	return nil
 }
 
-// inside reports whether a host is the sandbox itself, as its programs name it.
+// inside reports whether a host is the sandbox itself, by the names that its programs use.
 func inside(host string) bool {
 	if strings.EqualFold(host, "localhost") {
 		return true
@@ -84,7 +84,7 @@ func (s *tcpSession) run(m *wire.TCPConnect) {
 		s.out.Run(s.ctx)
 	})
 	err = s.receiveAll(conn)
-	if err == nil { // the port sends no more; the client may
+	if err == nil { // the port has finished sending; the client may not have
 		s.half()
 		<-s.ctx.Done()
 	}
@@ -94,7 +94,8 @@ func (s *tcpSession) run(m *wire.TCPConnect) {
 	s.c.end(s.id, wire.TypeTCPClosed, nil)
 }
 
-// receiveAll sends what the port sends, to its end. An error is one of either side.
+// receiveAll sends the port's data to the client until its end. The error is one of either
+// side.
 func (s *tcpSession) receiveAll(conn net.Conn) error {
 	buf := make([]byte, readSize)
 	for {
@@ -117,7 +118,7 @@ func (s *tcpSession) fail(text string) {
 	s.c.end(s.id, wire.TypeTCPFailed, wire.TCPFailed{Error: text})
 }
 
-// write gives what the client has sent to the port, and the end of it.
+// write writes the client's data to the port, and the end of it.
 func (s *tcpSession) write(_ context.Context, data []byte, end bool) error {
 	s.mu.Lock()
 	conn := s.conn
@@ -136,7 +137,7 @@ func (s *tcpSession) write(_ context.Context, data []byte, end bool) error {
 	return nil
 }
 
-// half notes that one side sends no more. The session is over when both do not.
+// half records that one side has finished sending. The session ends when both have.
 func (s *tcpSession) half() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

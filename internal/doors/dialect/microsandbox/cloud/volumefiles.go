@@ -21,7 +21,8 @@ const (
 	headerRecursive = "x-msb-file-recursive"
 )
 
-// volumeFile is a file of a volume as the product shows it. Cove knows one of its times.
+// volumeFile is a file of a volume as the product shows it. Cove knows only one of its
+// times.
 type volumeFile struct {
 	Path       string    `json:"path"`
 	Kind       string    `json:"kind"`
@@ -34,7 +35,7 @@ type volumeFile struct {
 }
 
 func viewVolumeFile(i *sandbox.FileInfo) volumeFile {
-	mode, _ := strconv.ParseInt(i.Mode, 8, 64) // the service's own
+	mode, _ := strconv.ParseInt(i.Mode, 8, 64) // formatted by the service
 	v := volumeFile{Path: i.Path, Kind: string(i.Type), Size: i.Size, Mode: mode, UID: i.UID, GID: i.GID, ReadOnly: mode&0o222 == 0, ModifiedAt: i.ModifiedAt}
 	if i.Type == sandbox.TypeOther {
 		v.Kind = string(sandbox.TypeFile)
@@ -75,7 +76,7 @@ func aboutVolume(name string, err error) error {
 	return err
 }
 
-// aboutVolumeFile has clients tell a file that is not there from a volume that is not.
+// aboutVolumeFile makes errors distinguish a missing file from a missing volume.
 func aboutVolumeFile(err error) error {
 	if sandbox.CodeOf(err) == sandbox.CodeNotFound {
 		return &coded{err, "volume_file_not_found"}
@@ -213,7 +214,7 @@ func makeVolumeDir(w http.ResponseWriter, r *http.Request, files *volumefiles.Fi
 	return nil
 }
 
-// readMove reads what is copied or renamed, and where to.
+// readMove reads the source and destination of a copy or rename.
 func readMove(w http.ResponseWriter, r *http.Request) (from, to string, err error) {
 	var body struct {
 		From string `json:"from"`

@@ -65,14 +65,14 @@ func (d *Door) createVolume(w http.ResponseWriter, r *http.Request, _ []string) 
 	}
 	v, err := d.cfg.Service.CreateVolume(r.Context(), sandbox.CreateVolumeRequest{Name: body.Name, SizeMiB: body.Capacity * mibPerGiB})
 	if err != nil {
-		return err // by the status of a conflict clients know a name that is taken
+		return err // clients take the status of a conflict to mean that the name is taken
 	}
 	writeJSON(w, viewVolume(v))
 	return nil
 }
 
 func (d *Door) deleteVolume(w http.ResponseWriter, r *http.Request, args []string) error {
-	if !strings.HasPrefix(args[0], volumePrefix) { // a name of another's kind
+	if !strings.HasPrefix(args[0], volumePrefix) { // not the id of a volume
 		return errNoVolume(args[0])
 	}
 	err := d.volumes.Close(r.Context(), args[0])

@@ -13,10 +13,10 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// toolTag marks the commands by which the door works on files, which are in no log.
+// toolTag marks the commands by which the door works on files. They appear in no log.
 const toolTag = "cove.microsandbox.files"
 
-// tool runs a program of the sandbox, and returns what it prints.
+// tool runs a program in the sandbox, and returns its output.
 func (s *fsSession) tool(ctx context.Context, command ...string) (string, error) {
 	return dialect.RunTool(ctx, s.c.d.cfg.Service, s.c.sandbox, toolTag, command...)
 }
@@ -48,7 +48,7 @@ func (s *fsSession) setAttrs(ctx context.Context, name string, follow bool, a *w
 			commands[len(commands)-1] = []string{"chown", "--", fmt.Sprintf("%d:%d", uid, gid), name}
 		}
 	}
-	if a.Mode != nil && !link { // a symbolic link has no mode of its own
+	if a.Mode != nil && !link { // a symbolic link has no mode
 		commands = append(commands, []string{"chmod", "--", fmt.Sprintf("%04o", *a.Mode&0o7777), name})
 	}
 	for _, t := range []struct {
@@ -72,8 +72,8 @@ func (s *fsSession) setAttrs(ctx context.Context, name string, follow bool, a *w
 	return nil
 }
 
-// open opens a file, which it makes or empties if told, so that what is wrong with it is
-// known at once.
+// open opens a file, and makes or truncates it if requested, so that errors are known at
+// once.
 func (s *fsSession) open(ctx context.Context, op *wire.OpenOp) (uint64, error) {
 	o := op.Options
 	writes := o.Write || o.Append
@@ -92,7 +92,7 @@ func (s *fsSession) open(ctx context.Context, op *wire.OpenOp) (uint64, error) {
 	case missing || writes && o.Truncate && f.Size > 0:
 		req := sandbox.WriteFileRequest{Path: op.Path, Mode: modeText(o.Mode), Exclusive: o.CreateNew}
 		if !missing {
-			req.Mode = "" // that of the file that is there
+			req.Mode = "" // keep the existing file's mode
 		}
 		if _, err := s.c.d.cfg.Service.WriteFile(ctx, s.c.sandbox, req, bytes.NewReader(nil)); err != nil {
 			return 0, err
@@ -103,7 +103,7 @@ func (s *fsSession) open(ctx context.Context, op *wire.OpenOp) (uint64, error) {
 	return s.c.keep(h)
 }
 
-// counted counts what is read.
+// counted counts the bytes read.
 type counted struct {
 	io.Reader
 	n uint64
@@ -116,8 +116,8 @@ func (c *counted) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// write writes the data of a client at the end of a file. Cove writes files as a whole or
-// at their end, and nothing into their middle.
+// write writes a client's data at the end of a file. Cove can write a whole file or append
+// to it, but not write into the middle.
 func (s *fsSession) write(ctx context.Context, op *wire.HandleOp, data io.Reader) error {
 	h, err := s.c.handle(op.Handle, false)
 	switch {

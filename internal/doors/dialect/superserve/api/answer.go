@@ -58,7 +58,8 @@ type coded struct {
 
 func (e *coded) Unwrap() error { return e.error }
 
-// quota names the quota that an error is about, if it is about one.
+// quota gives an exceeded quota the product's code for it. Other errors are returned
+// unchanged.
 func quota(err error, code string) error {
 	if sandbox.CodeOf(err) == sandbox.CodeQuotaExceeded {
 		return &coded{err, code}

@@ -1,15 +1,14 @@
-// Package api is the door for Superserve's SDK: it works against Cove unmodified,
-// with nothing but variables of its environment set. It is written over
-// [sandbox.Service] alone, so policies, quotas, secrets, scopes and the audit record
-// hold as in every door.
+// Package api is the door for Superserve's SDK, which works against Cove unmodified, with
+// only environment variables set. It is written over [sandbox.Service] alone, so policies,
+// quotas, secrets, scopes and the audit record hold as in every door.
 //
-// The SDK speaks to two planes. The control plane has an API key: sandboxes,
-// templates, secrets. The data plane of a sandbox has the sandbox's token: commands
-// and files. This package finds the plane and the sandbox of a request (target.go)
-// and authenticates the caller; the context of a request carries both.
+// The SDK talks to two planes. The control plane takes an API key: sandboxes, templates,
+// secrets. The data plane of a sandbox takes the sandbox's token: commands and files. This
+// package finds the plane and the sandbox of a request (target.go) and authenticates the
+// caller; the request's context carries both.
 //
-// The SDK has the host names of the data plane built in. So that it finds this server,
-// [Shim] leads requests for those names to it.
+// The host names of the data plane are built into the SDK. [Shim] redirects requests for
+// those names to this server.
 package api
 
 import (
@@ -22,14 +21,14 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Prefix is the path below which everything is on the server's own address. On the
-// product's host names it is at the root.
+// Prefix is the path below which everything is served on the server's own address. On the
+// product's host names it is served at the root.
 const Prefix = "/superserve"
 
-// Tested says with which version of the SDK the door is tested.
+// Tested is the range of SDK versions that the door is tested with.
 const Tested = "@superserve/sdk 0.7.8 to 0.8.1 (JavaScript)"
 
-// tokenPurpose is what tokens give access to: the data plane of a sandbox.
+// tokenPurpose is the purpose of tokens: access to the data plane of a sandbox.
 const tokenPurpose gate.Purpose = "data plane"
 
 // errToken is the error for a missing or wrong token.
@@ -41,9 +40,9 @@ func NewGate(cfg gate.Config) *gate.Gate {
 	return gate.New(cfg)
 }
 
-// Config is what a [Door] needs. All fields are required.
+// Config configures a [Door]. All fields are required.
 type Config struct {
-	// Service does everything.
+	// Service is the service that the door is written over.
 	Service sandbox.Service
 	// Gate authenticates callers; [NewGate] makes it.
 	Gate *gate.Gate
@@ -56,7 +55,7 @@ type Config struct {
 	Domain   string
 	// Previewed reports whether a port has a preview, or had a private one.
 	Previewed func(ctx context.Context, id string, port int) (bool, error)
-	// Refuse is called before a request is refused whose body nobody has read.
+	// Refuse is called before a request is refused whose body has not been read.
 	Refuse func(http.ResponseWriter, *http.Request)
 	Log    *slog.Logger
 }
@@ -65,9 +64,9 @@ type Config struct {
 type Door struct {
 	cfg           Config
 	control, data []sdkdoor.Route[handler]
-	// both serve those who are authenticated.
+	// serveControl and serveData serve authenticated requests.
 	serveControl, serveData http.Handler
-	// zips bounds the archives that are made at once.
+	// zips bounds how many archives are made at the same time.
 	zips chan struct{}
 }
 
@@ -122,8 +121,8 @@ func (d *Door) admitControl(w http.ResponseWriter, r *http.Request) {
 	d.serveControl.ServeHTTP(w, r.WithContext(sandbox.WithCaller(r.Context(), caller)))
 }
 
-// admitData authenticates a request to the data plane of a sandbox, and serves it if
-// the sandbox runs. Clients of a paused sandbox activate it and try again.
+// admitData authenticates a request to the data plane of a sandbox, and serves it if the
+// sandbox is running. Clients activate a paused sandbox and try again.
 func (d *Door) admitData(w http.ResponseWriter, r *http.Request, at target) {
 	token, err := tokenOf(r)
 	if err != nil {

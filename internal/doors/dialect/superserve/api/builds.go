@@ -29,8 +29,8 @@ type build struct {
 }
 
 func viewBuild(b *sandbox.Build) build {
-	// What a name is built from is kept with the name, so that the hash of a name is
-	// that of its specification.
+	// A template's source is kept with its name, so the hash of the name stands for that of
+	// the specification.
 	sum := sha256.Sum256([]byte("cove template " + b.Template))
 	v := build{
 		ID: b.ID, Template: b.Template, Status: string(b.State), Hash: hex.EncodeToString(sum[:]),
@@ -42,10 +42,10 @@ func viewBuild(b *sandbox.Build) build {
 	return v
 }
 
-// stepFailed recognizes that a command of the build failed.
+// stepFailed recognizes the failure of a build's command.
 var stepFailed = regexp.MustCompile(`(?i)\b(step|exit(ed)?( with)?( code| status)?) `)
 
-// failure is the reason of a failed build in the product's form: a code and a text.
+// failure returns the reason of a failed build in the product's form: a code and a text.
 func failure(reason string) string {
 	code := "build_failed"
 	if stepFailed.MatchString(reason) {
@@ -54,14 +54,14 @@ func failure(reason string) string {
 	return code + ": " + reason
 }
 
-// builds are the builds of a template, or all, the newest first.
+// builds returns the builds of a template, or all, newest first.
 func (d *Door) builds(ctx context.Context, name string) iter.Seq2[sandbox.Build, error] {
 	return sandbox.Each(ctx, func(ctx context.Context, p sandbox.Page) (*sandbox.List[sandbox.Build], error) {
 		return d.cfg.Service.ListBuilds(ctx, sandbox.ListBuildsRequest{Template: name, Page: p})
 	})
 }
 
-// lastBuild returns the newest build of a template, nil if none is remembered.
+// lastBuild returns the newest build of a template, or nil if none is remembered.
 func (d *Door) lastBuild(ctx context.Context, name string) (*sandbox.Build, error) {
 	if name == terms.BaseTemplate {
 		return nil, nil
@@ -163,8 +163,8 @@ type logLine struct {
 	Status   string `json:"status,omitempty"`
 }
 
-// buildLogs streams the log of a build from its beginning. Lines have the time at which
-// they are sent: the record of a build has none.
+// buildLogs streams the log of a build from its beginning. Lines carry the time at which
+// they are sent, since the build's record has no times.
 func (d *Door) buildLogs(w http.ResponseWriter, r *http.Request, args []string) error {
 	b, err := d.build(r.Context(), args[0], args[1])
 	if err != nil {
@@ -184,7 +184,7 @@ func (d *Door) buildLogs(w http.ResponseWriter, r *http.Request, args []string) 
 			}
 		}
 		if e.Log == "" || e.Failed {
-			return nil // the reason of a failure comes last
+			return nil // a failure's reason is sent last
 		}
 		return line("stdout", strings.ToValidUTF8(e.Log, "\uFFFD"))
 	})

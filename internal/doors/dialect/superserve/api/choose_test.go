@@ -24,7 +24,8 @@ func (s templatesOnly) GetTemplate(_ context.Context, name string) (*sandbox.Tem
 	return nil, sandbox.Errorf(sandbox.CodeNotFound, "there is no template %s", name)
 }
 
-// Commands run as root unless the user's own template says otherwise.
+// TestChoose checks that commands run as root unless the user's own template says
+// otherwise.
 func TestChoose(t *testing.T) {
 	built := []sandbox.Template{
 		{Name: "base", State: sandbox.TemplateReady, Version: 1, User: "user"},

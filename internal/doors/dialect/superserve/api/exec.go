@@ -16,20 +16,20 @@ import (
 )
 
 const (
-	// defaultTimeout is a little less than what clients wait who name none.
+	// defaultTimeout is slightly less than clients wait if they set no timeout.
 	defaultTimeout = 29 * time.Second
 	maxTime        = 12 * time.Hour
 	// exitTimeout is the exit code of a command that timed out.
 	exitTimeout = 124
-	// maxOutput is what an answer holds of both streams, in bytes: clients take 10 MiB of
-	// JSON.
+	// maxOutput bounds the output of both streams in an answer, in bytes: clients accept 10
+	// MiB of JSON.
 	maxOutput = 8 << 20
-	// keepOutput is how much a command may write before a slow reader loses some.
+	// keepOutput is how much a command may write before a slow reader loses output.
 	keepOutput = 4 << 20
 	// killTime bounds the killing of a command whose client is gone.
 	killTime = 10 * time.Second
-	// patience is how long the status of an answer can wait. A client gives up after
-	// five minutes without a byte, so that blanks are sent from then on.
+	// patience is how long the status of an answer may be delayed. From then on, blanks are
+	// sent, since a client gives up after five minutes without a byte.
 	patience   = 20 * time.Second
 	blankEvery = time.Minute
 )
@@ -43,7 +43,7 @@ type execBody struct {
 	Timeout *int64            `json:"timeout_s"`
 }
 
-// request is the command for the service; usual is the timeout if none is given.
+// request returns the command in the service's terms; usual is the default timeout.
 func (b *execBody) request(usual time.Duration) (sandbox.ExecRequest, error) {
 	req := sandbox.ExecRequest{Env: b.Env, WorkDir: b.Dir, TimeoutMS: usual.Milliseconds()}
 	switch {
@@ -63,11 +63,12 @@ func (b *execBody) request(usual time.Duration) (sandbox.ExecRequest, error) {
 	return req, nil
 }
 
-// run runs a command to its end and passes its output to sink. The command is killed if
-// ctx is cancelled. One with a long timeout runs in the background, where nothing bounds it.
+// run runs a command to its end and passes its output to sink. It kills the command if ctx
+// is cancelled. A command with a long timeout runs in the background, where the service
+// does not bound its time.
 func (d *Door) run(ctx context.Context, id string, req sandbox.ExecRequest, sink sandbox.JobSink) (*sandbox.Job, error) {
 	if req.TimeoutMS > 0 && req.TimeoutMS <= sandbox.MaxExecTimeout.Milliseconds() {
-		req.KeepBytes = 1 // the output is taken as it comes
+		req.KeepBytes = 1 // output is streamed
 		return d.cfg.Service.Exec(ctx, id, req, sink)
 	}
 	req.Background, req.KeepBytes = true, keepOutput
@@ -97,7 +98,7 @@ func exitCode(job *sandbox.Job) int {
 	return job.ExitCode
 }
 
-// endNote tells of an end that the exit code does not explain.
+// endNote describes an end that the exit code does not explain.
 func endNote(job *sandbox.Job) string {
 	switch job.EndCause {
 	case sandbox.EndOutOfMemory:
@@ -134,7 +135,7 @@ func (d *Door) exec(w http.ResponseWriter, r *http.Request, _ []string) error {
 		if !wait.begun {
 			return err
 		}
-		panic(http.ErrAbortHandler) // the status is sent: the client notices a broken answer
+		panic(http.ErrAbortHandler) // the status is already sent; break the answer so that the client notices
 	}
 	stderr := clip.ToText(out[1].Bytes()) + endNote(job)
 	if cut {
@@ -156,13 +157,13 @@ func streamIndex(s sandbox.Stream) int {
 	return 0
 }
 
-// patient keeps the client of a long answer waiting with blanks, which are legal before
-// JSON.
+// patient keeps the client of a long-running answer waiting with blanks, which are legal
+// before JSON.
 type patient struct {
 	mu    sync.Mutex
 	timer *time.Timer
 	over  bool // guarded by mu
-	// begun tells that the status is sent. It is final after stop.
+	// begun is set once the status is sent. It does not change after stop.
 	begun bool
 }
 
@@ -205,7 +206,7 @@ type execEvent struct {
 	Finished bool   `json:"finished,omitempty"`
 }
 
-// texts turns the output of a command into text; characters may be split over events.
+// texts converts a command's output to text. Characters may be split across events.
 type texts struct {
 	streams [2]clip.Stream
 }
@@ -256,10 +257,10 @@ func (d *Door) execStream(w http.ResponseWriter, r *http.Request, _ []string) er
 	return nil
 }
 
-// lastEvent tells how a command has ended.
+// lastEvent returns the event for a command's end.
 func lastEvent(job *sandbox.Job, err error) execEvent {
 	last := execEvent{Time: dialect.Stamp(time.Now()), Finished: true}
-	code := 1 // clients take a missing code for success
+	code := 1 // clients treat a missing code as success
 	if err != nil {
 		last.Error, last.Code = sandbox.MessageOf(err), "exec_failed"
 	} else {

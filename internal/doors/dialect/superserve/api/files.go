@@ -22,15 +22,15 @@ import (
 )
 
 const (
-	// maxZip bounds an archive, in bytes. It is made on the server's disk.
+	// maxZip bounds an archive, in bytes. The archive is made on the server's disk.
 	maxZip = 512 << 20
-	// maxZips bounds the archives that are made at once, and zipWait how long one more
-	// waits.
+	// maxZips bounds how many archives are made at the same time, and zipWait is how long
+	// another request waits.
 	maxZips = 4
 	zipWait = 20 * time.Second
 )
 
-// filePath returns the path that a request names: absolute, and without climbing.
+// filePath returns the path that a request names, which must be absolute and without "..".
 func filePath(r *http.Request, more ...string) (p, format string, err error) {
 	query, err := onlyParams(r, append(more, "path")...)
 	if err != nil {
@@ -80,8 +80,8 @@ func (d *Door) download(w http.ResponseWriter, r *http.Request, _ []string) erro
 	return nil
 }
 
-// zip sends a directory as an archive. The sandbox's own archive has other names and
-// links, so that it is made anew on the way.
+// zip sends a directory as an archive. The names and links in the sandbox's own archive
+// differ from the product's, so it is rewritten.
 func (d *Door) zip(w http.ResponseWriter, r *http.Request, id, dir string) error {
 	wait, stop := context.WithTimeout(r.Context(), zipWait)
 	defer stop()
@@ -101,12 +101,12 @@ func (d *Door) zip(w http.ResponseWriter, r *http.Request, id, dir string) error
 	defer pr.Close()
 	sdkdoor.SetAttachment(w.Header(), "application/zip", path.Base(path.Clean(dir))+".zip")
 	if _, err := io.Copy(w, pr); err != nil {
-		panic(http.ErrAbortHandler) // so that clients notice that the archive is cut
+		panic(http.ErrAbortHandler) // so that clients notice the truncated archive
 	}
 	return nil
 }
 
-// archive keeps the sandbox's archive of a directory in a file without a name.
+// archive stores the sandbox's archive of a directory in an unlinked file.
 func (d *Door) archive(ctx context.Context, id, dir string) (_ *os.File, size int64, err error) {
 	from, err := d.cfg.Service.ArchiveDir(ctx, id, dir, maxZip)
 	if err != nil {

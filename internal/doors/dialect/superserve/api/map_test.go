@@ -9,7 +9,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// What a secret's rule says is kept, or refused by its name.
+// TestSecretAuth checks that a secret's rule is mapped, or refused by name.
 func TestSecretAuth(t *testing.T) {
 	for _, c := range []struct {
 		body string
@@ -47,7 +47,7 @@ func TestSecretAuth(t *testing.T) {
 	}
 }
 
-// A secret for every host would be one that no sandbox can get.
+// TestSecretForEveryHost refuses a secret for every host, which no sandbox could get.
 func TestSecretForEveryHost(t *testing.T) {
 	auth := secretAuth{authRule: authRule{Type: "bearer"}}
 	if _, err := auth.mapped([]string{sandbox.AnyHost}); sandbox.CodeOf(err) != sandbox.CodeInvalid || !strings.Contains(err.Error(), "hosts") {
@@ -55,8 +55,8 @@ func TestSecretForEveryHost(t *testing.T) {
 	}
 }
 
-// Bodies that two readers could take for two things, or that ask for what would have no
-// effect, are refused.
+// TestDecode refuses bodies that two readers could interpret differently, or that request
+// what would have no effect.
 func TestDecode(t *testing.T) {
 	for body, want := range map[string]string{
 		`{"name":"a"}`:                                         "",
@@ -83,7 +83,8 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-// Null switches a timer off, and what is not given stays.
+// TestUpdate checks that null switches a timer off, and that an absent field changes
+// nothing.
 func TestUpdate(t *testing.T) {
 	box := &sandbox.Sandbox{Metadata: map[string]string{"old": "1", "_superserve.name": "A name", "_superserve.ports": "key-a"}}
 	var off, minute, atPause int64 = 0, 60, 1
@@ -104,7 +105,7 @@ func TestUpdate(t *testing.T) {
 		}
 	}
 	if err := (&updateBody{}).check(); err == nil {
-		t.Error("a change of nothing is taken")
+		t.Error("an empty change was accepted")
 	}
 }
 
@@ -138,7 +139,7 @@ func TestExecRequest(t *testing.T) {
 	}
 }
 
-// The reason of a failed build has a code that clients read.
+// TestFailure checks that the reason of a failed build has a code that clients read.
 func TestFailure(t *testing.T) {
 	for reason, want := range map[string]string{
 		"step 2 of 3 (run): it failed with exit code 5": "step_failed: step 2 of 3 (run): it failed with exit code 5",

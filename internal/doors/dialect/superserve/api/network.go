@@ -16,7 +16,7 @@ const (
 	maxRows     = 200
 )
 
-// event is a [terms.Event] with the names of the REST interface.
+// event is a [terms.Event] with the field names of the REST interface.
 type event struct {
 	Kind     string `json:"kind"`
 	ID       int64  `json:"id"`
@@ -37,7 +37,7 @@ type event struct {
 	Error    string `json:"error_code,omitempty"`
 }
 
-// logQuery is what a client asks of the network log.
+// logQuery is a client's query of the network log.
 type logQuery struct {
 	limit         int
 	before, since *time.Time
@@ -65,7 +65,7 @@ func readLogQuery(r *http.Request) (*logQuery, error) {
 	return q, err
 }
 
-// readLimit reads a number of rows; more than most are cut to most.
+// readLimit reads a number of rows, capped at most.
 func readLimit(text string, usual, most int) (int, error) {
 	if text == "" {
 		return usual, nil
@@ -95,7 +95,7 @@ func (d *Door) events(ctx context.Context, id string, q *logQuery) (events []san
 		kinds = kinds[:1] // requests have no verdict in the product
 	}
 	for _, kind := range kinds {
-		// A connection that lasted has two events, of which one is shown.
+		// A long connection has two events, of which one is shown.
 		list, err := d.cfg.Service.NetworkLog(ctx, id, sandbox.NetworkLogRequest{
 			Kind: kind, Verdict: q.verdict, Since: q.since, Until: q.before, Page: sandbox.Page{Limit: 2*q.limit + 1},
 		})

@@ -10,9 +10,9 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// servePort passes a request for a port of a sandbox to the previews. A port of a
-// sandbox that this product's clients created gets its preview with the first request,
-// if something listens. One that is or was private is its owner's matter. A paused
+// servePort passes a request for a sandbox's port to the previews. If this product's
+// clients created the sandbox and something listens on the port, the first request makes
+// the port's preview. A preview that is or was private is left to its owner. A paused
 // sandbox stays paused.
 func (d *Door) servePort(w http.ResponseWriter, r *http.Request, at target) {
 	if err := d.publish(r.Context(), at); err != nil {
@@ -25,14 +25,14 @@ func (d *Door) servePort(w http.ResponseWriter, r *http.Request, at target) {
 	d.cfg.Previews.ServeHTTP(w, r)
 }
 
-// publish makes the preview of a port. It acts with the rights of the key that
-// created the sandbox, and only where something listens, so that strangers cannot use
-// up the previews.
+// publish makes the preview of a port. It uses the rights of the key that created the
+// sandbox, and requires that something listens, so that strangers cannot use up the
+// previews.
 func (d *Door) publish(ctx context.Context, at target) error {
 	s, err := d.cfg.Gate.Look(ctx, at.sandbox)
 	// A fork has its parent's metadata, but another door made it.
 	if err != nil || s.Metadata[terms.PortsTag] == "" || s.ForkedFrom != "" || s.State != sandbox.StateRunning {
-		return nil // the previews answer
+		return nil // the previews handler answers
 	}
 	owner, err := d.cfg.Gate.Holder(ctx, strings.TrimPrefix(s.Metadata[terms.PortsTag], "key-"))
 	if err != nil || owner.Team != s.Team {
@@ -49,7 +49,7 @@ func (d *Door) publish(ctx context.Context, at target) error {
 	_ = conn.Close() // only to find out whether something listens
 	_, err = d.cfg.Service.CreatePreview(ctx, s.ID, sandbox.CreatePreviewRequest{Port: at.port, Access: sandbox.PreviewPublic})
 	if sandbox.CodeOf(err) == sandbox.CodeConflict {
-		return nil // it was made meanwhile
+		return nil // another request has made it
 	}
 	return err
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// listening is a service with one sandbox, on whose ports programs listen. It notes
-// which ports become previews.
+// listening is a service with one sandbox, on whose ports programs listen. It records which
+// ports become previews.
 type listening struct {
 	sandbox.Service
 	box  sandbox.Sandbox
@@ -36,8 +36,9 @@ func (s *listening) CreatePreview(ctx context.Context, _ string, req sandbox.Cre
 	return &sandbox.NewPreview{}, s.fail
 }
 
-// A port is opened to strangers in a sandbox that this product's client has created,
-// not in a fork, which has its parent's metadata, and not a second time.
+// TestPublish checks that a port is opened to strangers only in a sandbox that this
+// product's client has created, not in a fork, which has its parent's metadata, and not a
+// second time.
 func TestPublish(t *testing.T) {
 	local := sandbox.LocalCaller()
 	conflict := sandbox.Errorf(sandbox.CodeConflict, "port 3000 has a preview")

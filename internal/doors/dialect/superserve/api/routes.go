@@ -11,17 +11,18 @@ import (
 )
 
 const (
-	// maxBody bounds the body of a request but of an upload, in bytes.
+	// maxBody bounds a request's body, except an upload's, in bytes.
 	maxBody = 4 << 20
 	// maxShown bounds what an error quotes of a client's input, in bytes.
 	maxShown = 128
 )
 
-// handler serves one route. Args are the parts of the path that match the pattern's
-// wildcards. It writes the answer, or returns an error and has written nothing.
+// handler serves one route. args are the parts of the path that match the pattern's
+// wildcards. It either writes the answer, or returns an error without having written
+// anything.
 type handler func(w http.ResponseWriter, r *http.Request, args []string) error
 
-// controlRoutes are all that is served of the control plane.
+// controlRoutes are the served routes of the control plane.
 func (d *Door) controlRoutes() []sdkdoor.Route[handler] {
 	on := sdkdoor.On[handler]
 	return []sdkdoor.Route[handler]{
@@ -56,7 +57,7 @@ func (d *Door) controlRoutes() []sdkdoor.Route[handler] {
 	}
 }
 
-// dataRoutes are all that is served of a sandbox's data plane.
+// dataRoutes are the served routes of a sandbox's data plane.
 func (d *Door) dataRoutes() []sdkdoor.Route[handler] {
 	on := sdkdoor.On[handler]
 	return []sdkdoor.Route[handler]{
@@ -68,13 +69,13 @@ func (d *Door) dataRoutes() []sdkdoor.Route[handler] {
 	}
 }
 
-// Routes lists what is served of the control plane, and of a sandbox's data plane, as METHOD
-// /pattern.
+// Routes lists the served routes of the control plane, and of a sandbox's data plane, as
+// METHOD /pattern.
 func (d *Door) Routes() (control, data []string) {
 	return sdkdoor.List(d.control), sdkdoor.List(d.data)
 }
 
-// plane serves a table of routes to callers who are authenticated.
+// plane serves a table of routes to authenticated callers.
 func (d *Door) plane(routes []sdkdoor.Route[handler]) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		found, args, allowed := sdkdoor.Find(routes, r)
@@ -97,8 +98,8 @@ func (d *Door) plane(routes []sdkdoor.Route[handler]) http.Handler {
 	})
 }
 
-// decode reads a JSON object into v, in which a member that is not known is refused
-// by its name: it would have no effect.
+// decode reads a JSON object into v. An unknown member, which would have no effect, is
+// refused by name.
 func decode(w http.ResponseWriter, r *http.Request, v any) error {
 	data, err := sdkdoor.ReadBody(w, r, maxBody, "send less")
 	if err != nil {
@@ -118,7 +119,7 @@ func decodeJSON(data []byte, v any) error {
 	return nil
 }
 
-// onlyParams refuses query parameters that are not known or are given twice.
+// onlyParams refuses query parameters that are unknown or repeated.
 func onlyParams(r *http.Request, known ...string) (url.Values, error) {
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {

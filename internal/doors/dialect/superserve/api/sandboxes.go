@@ -32,7 +32,7 @@ type box struct {
 	Network    *terms.Rules      `json:"network,omitempty"`
 	Metadata   map[string]string `json:"metadata"`
 	Secrets    []terms.Binding   `json:"secrets,omitempty"`
-	// Token is in answers about one sandbox only.
+	// Token is set only in answers about a single sandbox.
 	Token string `json:"access_token,omitempty"`
 }
 
@@ -63,7 +63,7 @@ func (d *Door) answer(w http.ResponseWriter, r *http.Request, status int, s *san
 }
 
 func (d *Door) token(ctx context.Context, id string) string {
-	caller, _ := sandbox.CallerOf(ctx) // whoever comes here is known
+	caller, _ := sandbox.CallerOf(ctx) // callers here are authenticated
 	return d.cfg.Gate.Token(tokenPurpose, caller, id)
 }
 
@@ -163,8 +163,8 @@ func (d *Door) create(w http.ResponseWriter, r *http.Request, _ []string) error 
 	return d.answer(w, r, http.StatusCreated, s)
 }
 
-// choose sets the template of a new sandbox, and its user. The product's base is Cove's
-// template base if that is built, and else the server's default.
+// choose sets the template of a new sandbox, and its user. The product's base template is
+// Cove's template base if that is built, else the server's default.
 func (d *Door) choose(ctx context.Context, asked string, req *sandbox.CreateRequest) (err error) {
 	if req.User, err = d.userOf(ctx, asked, req.Template); err != nil || req.Template != "" {
 		return err
@@ -181,8 +181,8 @@ func (d *Door) choose(ctx context.Context, asked string, req *sandbox.CreateRequ
 	return nil
 }
 
-// userOf returns who runs the commands of a template's sandboxes: the user whom a
-// template of the caller's names, "" here, and else root.
+// userOf returns the user that runs commands in a template's sandboxes: "", for the
+// template's own user, if a template other than the product's names one, else root.
 func (d *Door) userOf(ctx context.Context, asked, name string) (string, error) {
 	const root = "root"
 	if name == "" || strings.HasPrefix(asked, terms.Curated) {
@@ -204,7 +204,7 @@ func (d *Door) userOf(ctx context.Context, asked, name string) (string, error) {
 	return "", nil
 }
 
-// list serves sandboxes, the newest first. They carry no tokens.
+// list serves sandboxes, newest first, without tokens.
 func (d *Door) list(w http.ResponseWriter, r *http.Request, _ []string) error {
 	filter, err := tagFilter(r.URL.RawQuery)
 	if err != nil {
@@ -268,7 +268,7 @@ func (d *Door) kill(w http.ResponseWriter, r *http.Request, args []string) error
 	return nil
 }
 
-// inState returns a sandbox that is in the state which a transition begins with.
+// inState returns a sandbox that is in the state required for a transition.
 func (d *Door) inState(ctx context.Context, id string, want sandbox.State) (*sandbox.Sandbox, error) {
 	s, err := d.living(ctx, id)
 	if err == nil && s.State != want {

@@ -9,7 +9,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// authRule says how a secret travels, in the product's words.
+// authRule says how a secret is sent, in the product's terms.
 type authRule struct {
 	Type     string            `json:"type"`
 	Header   string            `json:"header"`
@@ -29,7 +29,7 @@ type hostRule struct {
 	Hosts []string `json:"hosts"`
 }
 
-// valuePlace is where a custom header has the value.
+// valuePlace matches the placeholder for the value in a custom header.
 var valuePlace = regexp.MustCompile(`\{\{\s*value\s*\}\}`)
 
 // mapped returns the rule for hosts in the service's terms.
@@ -78,7 +78,7 @@ func (a *authRule) mapped() (*sandbox.SecretAuth, error) {
 	return &sandbox.SecretAuth{Type: "header", Name: "Authorization", Prefix: "Bearer "}, nil
 }
 
-// custom maps the form that Cove has: one header, with the value at its end.
+// custom maps the only form that Cove has: one header, with the value at its end.
 func (a *authRule) custom() (*sandbox.SecretAuth, error) {
 	for name, template := range a.Headers {
 		at := valuePlace.FindStringIndex(template)
@@ -90,7 +90,7 @@ func (a *authRule) custom() (*sandbox.SecretAuth, error) {
 	return nil, invalid("auth.headers: a secret of Cove's travels in one header, which ends in {{ value }}; give one such header")
 }
 
-// authConfig is the product's description of how a secret travels, besides its type.
+// authConfig returns the product's description of how a secret is sent, except its type.
 func authConfig(a *sandbox.SecretAuth) map[string]any {
 	out := map[string]any{}
 	switch terms.AuthType(a) {

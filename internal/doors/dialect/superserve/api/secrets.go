@@ -80,7 +80,7 @@ func (d *Door) createSecret(w http.ResponseWriter, r *http.Request, _ []string) 
 	return nil
 }
 
-// find returns a secret by its name. The service takes ids too.
+// find returns a secret by its name. The service would also accept ids.
 func (d *Door) find(ctx context.Context, name string) (*sandbox.Secret, error) {
 	s, err := d.cfg.Service.GetSecret(ctx, name)
 	if err == nil && s.Name != name || sandbox.CodeOf(err) == sandbox.CodeNotFound || sandbox.CodeOf(err) == sandbox.CodeInvalid {
@@ -129,7 +129,7 @@ func (d *Door) deleteSecret(w http.ResponseWriter, r *http.Request, args []strin
 }
 
 // using returns the sandboxes that have a secret and exist for clients, each with the
-// variable.
+// secret's variable.
 func (d *Door) using(ctx context.Context, name string) ([]bound, error) {
 	var out []bound
 	for s, err := range dialect.Sandboxes(ctx, d.cfg.Service, sandbox.ListRequest{}) {
@@ -170,8 +170,8 @@ func (d *Door) secretSandboxes(w http.ResponseWriter, r *http.Request, args []st
 	return nil
 }
 
-// audited is a request that carried a secret. Its id is the time in microseconds:
-// each sandbox has a log of its own, with numbers of its own.
+// audited is a request that carried a secret. Its id is its time in microseconds: each
+// sandbox has a log of its own, with its own numbers.
 type audited struct {
 	ID       int64  `json:"id"`
 	Time     string `json:"ts"`

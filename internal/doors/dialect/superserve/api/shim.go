@@ -3,8 +3,8 @@ package api
 import _ "embed"
 
 // Shim is a program that Node.js loads before a program that uses the SDK ("node
-// --import"). It leads requests for the host names that the SDK has built in to the server
-// that SUPERSERVE_BASE_URL names, and no others. If that names none of Cove's, it does
+// --import"). It redirects requests for the host names built into the SDK, and no others,
+// to the server that SUPERSERVE_BASE_URL names. If that is not a Cove server, it does
 // nothing.
 //
 //go:embed shim.mjs

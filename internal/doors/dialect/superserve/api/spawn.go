@@ -18,11 +18,11 @@ import (
 const (
 	protoExec  = "superserve.exec.v1"
 	protoToken = "token."
-	// firstMessageTime is how long a client may take to say what to run.
+	// firstMessageTime is how long a client may take to send the command.
 	firstMessageTime = 10 * time.Second
 	// maxMessage bounds a message of input, in bytes; clients send 32 KiB.
 	maxMessage = 4 << 20
-	// pingEvery is how often a client is asked whether it is still there.
+	// pingEvery is how often a client is pinged.
 	pingEvery = 30 * time.Second
 )
 
@@ -44,8 +44,7 @@ type session struct {
 	workers sync.WaitGroup
 }
 
-// spawn runs a command that talks over a WebSocket. It is killed when the connection
-// ends.
+// spawn runs a command over a WebSocket. It kills the command when the connection ends.
 func (d *Door) spawn(w http.ResponseWriter, r *http.Request, _ []string) error {
 	box, _ := gate.SandboxOf(r.Context())
 	conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{protoExec}})
@@ -77,8 +76,8 @@ func (d *Door) session(conn *websocket.Conn, id string) *session {
 	return s
 }
 
-// run runs the command that the first message describes, in the background, where
-// nothing bounds its time but what the client says.
+// run runs the command that the first message describes, in the background, where only the
+// client's timeout bounds its time.
 func (s *session) run(parent context.Context) (*sandbox.Job, error) {
 	req, err := s.readRequest(parent)
 	if err != nil {
@@ -92,7 +91,7 @@ func (s *session) run(parent context.Context) (*sandbox.Job, error) {
 	}
 	s.job = started.ID
 	s.workers.Go(func() {
-		defer cancel() // a client that does not answer is gone
+		defer cancel() // a client that does not answer the ping is gone
 		_ = s.input.Watch(ctx, pingEvery, s.conn.Ping)
 	})
 	s.workers.Go(func() { s.input.Run(ctx) })
@@ -145,13 +144,13 @@ func (s *session) sendText(ctx context.Context, v any) error {
 	return s.conn.Write(ctx, websocket.MessageText, data)
 }
 
-// readInput passes what the client sends to the command, and cancels it when the
-// client goes.
+// readInput passes the client's messages to the command, and cancels it when the client is
+// gone.
 func (s *session) readInput(ctx context.Context, cancel context.CancelFunc) {
 	defer cancel()
 	for {
-		// A cancelled read closes the connection before the last words are said, so
-		// only the connection ends this.
+		// Cancelling a read would close the connection before the last messages are sent,
+		// so only the end of the connection ends this.
 		kind, data, err := s.conn.Read(context.WithoutCancel(ctx))
 		if err != nil {
 			return
@@ -166,8 +165,8 @@ func (s *session) readInput(ctx context.Context, cancel context.CancelFunc) {
 	}
 }
 
-// control does what a text message says. A command may end before a signal gets to it;
-// messages that are not known are ignored, as the product does.
+// control handles a text message. A command may end before a signal reaches it. Unknown
+// messages are ignored, as by the product.
 func (s *session) control(ctx context.Context, data []byte) {
 	var c struct {
 		Type string `json:"type"`

@@ -11,7 +11,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// deaf is a service with a command that takes its input when it has had a signal.
+// deaf is a service with a command that accepts input only after a signal.
 type deaf struct {
 	sandbox.Service
 	signal chan string
@@ -38,8 +38,9 @@ func (s *deaf) SignalJob(_ context.Context, _, _, name string, _ int64) (*sandbo
 	return &sandbox.Job{}, nil
 }
 
-// A signal gets to a command that does not take its input, all of which it gets then.
-func TestInputAhead(t *testing.T) {
+// TestSignalBeforeInput checks that a signal reaches a command that accepts no input, and that the
+// command then gets all its input.
+func TestSignalBeforeInput(t *testing.T) {
 	s := &deaf{signal: make(chan string, 1), input: make(chan string, 4), heard: make(chan struct{})}
 	d := New(Config{Service: s, Bound: func(h http.Handler) http.Handler { return h }})
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// keepAlive is how often something is written on a silent stream, so that neither
-// side takes the other for gone.
+// keepAlive is the interval at which something is written on a silent stream, so that
+// neither side thinks the other gone.
 const keepAlive = 15 * time.Second
 
-// stream sends events as Server-Sent Events, and comments while there are none. It is
-// safe for concurrent use. Nothing is written before the first event or comment, so that an error
-// before that still has a status.
+// stream sends events as Server-Sent Events, and comments between them. It is safe for
+// concurrent use. Nothing is written before the first event or comment, so an error before
+// that can still set the status.
 type stream struct {
 	w     http.ResponseWriter
 	mu    sync.Mutex
@@ -26,7 +26,7 @@ func newStream(w http.ResponseWriter) *stream {
 	s := &stream{w: w}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.timer = time.AfterFunc(keepAlive, func() { _ = s.write([]byte(": keepalive\n\n")) }) // the next event reports a client that is gone
+	s.timer = time.AfterFunc(keepAlive, func() { _ = s.write([]byte(": keepalive\n\n")) }) // the next event returns the error
 	return s
 }
 
@@ -65,7 +65,7 @@ func (s *stream) started() bool {
 	return s.begun
 }
 
-// close ensures that nothing more is written.
+// close prevents further writes.
 func (s *stream) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -9,8 +9,9 @@ import (
 	"time"
 )
 
-// The client of a long answer gets a status after a while, and blanks that JSON allows.
-func TestPatience(t *testing.T) {
+// TestSlowAnswerSendsBlanks checks that the client of a long answer gets a status after a while, and
+// blanks, which JSON allows.
+func TestSlowAnswerSendsBlanks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := httptest.NewRecorder()
 		p := newPatient(w)
@@ -36,13 +37,13 @@ func TestPatience(t *testing.T) {
 	})
 }
 
-// A silent stream is kept alive, and nothing comes after its end.
+// TestStream checks that a silent stream is kept alive, and that nothing follows its end.
 func TestStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := httptest.NewRecorder()
 		s := newStream(w)
 		if s.started() {
-			t.Error("it has begun before there is anything to send")
+			t.Error("the stream began before there was anything to send")
 		}
 		if err := s.send(execEvent{Stdout: "a\nb"}); err != nil {
 			t.Fatal(err)

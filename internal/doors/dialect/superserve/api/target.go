@@ -10,21 +10,22 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// The product's host names, which its SDK has built in.
+// The product's host names, which are built into its SDK.
 var (
-	// apiHosts have the control plane.
+	// apiHosts serve the control plane.
 	apiHosts = []string{"api.superserve.ai", "api-usw.superserve.ai", "api-staging.superserve.ai"}
-	// dataHosts have the data plane of the sandbox that the header names; names below
-	// them that of one sandbox, or a port of it.
+	// dataHosts serve the data plane of the sandbox that the header names; a name below one
+	// of them serves the data plane of one sandbox, or a port of it.
 	dataHosts = []string{"sandbox.superserve.ai", "usw-sandbox.superserve.ai", "staging-sandbox.superserve.ai"}
 )
 
 const (
-	// headerSandbox names the sandbox on an address that all sandboxes share.
+	// headerSandbox names the sandbox if the address does not.
 	headerSandbox = "X-Superserve-Sandbox-Id"
 	headerToken   = "X-Access-Token"
 	headerProto   = "Sec-Websocket-Protocol"
-	// dataLabel begins the label of a sandbox's data plane; a port's begins with its number.
+	// dataLabel is the prefix of the label of a sandbox's data plane; that of a port is its
+	// number.
 	dataLabel = "boxd-"
 
 	minPort = 1024
@@ -36,17 +37,17 @@ func invalid(format string, args ...any) error {
 
 var (
 	errHost = invalid("this host name is no sandbox's; it is boxd-ID or PORT-ID, with a port of 1024 to 65535")
-	// Pages of a sandbox must not be in the server's own origin: browsers do not
-	// send the header when they open an address.
+	// Pages of a sandbox must not share the server's own origin: browsers do not send the
+	// header when they open an address.
 	errPort    = invalid("a port below %s is for programs, which name the sandbox in %s too; browsers open previews by host name", Prefix, headerSandbox)
 	errSandbox = invalid("%s must be the id of one sandbox, and the same one that the host name has", headerSandbox)
 )
 
-// target is what a request is for: the control plane if no field is set.
+// target is the destination of a request: the control plane if no field is set.
 type target struct {
 	sandbox string
 	port    int    // of a preview; 0 is the data plane
-	cut     string // what the path begins with that is no part of the route
+	cut     string // the prefix of the path before the route
 }
 
 // ClaimsHost reports whether a request is for this door by its host name.
@@ -59,13 +60,13 @@ func (d *Door) ClaimsHost(r *http.Request) bool {
 	return ok
 }
 
-// Claims reports whether a request is for this door by its path, or by the header
-// that names a sandbox.
+// Claims reports whether a request is for this door by its path, or by the header that
+// names a sandbox.
 func (d *Door) Claims(r *http.Request) bool {
 	return r.URL.Path == Prefix || strings.HasPrefix(r.URL.Path, Prefix+"/") || len(r.Header.Values(headerSandbox)) > 0
 }
 
-// labelOf returns what stands before one of the data plane's host names.
+// labelOf returns the label in front of one of the data plane's host names.
 func labelOf(name string) (label string, ok bool) {
 	for _, host := range dataHosts {
 		if label, ok := strings.CutSuffix(name, "."+host); ok {
@@ -75,9 +76,9 @@ func labelOf(name string) (label string, ok bool) {
 	return "", false
 }
 
-// find returns the target of a request. A sandbox is named by the host name, by the
-// first part of the path below the prefix in the same form, or by the header. All that are there
-// must agree.
+// find returns the target of a request. A sandbox is named by the host name, by the first
+// part of the path below the prefix in the same form, or by the header. If several are
+// present, they must agree.
 func find(r *http.Request) (target, error) {
 	at, named, err := findPlace(r)
 	if err != nil {
@@ -97,7 +98,7 @@ func find(r *http.Request) (target, error) {
 	return at, nil
 }
 
-// findPlace looks at the host name and the path; named reports that they tell all.
+// findPlace reads the host name and the path; named reports that they determine the target.
 func findPlace(r *http.Request) (at target, named bool, err error) {
 	name := sdkdoor.HostName(r.Host)
 	if label, ok := labelOf(name); ok {
@@ -108,7 +109,7 @@ func findPlace(r *http.Request) (at target, named bool, err error) {
 		return at, true, nil
 	}
 	if slices.Contains(apiHosts, name) {
-		return at, true, nil // a header would name a sandbox that this host has not
+		return at, true, nil // the header does not apply to this host
 	}
 	if slices.Contains(dataHosts, name) {
 		if len(r.Header.Values(headerSandbox)) == 0 {
@@ -118,7 +119,7 @@ func findPlace(r *http.Request) (at target, named bool, err error) {
 	}
 	rest, ok := strings.CutPrefix(r.URL.Path, Prefix)
 	if !ok || rest != "" && rest[0] != '/' {
-		return at, false, nil // by the header alone
+		return at, false, nil // only the header names the sandbox
 	}
 	at.cut = Prefix
 	first, _, _ := strings.Cut(strings.TrimLeft(rest, "/"), "/")
@@ -142,7 +143,7 @@ func parseLabel(label string) (target, bool) {
 	return target{sandbox: id, port: port}, sdkdoor.ValidID(id)
 }
 
-// strip takes from the path of a request what is no part of the route.
+// strip removes the prefix before the route from a request's path.
 func (at target) strip(r *http.Request) *http.Request {
 	out := *r
 	u := *r.URL
@@ -151,7 +152,7 @@ func (at target) strip(r *http.Request) *http.Request {
 		raw, ok := strings.CutPrefix(u.RawPath, at.cut)
 		raw = "/" + strings.TrimLeft(raw, "/")
 		if plain, err := url.PathUnescape(raw); !ok || err != nil || plain != u.Path {
-			raw = "" // what is cut is itself escaped
+			raw = "" // the prefix itself is escaped
 		}
 		u.RawPath = raw
 	}

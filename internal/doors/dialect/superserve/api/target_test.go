@@ -12,8 +12,8 @@ const (
 	otherID = "sbx-234567abcdefghijklmnopqrst"
 )
 
-// A request leads where its host name says, or the first part of its path, or its
-// header, and nowhere if two of them differ.
+// TestFind checks that a request's target is that of its host name, of the first part of
+// its path, or of its header, and that there is none if two of them differ.
 func TestFind(t *testing.T) {
 	const local, shared, below = "127.0.0.1:7777", "sandbox.superserve.ai", ".sandbox.superserve.ai"
 	d := New(Config{Bound: func(h http.Handler) http.Handler { return h }})
@@ -78,7 +78,7 @@ func TestFind(t *testing.T) {
 	}
 }
 
-// A token is taken from one place, once.
+// TestTokenOf checks that a token is accepted in one place, once.
 func TestTokenOf(t *testing.T) {
 	for _, c := range []struct {
 		name           string
@@ -101,7 +101,8 @@ func TestTokenOf(t *testing.T) {
 	}
 }
 
-// Paths of files are absolute, do not climb, and stand in the query once.
+// TestFilePath checks that file paths must be absolute, without "..", and in the query
+// once.
 func TestFilePath(t *testing.T) {
 	for query, want := range map[string]string{
 		"path=%2Fa%2Fb": "/a/b", "path=/a..b": "/a..b", "path=/": "/",

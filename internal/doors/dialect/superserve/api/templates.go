@@ -27,15 +27,15 @@ type template struct {
 	CreatedAt string `json:"created_at"`
 	BuiltAt   string `json:"built_at,omitempty"`
 	Latest    string `json:"latest_build_id,omitempty"`
-	// Build is in the answer to a creation only.
+	// Build is set only in the answer to a creation.
 	Build string `json:"build_id,omitempty"`
 }
 
-// unknownTime stands for the creation of a template of which no build is known.
+// unknownTime is the creation time of a template without a known build.
 const unknownTime = "1970-01-01T00:00:00.000Z"
 
-// view describes a template. All teams of a server share templates: it is the caller's.
-// Last is its newest build, if one is remembered.
+// viewTemplate describes a template. All teams of a server share templates, so it is shown
+// as the caller's. last is its newest build, or nil.
 func viewTemplate(ctx context.Context, t *sandbox.Template, last *sandbox.Build) template {
 	caller, _ := sandbox.CallerOf(ctx)
 	shape := terms.Shape(t.Resources)
@@ -94,7 +94,7 @@ func aboutTemplate(name string, err error) error {
 	return err
 }
 
-// template returns a template that clients see, under the name by which they ask for it.
+// template returns a template that clients see, under the name by which they request it.
 func (d *Door) template(ctx context.Context, name string) (*sandbox.Template, error) {
 	if name == terms.BaseTemplate {
 		return &sandbox.Template{Name: name, State: sandbox.TemplateReady}, nil
@@ -123,7 +123,7 @@ func (d *Door) getTemplate(w http.ResponseWriter, r *http.Request, args []string
 	return nil
 }
 
-// own refuses names that are the product's: nobody changes those templates.
+// own refuses the product's own names: clients cannot change those templates.
 func own(name string) error {
 	if strings.HasPrefix(name, terms.Curated) {
 		return sandbox.Errorf(sandbox.CodeForbidden, "templates named %s… are the server's; they are built with: cove template build", terms.Curated)
@@ -190,7 +190,7 @@ const maxSteps = 200
 
 var templateName = regexp.MustCompile(`^[a-z0-9]([a-z0-9._/-]*[a-z0-9])?$`)
 
-// recipe checks the body, and returns what is to be built.
+// recipe checks the body, and returns what to build.
 func (b *templateBody) recipe() (*terms.Recipe, error) {
 	switch {
 	case len(b.Name) > 128 || !templateName.MatchString(b.Name):

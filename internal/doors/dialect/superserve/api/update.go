@@ -8,7 +8,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// seconds is a number, null, or not given.
+// seconds is a number, null, or absent.
 type seconds struct {
 	given bool
 	value *int64 // nil for null
@@ -52,7 +52,7 @@ func (d *Door) update(w http.ResponseWriter, r *http.Request, args []string) err
 	if err != nil {
 		return err
 	}
-	if n := body.Network; n != nil { // first, because it is refused more often, and then nothing is changed
+	if n := body.Network; n != nil { // first: it is refused more often, and then nothing must have changed
 		if _, err := d.cfg.Service.SetNetwork(r.Context(), s.ID, terms.Replace(s.Network, n.AllowOut, n.DenyOut)); err != nil {
 			return err
 		}
@@ -66,7 +66,7 @@ func (d *Door) update(w http.ResponseWriter, r *http.Request, args []string) err
 	return nil
 }
 
-// request is the change but of the network.
+// request returns the changes, except those of the network.
 func (b *updateBody) request(s *sandbox.Sandbox) sandbox.UpdateRequest {
 	req := sandbox.UpdateRequest{}
 	if b.Metadata != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// archiveRoot is the name of the root directory in an archive of dir.
+// archiveRoot returns the name of the root directory in an archive of dir.
 func archiveRoot(dir string) string {
 	if base := path.Base(path.Clean("/" + dir)); base != "/" {
 		return base
@@ -22,9 +22,8 @@ func archiveRoot(dir string) string {
 	return "root"
 }
 
-// Rearchive writes the contents of a zip file of a directory as the product does:
-// below the directory's name, so that two archives unpack beside each other, and
-// without symbolic links.
+// Rearchive rewrites a zip file of a directory as the product writes it: below the
+// directory's name, so that two archives unpack side by side, and without symbolic links.
 func Rearchive(out io.Writer, dir string, data io.ReaderAt, size int64) error {
 	if err := checkDirectory(data, size); err != nil {
 		return err
@@ -36,7 +35,7 @@ func Rearchive(out io.Writer, dir string, data io.ReaderAt, size int64) error {
 	w := zip.NewWriter(out)
 	left := uint64(size)
 	for _, f := range in.File {
-		// Entries of a whole archive do not lie in each other.
+		// Entries of an intact archive do not overlap.
 		if f.CompressedSize64 > left {
 			return damaged(errors.New("its entries are larger than the archive"))
 		}
@@ -64,12 +63,12 @@ func Rearchive(out io.Writer, dir string, data io.ReaderAt, size int64) error {
 	return nil
 }
 
-// maxDirectory bounds the directory of an archive, in bytes: as it is read, each of its
-// records takes several times as much memory, and what runs as the agent may have made
-// it. A hundred thousand files take about 10 MB.
+// maxDirectory bounds the archive's central directory, in bytes: each record takes several
+// times as much memory when read, and a program running as the agent may have made the
+// archive. 100,000 files take about 10 MB.
 const maxDirectory = 16 << 20
 
-// checkDirectory refuses an archive with a directory that is too large to be read. The
+// checkDirectory refuses an archive whose central directory is too large to read. The
 // layout is that of APPNOTE.TXT 4.3.14 to 4.3.16.
 func checkDirectory(data io.ReaderAt, size int64) error {
 	const end, locator, end64 = 22, 20, 56

@@ -12,7 +12,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// archiveOf returns a zip file with entries of these names, each with its name in it.
+// archiveOf returns a zip file of entries with these names; the content of each is its
+// name.
 func archiveOf(t *testing.T, names ...string) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -49,8 +50,9 @@ func TestRearchive(t *testing.T) {
 	}
 }
 
-// What runs as the agent may have made the archive: its directory does not take more
-// memory than there is, and entries that share bytes do not make the answer endless.
+// TestRearchiveHostile reads archives that a program running as the agent has made: the
+// directory takes no more memory than allowed, and overlapping entries do not make the
+// answer endless.
 func TestRearchiveHostile(t *testing.T) {
 	const end = 22 // bytes of the record at the end
 	many := archiveOf(t, "x")
@@ -60,7 +62,7 @@ func TestRearchiveHostile(t *testing.T) {
 		t.Errorf("a directory that is too large: %v", err)
 	}
 
-	var large bytes.Buffer // of 65,536 files and more: the record is that of ZIP64
+	var large bytes.Buffer // 65,536 files or more: the end record is ZIP64's
 	w := zip.NewWriter(&large)
 	for i := range 70_000 {
 		if _, err := w.CreateHeader(&zip.FileHeader{Name: fmt.Sprint(i)}); err != nil {

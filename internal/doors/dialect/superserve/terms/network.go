@@ -8,13 +8,13 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Rules are the product's part of a policy.
+// Rules are the part of a policy that the product has.
 type Rules struct {
 	AllowOut []string `json:"allow_out"`
 	DenyOut  []string `json:"deny_out"`
 }
 
-// RulesOf returns the rules of a policy, nil if there are none.
+// RulesOf returns the rules of a policy, or nil if there are none.
 func RulesOf(p *sandbox.NetworkPolicy) *Rules {
 	if p == nil || len(p.AllowOut)+len(p.DenyOut) == 0 {
 		return nil
@@ -22,8 +22,8 @@ func RulesOf(p *sandbox.NetworkPolicy) *Rules {
 	return &Rules{AllowOut: append([]string{}, p.AllowOut...), DenyOut: append([]string{}, p.DenyOut...)}
 }
 
-// Replace returns a policy with other rules. What is not the product's stays; where
-// there is no policy, all else is open.
+// Replace returns a policy with other rules. The parts that the product does not have are
+// kept; if there is no policy, everything else is open.
 func Replace(p *sandbox.NetworkPolicy, allow, deny []string) sandbox.NetworkPolicy {
 	out := sandbox.NetworkPolicy{Preset: sandbox.NetworkOpen}
 	if p != nil {
@@ -33,8 +33,7 @@ func Replace(p *sandbox.NetworkPolicy, allow, deny []string) sandbox.NetworkPoli
 	return out
 }
 
-// Event is a row of the network log. Doors convert it to a type of theirs with the
-// names that they give the fields.
+// Event is a row of the network log. Doors convert it to types with their own field names.
 type Event struct {
 	Kind     string
 	ID       int64
@@ -55,8 +54,8 @@ type Event struct {
 	Error    string
 }
 
-// Newest sorts events by time, the newest first, and keeps only the last event of
-// each connection.
+// Newest sorts events by time, newest first, and keeps only the last event of each
+// connection.
 func Newest(events []sandbox.NetworkEvent) []sandbox.NetworkEvent {
 	slices.SortFunc(events, func(a, b sandbox.NetworkEvent) int { return cmp.Compare(b.ID, a.ID) })
 	seen := make(map[int64]bool)
@@ -70,10 +69,11 @@ func Newest(events []sandbox.NetworkEvent) []sandbox.NetworkEvent {
 	})
 }
 
-// matches are the product's names of kinds of rules; others are named as in Cove.
+// matches maps kinds of rules to the product's names; other kinds have the same name as in
+// Cove.
 var matches = map[sandbox.NetworkMatch]string{sandbox.MatchInternal: "internal-ip"}
 
-// Stamp is a time as the product writes it.
+// Stamp formats a time as the product does.
 func Stamp(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z") }
 
 // RowOf returns the row of an event.

@@ -1,5 +1,5 @@
-// Package terms says in Cove's words what Superserve's mean, and the other way
-// round: for the product's MCP tools and for its REST interface.
+// Package terms translates between Superserve's terms and Cove's, for the product's MCP
+// tools and its REST interface.
 package terms
 
 import (
@@ -12,23 +12,22 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// NameTag is the tag for the name of a sandbox that the service does not accept:
-// the product's names are any text, and several sandboxes may have the same.
-// Clients do not see it.
+// NameTag is the tag for a sandbox name that the service does not accept: the product's
+// names are arbitrary text and not unique. Clients do not see it.
 const NameTag = ownPrefix + ".name"
 
-// PortsTag is the tag of a sandbox whose ports are public, as the product has it;
-// it holds the id of the key that created the sandbox. It means nothing in a fork,
-// which has it from its parent. Clients do not see it.
+// PortsTag is the tag of a sandbox whose ports are public, as in the product; it holds the
+// id of the key that created the sandbox. A fork inherits it from its parent, where it has
+// no effect. Clients do not see it.
 const PortsTag = ownPrefix + ".ports"
 
-// ownPrefix is that of tags that clients neither set nor see.
+// ownPrefix is the prefix of tags that clients can neither set nor see.
 const ownPrefix = "_superserve"
 
 // MaxName bounds the name of a sandbox, in characters.
 const MaxName = 64
 
-// ownTag reports tags that the product reserves.
+// ownTag reports whether the product reserves a tag.
 func ownTag(key string) bool {
 	key = strings.ToLower(key)
 	return strings.HasPrefix(key, "superserve.") || strings.HasPrefix(key, ownPrefix)
@@ -52,7 +51,7 @@ func CheckName(name string) error {
 	return nil
 }
 
-// Tags returns the metadata of a sandbox that clients see; it is not nil.
+// Tags returns the metadata of a sandbox that clients see. It is never nil.
 func Tags(s *sandbox.Sandbox) map[string]string {
 	tags := make(map[string]string)
 	maps.Copy(tags, s.Metadata)
@@ -60,8 +59,8 @@ func Tags(s *sandbox.Sandbox) map[string]string {
 	return tags
 }
 
-// KeepTags returns the metadata that replaces a sandbox's: the client's, and what
-// the client does not see.
+// KeepTags returns the new metadata of a sandbox: the client's tags, and the existing ones
+// that the client does not see.
 func KeepTags(s *sandbox.Sandbox, tags map[string]string) map[string]string {
 	all := make(map[string]string)
 	maps.Copy(all, tags)
@@ -76,26 +75,25 @@ func KeepTags(s *sandbox.Sandbox, tags map[string]string) map[string]string {
 // NameOf returns the name of a sandbox.
 func NameOf(s *sandbox.Sandbox) string { return cmp.Or(s.Metadata[NameTag], s.Name, s.ID) }
 
-// statuses are the product's names of states; others are named as in Cove.
+// statuses maps states to the product's names; other states have the same name as in Cove.
 var statuses = map[sandbox.State]string{
 	sandbox.StateCreating: "starting", sandbox.StateRunning: "active", sandbox.StateStopping: Deleted, sandbox.StateKilled: Deleted,
 }
 
-// Deleted is the status of a sandbox that does not exist for clients any more.
+// Deleted is the status of a sandbox that no longer exists for clients.
 const Deleted = "deleted"
 
-// Status is the product's name of a state.
+// Status returns the product's name of a state.
 func Status(s sandbox.State) string { return cmp.Or(statuses[s], string(s)) }
 
-// atPause stands for a window of 0 seconds, which deletes a sandbox when it is
-// paused: a paused lifetime of 0 means none in the service. A window of one second
-// is the same.
+// atPause replaces a window of 0 seconds, which deletes a sandbox when it is paused: in the
+// service, a paused lifetime of 0 means none. A window of one second is treated the same.
 const atPause = 1
 
-// PausedLifetime is an auto-delete window in the service's terms.
+// PausedLifetime converts an auto-delete window to the service's terms.
 func PausedLifetime(window int64) int64 { return max(atPause, window) }
 
-// WindowOf is a paused lifetime as an auto-delete window, nil if there is none.
+// WindowOf converts a paused lifetime to an auto-delete window, or nil if there is none.
 func WindowOf(lifetime int64) *int64 {
 	switch lifetime {
 	case 0:
@@ -113,8 +111,8 @@ type Binding struct {
 	Revoked bool   `json:"revoked"`
 }
 
-// BoundSecrets returns the secrets of a sandbox, by environment variable, and
-// whether they still exist.
+// BoundSecrets returns the secrets of a sandbox, by environment variable, and whether they
+// still exist.
 func BoundSecrets(ctx context.Context, svc sandbox.Service, names map[string]string) ([]Binding, error) {
 	var out []Binding
 	for _, env := range slices.Sorted(maps.Keys(names)) {
@@ -128,7 +126,7 @@ func BoundSecrets(ctx context.Context, svc sandbox.Service, names map[string]str
 	return out, nil
 }
 
-// AuthType is the product's name for how a secret is sent.
+// AuthType returns the product's name for how a secret is sent.
 func AuthType(a *sandbox.SecretAuth) string {
 	switch {
 	case a.Type == "basic":

@@ -35,17 +35,17 @@ var (
 	userName = regexp.MustCompile(`^[a-z_][a-z0-9_-]{0,30}$`)
 )
 
-// setting is what is in effect for a step.
+// setting is the environment, user and directory in effect for a step.
 type setting struct {
 	user, dir string
 	env       map[string]string
 }
 
-// addSteps adds steps to a specification. Cove's variables and directory of a template
-// are in effect in all of its steps, the product's from their own step on: commands
-// before that unset the variables and name their directory.
+// addSteps adds steps to a specification. A template's variables and directory apply to all
+// of its steps in Cove, but only from their own step on in the product. So earlier commands
+// unset the variables and change to their own directory.
 func addSteps(s *sandbox.TemplateSpec, steps []Step) error {
-	if len(steps) > sandbox.MaxTemplateSteps { // each has all variables before it
+	if len(steps) > sandbox.MaxTemplateSteps { // each repeats all variables before it
 		return invalid("build_spec.steps has %d steps; give at most %d", len(steps), sandbox.MaxTemplateSteps)
 	}
 	last := setting{env: map[string]string{}}

@@ -10,8 +10,9 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// A step sees what steps before it have set, and nothing that later ones set, though
-// the service's variables and directory hold for all of a template.
+// TestSpecOfAllSteps checks that a step sees the settings of earlier steps, and not those
+// of later ones, although the service applies variables and the directory to the whole
+// template.
 func TestSpecOfAllSteps(t *testing.T) {
 	r := Recipe{From: "python:3.11", Start: "serve", Ready: "true", Steps: []Step{
 		{Run: "one"},
@@ -70,7 +71,7 @@ func TestSpecRefusesSteps(t *testing.T) {
 	}
 }
 
-// Sudo is asked for as root, for a user who is there.
+// TestSudo checks that sudo is set up as root, for an existing user.
 func TestSudo(t *testing.T) {
 	r := Recipe{From: "debian:12", Steps: []Step{{Run: "apt-get install -y curl"}, {User: &StepUser{Name: "dev", Sudo: true}}}}
 	got, err := r.Spec()

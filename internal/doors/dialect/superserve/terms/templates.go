@@ -17,8 +17,8 @@ const (
 	BaseTemplate = Curated + "base"
 )
 
-// standIns are the server's templates in place of the product's own, in the order
-// in which they are listed.
+// standIns are the server's templates that stand in for the product's own, in listing
+// order.
 var standIns = []struct{ name, template string }{
 	{Curated + "code-interpreter", "code-interpreter"},
 	{Curated + "python-3.11", "code-interpreter"}, // Debian 12 has this version
@@ -26,7 +26,7 @@ var standIns = []struct{ name, template string }{
 	{Curated + "node-22", "node"},
 }
 
-// TemplateName is the service's name of a template; empty is the default.
+// TemplateName returns the service's name of a template; "" is the default.
 func TemplateName(name string) string {
 	if name == BaseTemplate {
 		return ""
@@ -39,8 +39,8 @@ func TemplateName(name string) string {
 	return strings.TrimPrefix(name, Curated)
 }
 
-// Templates returns the templates that clients see: the product's own first, and
-// then the server's, but for those that are only defined, which no client can build.
+// Templates returns the templates that clients see: the product's own first, then the
+// server's, without those that are only defined, which no client can build.
 func Templates(all []sandbox.Template) []sandbox.Template {
 	out := []sandbox.Template{{Name: BaseTemplate, State: sandbox.TemplateReady}}
 	for _, s := range standIns {
@@ -59,7 +59,7 @@ func Templates(all []sandbox.Template) []sandbox.Template {
 	return out
 }
 
-// Shape returns what sandboxes of a template get.
+// Shape returns the resources of a template's sandboxes.
 func Shape(r sandbox.Resources) sandbox.Resources {
 	return sandbox.Resources{
 		VCPUs:     cmp.Or(r.VCPUs, sandbox.DefaultVCPUs),
@@ -68,12 +68,12 @@ func Shape(r sandbox.Resources) sandbox.Resources {
 	}
 }
 
-// maxBuilds bounds the builds that run at once, because clients do not wait for
-// them.
+// maxBuilds bounds the concurrent builds, since clients do not wait for builds.
 const maxBuilds = 5
 
-// CheckBuild refuses a build under a name that is taken, as a conflict, and one beside
-// too many others, as an exceeded quota. Again reports whether the name has earlier versions.
+// CheckBuild refuses a build under an existing name, as a conflict, and one in addition to
+// too many others, as an exceeded quota. again reports whether the name has earlier
+// versions.
 func CheckBuild(ctx context.Context, svc sandbox.Service, name string) (again bool, err error) {
 	list, err := sandbox.All(ctx, svc.ListTemplates)
 	if err != nil {
@@ -105,14 +105,14 @@ type Recipe struct {
 	Resources    sandbox.Resources
 }
 
-// debianNames are images that the service builds itself.
+// debianNames are the images that the service builds itself.
 var debianNames = []string{"debian", "debian:12", "debian:bookworm", "debian:12-slim", "debian:bookworm-slim"}
 
-// readyPatience is how long the product tries a ready command.
+// readyPatience is how long the product retries a ready command.
 const readyPatience = 10 * time.Minute
 
-// Spec describes the template as the product would build it. Its steps and start
-// command run as root unless a step says otherwise, with an open network.
+// Spec returns the template as the product would build it. Its steps and start command run
+// as root unless a step says otherwise, with an open network.
 func (r *Recipe) Spec() (*sandbox.TemplateSpec, error) {
 	s := &sandbox.TemplateSpec{Resources: r.Resources}
 	steps := r.Steps
@@ -142,8 +142,8 @@ func (r *Recipe) Spec() (*sandbox.TemplateSpec, error) {
 	return s, nil
 }
 
-// installs returns the packages that a command installs. It is not ok if the command
-// does anything else.
+// installs returns the packages that a command installs. ok is false if the command does
+// anything else.
 func installs(step string) (packages []string, ok bool) {
 	if step == "" {
 		return nil, false
@@ -175,8 +175,8 @@ func installs(step string) (packages []string, ok bool) {
 	return packages, true
 }
 
-// packageName reports whether s can be the name of a Debian package; the service
-// checks it again.
+// packageName reports whether s can be the name of a Debian package. The service checks it
+// again.
 func packageName(s string) bool {
 	return strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789.+-") == "" && strings.Trim(s[:1], "abcdefghijklmnopqrstuvwxyz0123456789") == ""
 }

@@ -1,6 +1,6 @@
-// Package x11 is a client of the core X11 protocol for servers that may be hostile: code
-// in a sandbox can put any program behind the socket. So every message is bounded before
-// it is read, every wait ends, no received data is indexed unchecked, and a server that
+// Package x11 is a client of the core X11 protocol for servers that may be hostile: code in
+// a sandbox can put any program behind the socket. So every message is bounded before it is
+// read, every wait ends, received data is never indexed without a check, and a server that
 // breaks the protocol only loses the connection.
 package x11
 
@@ -180,8 +180,9 @@ func (r *Reply) Wait(ctx context.Context) ([]byte, error) {
 // Send queues a request that has no reply. Errors are ignored; [Conn.Check] returns them.
 func (c *Conn) Send(req []byte) { c.queue(req, nil) }
 
-// Check queues a request that has no reply, and a second one that has: when that arrives,
-// the first request has succeeded or failed. The result's error is that of the first.
+// Check queues a request that has no reply, followed by one that has: when that reply
+// arrives, the first request has succeeded or failed. The result's error is the first
+// request's.
 func (c *Conn) Check(req []byte) *Reply {
 	r := &Reply{c: c, void: true, done: make(chan struct{})}
 	c.queue(req, r)
@@ -271,10 +272,10 @@ func (c *Conn) write(buf []byte, files []int) error {
 func (c *Conn) receive() {
 	defer close(c.read)
 	defer func() {
-		// No message of a server may crash the agent, which is the sandbox's first
+		// No message from a server may crash the agent, which is the sandbox's first
 		// process.
 		if p := recover(); p != nil {
-			c.fail(fmt.Errorf("a message of the X server makes no sense: %v", p))
+			c.fail(fmt.Errorf("invalid message from the X server: %v", p))
 		}
 	}()
 	in := bufio.NewReaderSize(c.nc, 64<<10)
@@ -300,8 +301,8 @@ func (c *Conn) receive() {
 	}
 }
 
-// take removes and returns the pending reply with the last 16 bits of a request's number,
-// or nil. Requests before it that have no reply have succeeded.
+// take removes and returns the pending reply for the last 16 bits of a request's number, or
+// nil. Requests before it that have no reply have succeeded.
 func (c *Conn) take(low uint16) (*Reply, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -352,7 +353,7 @@ func (c *Conn) handleReply(head *Event, in *bufio.Reader) error {
 	}
 	more := int64(head.Uint32(4)) * 4
 	if r == nil || r.void {
-		return errors.New("the X server replies to what it was not asked")
+		return errors.New("the X server sent a reply without a request")
 	}
 	if more > int64(r.limit) {
 		err := fmt.Errorf("the X server sends a reply of %d bytes", more)
@@ -381,7 +382,7 @@ func (c *Conn) handleReply(head *Event, in *bufio.Reader) error {
 
 func (c *Conn) handleEvent(head *Event, in *bufio.Reader) error {
 	if head.Code() == EventGeneric {
-		// From an extension; it may be longer, and nobody asked for it.
+		// A generic event of an extension. It may be longer, and was not requested.
 		more := int64(head.Uint32(4)) * 4
 		if more > maxSkipped {
 			return fmt.Errorf("the X server sends an event of %d bytes", more)

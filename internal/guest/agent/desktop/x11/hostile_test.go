@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// setupReply is what a decent server says first.
+// setupReply is the first message of an honest server.
 func setupReply() []byte {
 	b := make([]byte, 32+8+40+8+24)
 	le := binary.LittleEndian
@@ -55,8 +55,7 @@ func reply(seq uint16, more uint32, body ...byte) []byte {
 	return append(b, body...)
 }
 
-// talk connects to a server that, after a good beginning, says what it is told
-// to whatever it is asked.
+// talk connects to a server that, after a correct setup, answers every request with says.
 func talk(t testing.TB, says []byte, thenCloses bool) (*Conn, func()) {
 	t.Helper()
 	near, far := net.Pipe()
@@ -131,7 +130,7 @@ func TestSilentServer(t *testing.T) {
 		c, end := talk(t, reply(1, 1000, 1, 2, 3), false) // stops in the middle
 		defer end()
 		if _, err := c.GetImage(0, 0, 10, 10, make([]byte, 4000)).Wait(t.Context()); err == nil {
-			t.Error("half a reply is a whole one")
+			t.Error("half a reply was accepted")
 		}
 	})
 	synctest.Test(t, func(t *testing.T) {
@@ -145,13 +144,13 @@ func TestSilentServer(t *testing.T) {
 		c, end := talk(t, nil, true)
 		defer end()
 		if _, err := c.QueryPointer().Wait(t.Context()); err == nil {
-			t.Error("a server that has hung up answers")
+			t.Error("a closed connection returned an answer")
 		}
 	})
 }
 
-// TestManyRequests sends more than a message has numbers for, to a server that
-// only answers questions.
+// TestManyRequests sends more requests than a message can number, to a server that only
+// answers requests that have a reply.
 func TestManyRequests(t *testing.T) {
 	near, far := net.Pipe()
 	go func() {
@@ -198,7 +197,7 @@ func TestManyRequests(t *testing.T) {
 	}
 }
 
-// FuzzServer lets a server say anything to questions of all kinds.
+// FuzzServer lets a server send anything in answer to requests of all kinds.
 func FuzzServer(f *testing.F) {
 	f.Add(reply(1, 0))
 	f.Add(reply(1, 2, 0, 0, 0, 0, 0, 0, 0, 0))

@@ -32,8 +32,8 @@ type Setup struct {
 	idBase, idMask uint32
 }
 
-// handshake asks for a connection without authorisation: everything in the sandbox may
-// use its screen.
+// handshake requests a connection without authorisation: everything in the sandbox may use
+// its screen.
 func handshake(nc net.Conn) (*Setup, error) {
 	hello := make([]byte, 12)
 	hello[0] = 'l' // little endian
@@ -73,7 +73,7 @@ func printable(b []byte) string {
 	}, string(b)))
 }
 
-var errSetup = errors.New("the X server describes itself in a way that makes no sense")
+var errSetup = errors.New("the X server sent an invalid description of itself")
 
 // parseSetup parses the reply to the first message, without its first 8 bytes.
 func parseSetup(b []byte) (*Setup, error) {

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// shmServer answers what is asked about MIT-SHM. Requests to attach memory are
-// refused, or the size of what came with them is told.
+// shmServer answers MIT-SHM requests. It refuses to attach memory, or reports the memory's
+// size to sizes.
 func shmServer(nc *net.UnixConn, version uint16, refuses bool, sizes chan<- int64) {
 	defer nc.Close()
 	const opcode = 140

@@ -28,10 +28,10 @@ func (c *Conn) UseXKB(ctx context.Context, xkb Extension) error {
 	return nil
 }
 
-// ChangeKeys assigns one symbol to each of the keys, which they produce whatever
-// modifiers are held. Other keys stay as they are. Programs get one event for all
-// changes: after an event every program reads the mapping again, which takes a window
-// manager 50 ms.
+// ChangeKeys assigns one symbol to each of the keys, which they then produce whatever
+// modifiers are held. Other keys are unchanged. Programs get one event for all changes:
+// after each event every program reads the mapping again, which takes a window manager 50
+// ms.
 func (c *Conn) ChangeKeys(ctx context.Context, xkb Extension, changes map[byte]uint32) error {
 	first, last := byte(255), byte(0)
 	for code := range changes {

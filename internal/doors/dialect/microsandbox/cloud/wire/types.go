@@ -30,7 +30,7 @@ const (
 	TypeTouched    = "core.touched"
 )
 
-// Ready tells that the guest takes requests.
+// Ready says that the guest accepts requests.
 type Ready struct {
 	BootTime  uint64 `cbor:"boot_time_ns"`
 	InitTime  uint64 `cbor:"init_time_ns"`
@@ -45,7 +45,7 @@ type Rlimit struct {
 	Hard     uint64 `cbor:"hard"`
 }
 
-// Exec asks for a command. Env are pairs NAME=VALUE.
+// Exec requests a command. Env holds pairs NAME=VALUE.
 type Exec struct {
 	Cmd     string   `cbor:"cmd"`
 	Args    []string `cbor:"args"`
@@ -58,27 +58,27 @@ type Exec struct {
 	Rlimits []Rlimit `cbor:"rlimits"`
 }
 
-// Started tells that a command runs.
+// Started says that a command is running.
 type Started struct {
 	PID uint32 `cbor:"pid"`
 }
 
-// Data is a piece of a stream; empty is its end, where the type says so.
+// Data is a piece of a stream. An empty piece is the end, for types that say so.
 type Data struct {
 	Data []byte `cbor:"data"`
 }
 
-// StdinError tells that a command has not taken input.
+// StdinError says that a command has not accepted input.
 type StdinError struct {
 	Message string `cbor:"message"`
 }
 
-// Exited tells how a command has ended.
+// Exited says how a command has ended.
 type Exited struct {
 	Code int32 `cbor:"code"`
 }
 
-// ExecFailed tells why a command has not run.
+// ExecFailed says why a command did not run.
 type ExecFailed struct {
 	Kind    string `cbor:"kind"`
 	Message string `cbor:"message"`
@@ -96,7 +96,7 @@ type Signal struct {
 	Signal int32 `cbor:"signal"`
 }
 
-// FS asks for something to be done with files.
+// FS requests an operation on files.
 type FS struct {
 	Op Op `cbor:"op"`
 }
@@ -151,7 +151,7 @@ type OpenOp struct {
 	Options OpenOptions `cbor:"options"`
 }
 
-// OpenOptions say what a file is opened for.
+// OpenOptions say how a file is opened.
 type OpenOptions struct {
 	Read      bool    `cbor:"read"`
 	Write     bool    `cbor:"write"`
@@ -162,7 +162,7 @@ type OpenOptions struct {
 	Mode      *uint32 `cbor:"mode"`
 }
 
-// HandleOp is an operation on what is open.
+// HandleOp is an operation on a handle.
 type HandleOp struct {
 	Handle uint64  `cbor:"handle"`
 	Offset uint64  `cbor:"offset,omitempty"`
@@ -171,7 +171,7 @@ type HandleOp struct {
 	Attrs  Attrs   `cbor:"attrs,omitempty"`
 }
 
-// Attrs are attributes of a file to be set. Times are in seconds.
+// Attrs are attributes to set on a file. Times are in seconds.
 type Attrs struct {
 	Mode  *uint32 `cbor:"mode"`
 	UID   *uint32 `cbor:"uid"`
@@ -205,22 +205,23 @@ type Info struct {
 type FSResponse struct {
 	OK    bool    `cbor:"ok"`
 	Error *string `cbor:"error"`
-	// Data is nil, or a map with one entry that says what it is.
+	// Data is nil, or a map with one entry, whose key is the type of the data.
 	Data map[string]any `cbor:"data"`
 }
 
-// TCPConnect asks for a connection to a port, as a program of the guest would name it.
+// TCPConnect requests a connection to a port, by the name that a program in the guest would
+// use.
 type TCPConnect struct {
 	Host string `cbor:"host"`
 	Port uint16 `cbor:"port"`
 }
 
-// TCPFailed tells why there is no connection.
+// TCPFailed says why there is no connection.
 type TCPFailed struct {
 	Error string `cbor:"error"`
 }
 
-// Touched counts the uses of a sandbox.
+// Touched is the answer to a touch: it counts the uses of a sandbox.
 type Touched struct {
 	Seq uint64 `cbor:"activity_seq"`
 }
@@ -234,7 +235,7 @@ const (
 	ErrorSession     = "invalid_session"
 )
 
-// Error tells what is wrong with a frame. It ends the frame's session.
+// Error reports an error in a frame. It ends the frame's session.
 type Error struct {
 	Kind      string `cbor:"kind"`
 	Message   string `cbor:"message"`

@@ -1,9 +1,9 @@
 // Package wire reads and writes the frames of microsandbox's guest protocol, generation 7.
 //
-// A frame is [len u32][id u32][flags u8][CBOR], with numbers in network order; len counts
-// what follows it. The CBOR is a map {v, t, p}: the generation, the type, and as a byte
-// string the CBOR of the payload. All that is read comes from a client, and is bounded:
-// a frame by [MaxFrame], what is in it by the options of the decoder.
+// A frame is [len u32][id u32][flags u8][CBOR], in network byte order; len counts the bytes
+// after it. The CBOR is a map {v, t, p}: the generation, the type, and the CBOR of the
+// payload as a byte string. All input comes from a client, and is bounded: a frame by
+// [MaxFrame], its content by the decoder's options.
 package wire
 
 import (
@@ -17,13 +17,13 @@ import (
 )
 
 const (
-	// Generation is the newest generation of the protocol that is served whole.
+	// Generation is the newest generation of the protocol that is fully served.
 	Generation = 7
-	// MaxFrame bounds len of a frame, in bytes.
+	// MaxFrame bounds a frame's len, in bytes.
 	MaxFrame = 4 << 20
-	// MaxData bounds the data that is put into one frame, in bytes.
+	// MaxData bounds the data in one frame that is sent, in bytes.
 	MaxData = 1 << 20
-	// headLength is the length of what stands before the CBOR, without len itself.
+	// headLength is the length of a frame's header, without len itself.
 	headLength = 5
 	// maxType bounds the name of a type, in bytes.
 	maxType = 64
@@ -36,25 +36,25 @@ const (
 	FlagShutdown = 4
 )
 
-// The range of ids that a client may use: from MinID to below MaxID. The product's
-// client takes other small ranges for an old form of the protocol.
+// The ids that a client may use: from MinID to below MaxID. The product's client takes
+// other small ranges for an old form of the protocol.
 const (
 	MinID = 1
 	MaxID = 33_554_431
 )
 
-// The bounds of a payload. Arrays are arguments and variables of a command.
+// Bounds of a payload. The arrays are a command's arguments and variables.
 const (
 	maxNesting  = 16
 	maxElements = 16 << 10
 	maxPairs    = 256
 )
 
-// ErrLength is the error for a frame whose length is impossible: what follows cannot be
-// read any more.
+// ErrLength is the error for a frame with an impossible length. Nothing after it can be
+// read.
 var ErrLength = errors.New("the frame has an impossible length")
 
-// Frame is a frame as it was read, its payload undecoded.
+// Frame is a frame as read, with its payload undecoded.
 type Frame struct {
 	ID      uint32
 	Flags   uint8
@@ -83,8 +83,9 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// Read reads the next frame. After [ErrLength] and errors of r nothing more can be read;
-// after any other the next frame can, and the frame has its id and flags.
+// Read reads the next frame. After [ErrLength] and errors of r, nothing more can be read.
+// After any other error the next frame can be read, and the returned frame has its id and
+// flags.
 func Read(r io.Reader) (Frame, error) {
 	var size [4]byte
 	if _, err := io.ReadFull(r, size[:]); err != nil {
@@ -94,7 +95,7 @@ func Read(r io.Reader) (Frame, error) {
 	if n < headLength || n > MaxFrame {
 		return Frame{}, ErrLength
 	}
-	var body bytes.Buffer // grows as the client sends, whatever it has announced
+	var body bytes.Buffer // grows as data arrives, not to the announced length
 	if _, err := io.CopyN(&body, r, int64(n)); err != nil {
 		return Frame{}, lost(err)
 	}
@@ -118,18 +119,17 @@ func lost(err error) error {
 	return err
 }
 
-// Malformed is the error for a frame whose content is not what it should be. The frames
-// after it can be read.
+// Malformed is the error for a frame with invalid content. The frames after it can be read.
 type Malformed struct{ err error }
 
-// Error says what is wrong.
+// Error describes the error.
 func (m Malformed) Error() string { return "the message is malformed: " + m.err.Error() }
 
-// Unwrap returns what is wrong.
+// Unwrap returns the cause.
 func (m Malformed) Unwrap() error { return m.err }
 
-// Decode reads the payload of a frame into v. Keys that v does not have are ignored, as
-// the protocol says.
+// Decode decodes the payload of a frame into v. Unknown keys are ignored, as the protocol
+// requires.
 func (f *Frame) Decode(v any) error {
 	if err := decoding.Unmarshal(f.Payload, v); err != nil {
 		return Malformed{err}
@@ -137,8 +137,8 @@ func (f *Frame) Decode(v any) error {
 	return nil
 }
 
-// Append appends a frame to dst. A nil payload is an empty map. The error for a frame
-// that is too long is [ErrLength], and dst is then as it was.
+// Append appends a frame to dst. A nil payload is encoded as an empty map. If the frame is
+// too long, the error is [ErrLength] and dst is returned unchanged.
 func Append(dst []byte, id uint32, flags uint8, kind string, payload any) ([]byte, error) {
 	if payload == nil {
 		payload = struct{}{}
@@ -159,7 +159,8 @@ func Append(dst []byte, id uint32, flags uint8, kind string, payload any) ([]byt
 	return append(append(dst, flags), body...), nil
 }
 
-// Hello is what a server sends first: the range of ids, and that the guest is ready.
+// Hello returns what a server sends first: the range of ids, and the message that the guest
+// is ready.
 func Hello(ready Ready) ([]byte, error) {
 	dst := binary.BigEndian.AppendUint32(nil, MinID)
 	dst = binary.BigEndian.AppendUint32(dst, MaxID)

@@ -14,8 +14,8 @@ import (
 	"github.com/cove-sh/cove/internal/doors/dialect/microsandbox/cloud/wire"
 )
 
-// The first bytes are the range that the product's own relay gives, and the frame that
-// says that the guest is ready.
+// TestHello checks the first bytes: the id range, as from the product's relay, and the
+// frame that says that the guest is ready.
 func TestHello(t *testing.T) {
 	hello, err := wire.Hello(wire.Ready{Version: "x"})
 	if err != nil {
@@ -34,7 +34,7 @@ func TestHello(t *testing.T) {
 	}
 }
 
-// A frame is what the product's agent writes, byte by byte.
+// TestAppend compares frames byte for byte with those of the product's agent.
 func TestAppend(t *testing.T) {
 	got, err := wire.Append(nil, 7, wire.FlagTerminal, wire.TypeExited, wire.Exited{Code: -1})
 	if err != nil {
@@ -71,7 +71,7 @@ func TestReadFindsFrames(t *testing.T) {
 	}
 }
 
-// slow gives a byte at a time.
+// slow returns one byte at a time.
 type slow struct{ data []byte }
 
 func (s *slow) Read(p []byte) (int, error) {
@@ -114,8 +114,9 @@ func TestReadRefuses(t *testing.T) {
 	}
 }
 
-// A client that announces much and sends little costs what it sends.
-func TestAnnouncedLengthCostsNothing(t *testing.T) {
+// TestAnnouncedLengthTakesNoMemory checks that memory depends on the data sent, not on the
+// announced length.
+func TestAnnouncedLengthTakesNoMemory(t *testing.T) {
 	head := append(binary.BigEndian.AppendUint32(nil, wire.MaxFrame), make([]byte, 100)...)
 	result := testing.Benchmark(func(b *testing.B) {
 		b.ReportAllocs()
@@ -145,8 +146,8 @@ func TestTooLongFrame(t *testing.T) {
 	}
 }
 
-// Whatever a client sends, reading it ends, costs no more than the frame, and what was
-// read can be written and read again.
+// FuzzRead checks that reading any input ends and takes no more memory than the frame, and
+// that what was read can be written and read again.
 func FuzzRead(f *testing.F) {
 	for _, p := range []any{
 		nil, wire.Data{Data: []byte("x")}, wire.Exec{Cmd: "sh", Args: []string{"-c", "true"}, Env: []string{"A=b"}, TTY: true, Rows: 24},
