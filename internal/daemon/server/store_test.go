@@ -12,7 +12,9 @@ import (
 
 // A state directory has its records in one place.
 func TestStoreBesideRecords(t *testing.T) {
-	_, err := start(t, func(c *config.Config) { c.Store = config.Secret{SecretValue: sandbox.NewSecretValue("postgres://cove:s3cret@127.0.0.1:1/cove")} })
+	_, err := start(t, func(c *config.Config) {
+		c.Store = config.Secret{SecretValue: sandbox.NewSecretValue("postgres://cove:s3cret@127.0.0.1:1/cove")}
+	})
 	if sandbox.CodeOf(err) != sandbox.CodeConflict || !strings.Contains(err.Error(), "has records of its own in") || strings.Contains(err.Error(), "s3cret") {
 		t.Errorf("a state directory with a cove.db, and a database: %v", err)
 	}
