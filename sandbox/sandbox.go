@@ -45,7 +45,10 @@ type Sandbox struct {
 	// Snapshot is the snapshot that it was made from or last restored to, or
 	// empty.
 	Snapshot string `json:"snapshot,omitempty"`
-	State    State  `json:"state"`
+	// MadeFrom is the state that it began with; nil unless it was made from a snapshot
+	// or a step.
+	MadeFrom *MadeFrom `json:"made_from,omitempty"`
+	State    State     `json:"state"`
 	// Reason says why a sandbox was killed or has failed, or of a running one,
 	// why it does not answer calls.
 	Reason    string            `json:"reason,omitempty"`

@@ -41,6 +41,17 @@ type Snapshot struct {
 	CreatedAt time.Time `json:"created_at"`
 }
 
+// MadeFrom is the kept state of a sandbox with which another one began. It stays as it
+// is when the snapshot is deleted, or the new sandbox is restored to another one.
+type MadeFrom struct {
+	// SandboxID is the sandbox whose state it was; that one may have ended.
+	SandboxID string `json:"sandbox_id"`
+	// Snapshot is the snapshot, or the step of a history. It may be gone since.
+	Snapshot string `json:"snapshot"`
+	// StateAt is the instant of the state.
+	StateAt time.Time `json:"state_at"`
+}
+
 // CreateSnapshotRequest describes a snapshot to be made.
 type CreateSnapshotRequest struct {
 	// Name is unique among the namespace's snapshots; rules as for sandboxes.

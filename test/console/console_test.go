@@ -47,6 +47,7 @@ func TestConsole(t *testing.T) {
 		t.Run("code", func(t *testing.T) { p.t = t; code(p, d, parent.ID) })
 		t.Run("network", func(t *testing.T) { p.t = t; networkLog(p, d, parent.ID) })
 		t.Run("compare and merge", func(t *testing.T) { p.t = t; merge(p, d, parent, fork) })
+		t.Run("attempts", func(t *testing.T) { p.t = t; attempts(p, d) })
 		t.Run("two browsers", func(t *testing.T) { twoBrowsers(t, d, chrome, parent.ID) })
 		t.Run("approvals", func(t *testing.T) { p.t = t; approvals(p, d) })
 		t.Run("server", func(t *testing.T) { p.t = t; serverPage(p, d) })

@@ -76,4 +76,43 @@ func turns(p *tab, d *covetest.Daemon) {
 	if got := d.Sh(t, made.ID, "cat state"); got != "one\n" {
 		t.Errorf("what was made from the step has %q", got)
 	}
+	madeFromStep(p, d, s, made)
+}
+
+// madeFromStep looks at where the tree draws a sandbox that was made from a step: out of the
+// line whose state it was, at that instant, and also when the step is gone.
+func madeFromStep(p *tab, d *covetest.Daemon, s, made *sandbox.Sandbox) {
+	t := p.t
+	if made.MadeFrom == nil || made.MadeFrom.SandboxID != s.ID {
+		t.Fatalf("it says to be made from %+v", made.MadeFrom)
+	}
+	drawn := func() {
+		p.t.Helper()
+		p.waitFor(`(() => {
+			const rows = [...document.querySelectorAll(".tree-row")];
+			const r = rows.find((e) => e.querySelector(".name").textContent === "on-from-step");
+			const of = rows.find((e) => e.querySelector(".name").textContent === "turns");
+			r?.click();
+			return r && of && Number(r.ariaLevel) === Number(of.ariaLevel) + 1;
+		})()`)
+		// Its line leaves before its bar begins, by more than a bend.
+		p.waitFor(`(() => {
+			const branch = document.querySelector(".branch.kept.on"), born = document.querySelector(".lane.on .birth");
+			if (!branch || !born) return false;
+			const [out, at] = [branch.getAttribute("d").match(/^M([\d.]+)/)[1], born.getAttribute("cx")].map(Number);
+			return out < at;
+		})()`)
+		p.sees("Made from")
+		p.sees("as it was at")
+	}
+	p.visit("/")
+	drawn()
+	p.accessible("a sandbox made from a step, in the tree")
+	if _, err := d.Client.DeleteSnapshot(t.Context(), made.MadeFrom.Snapshot); err != nil {
+		t.Fatal(err)
+	}
+	p.visit("/")
+	drawn()
+	p.click("Open")
+	p.sees("turns")
 }

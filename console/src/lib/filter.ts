@@ -1,6 +1,7 @@
 // The search line of lists of sandboxes: words, and fields as key:value.
 import type { Sandbox } from "../api/client";
 import { at } from "./format";
+import { parentOf } from "./tree";
 
 const UNITS: Record<string, number> = { s: 1e3, m: 6e4, h: 3.6e6, d: 8.64e7 };
 
@@ -32,7 +33,7 @@ function test(word: string, now: number): (s: Sandbox) => boolean {
     case "name":
       return (s) => has(s.name);
     case "from":
-      return (s) => has(s.forked_from);
+      return (s) => has(parentOf(s));
     case "namespace":
       return (s) => s.namespace.toLowerCase() === value;
     case "age": {

@@ -140,6 +140,7 @@ describe("filter", () => {
     template: "node",
     namespace: "default",
     metadata: { owner: "alice", env: "prod" },
+    made_from: { sandbox_id: "sbx-0" },
     created_at: new Date(now - 7.2e6).toISOString(),
   } as unknown as Sandbox;
   it.each([
@@ -157,6 +158,8 @@ describe("filter", () => {
     ["age:>1h", true],
     ["age:<1d web", true],
     ["state:", true],
+    ["from:sbx-0", true],
+    ["from:sbx-1", false],
   ])("%j", (line, want) => expect(filter(line, now)(s)).toBe(want));
 });
 

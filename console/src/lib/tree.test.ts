@@ -36,6 +36,32 @@ describe("layout", () => {
     expect(names(rows)).toEqual(["a"]);
     expect(rows[0]!.descendants).toBe(1);
   });
+  it("leads what was made from a kept state out of the line whose state it was, at its instant", () => {
+    const made = (id: string, at: number, of: string, state: number, more: Partial<Sandbox> = {}) =>
+      box(id, at, { made_from: { sandbox_id: `sbx-${of}`, snapshot: "snap-gone", state_at: time(state) }, ...more });
+    const rows = layout(
+      [
+        box("a", 0, { state: "killed", ended_at: time(40) }),
+        box("fork", 10, { forked_from: "sbx-a" }),
+        made("early", 50, "a", 5),
+        made("late", 45, "a", 20),
+        made("of-made", 60, "early", 55),
+        made("lost", 44, "gone", 3),
+        // What says both began as a fork.
+        made("both", 30, "late", 2, { forked_from: "sbx-a" }),
+      ],
+      [],
+    );
+    expect(names(rows)).toEqual(["lost", "a", "  both", "  late", "  fork", "  early", "    of-made"]);
+    const leaves = Object.fromEntries(rows.map((r) => [r.sandbox.name, (r.leaves - T0) / 1000]));
+    expect(leaves).toEqual({ lost: 44, a: 0, both: 30, late: 20, fork: 10, early: 5, "of-made": 55 });
+    expect(rows.map((r) => r.parent)).toEqual([-1, -1, 1, 1, 1, 1, 5]);
+    expect(moments(rows).map((m) => (m - T0) / 1000)).toContain(5);
+  });
+  it("shows the ancestors of what was made from a kept state", () => {
+    const all = [box("a", 0), box("b", 9, { made_from: { sandbox_id: "sbx-a", snapshot: "snap-1", state_at: time(3) } })];
+    expect(names(layout(all, [], (s) => s.name === "b"))).toEqual(["a", "  b"]);
+  });
   it("makes a root of a child whose parent is not known", () => {
     expect(names(layout([box("b", 1, { forked_from: "sbx-gone" })], []))).toEqual(["b"]);
   });

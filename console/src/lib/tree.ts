@@ -11,6 +11,8 @@ export interface Row {
   /** How many rows below belong to it. */
   descendants: number;
   begin: number;
+  /** When its line leaves the parent's: at the instant of a fork, or of the kept state that it began with. */
+  leaves: number;
   /** NaN while it lives. */
   end: number;
   /** The pauses, in their order; the end of one that lasts is NaN. */
@@ -44,8 +46,19 @@ export interface Merge {
   files: boolean;
 }
 
+/** parentOf is the sandbox whose state another began with: of a fork its parent, and of what was made
+ * from a snapshot or a step the sandbox of that. */
+export function parentOf(s: Sandbox): string | undefined {
+  return s.forked_from || s.made_from?.sandbox_id || undefined;
+}
+
+/** leaves is when the line of a sandbox leaves its parent's. */
+function leaves(s: Sandbox): number {
+  return s.forked_from ? at(s.created_at) : at(s.made_from?.state_at ?? s.created_at);
+}
+
 /** layout puts sandboxes into rows: a family stays together, the newest family is first, and each
- * child stands below its parent, later ones first, so that no branch crosses a bar. With a filter
+ * child stands below its parent, those whose lines leave it later first, so that no branch crosses a bar. With a filter
  * there are the sandboxes that match and their ancestors; folded ones hide their descendants. */
 export function layout(
   sandboxes: Iterable<Sandbox>,
@@ -59,10 +72,10 @@ export function layout(
   for (const s of all.values()) {
     if (!matches(s)) continue;
     shown.set(s.id, true);
-    let up = s.forked_from ? all.get(s.forked_from) : undefined;
+    let up = all.get(parentOf(s) ?? "");
     while (up && !shown.has(up.id)) {
       shown.set(up.id, false);
-      up = up.forked_from ? all.get(up.forked_from) : undefined;
+      up = all.get(parentOf(up) ?? "");
     }
   }
   // An ancestor may match by itself.
@@ -72,19 +85,19 @@ export function layout(
   const roots: Sandbox[] = [];
   for (const id of shown.keys()) {
     const s = all.get(id)!;
-    const parent = s.forked_from && s.forked_from !== id && shown.has(s.forked_from) ? s.forked_from : undefined;
-    if (!parent) roots.push(s);
+    const parent = parentOf(s);
+    if (!parent || parent === id || !shown.has(parent)) roots.push(s);
     else if (children.has(parent)) children.get(parent)!.push(s);
     else children.set(parent, [s]);
   }
-  const later = (a: Sandbox, b: Sandbox) => {
-    const d = at(b.created_at) - at(a.created_at);
+  const later = (when: (s: Sandbox) => number) => (a: Sandbox, b: Sandbox) => {
+    const d = when(b) - when(a);
     // Those of one fork are made within the same instant: they keep their order.
     if (Math.abs(d) > 5) return d;
     return byName(a.name ?? a.id, b.name ?? b.id);
   };
-  roots.sort(later);
-  for (const list of children.values()) list.sort(later);
+  roots.sort(later((s) => at(s.created_at)));
+  for (const list of children.values()) list.sort(later(leaves));
 
   const kept = new Map<string, Snapshot[]>();
   const steps = new Map<string, Snapshot[]>();
@@ -106,6 +119,7 @@ export function layout(
       parent,
       descendants: 0,
       begin: at(s.created_at),
+      leaves: parent < 0 ? at(s.created_at) : leaves(s),
       end: at(s.ended_at),
       pauses: [],
       restores: [],
@@ -223,6 +237,7 @@ export function moments(rows: readonly Row[], most = 400): number[] {
   const all: number[] = [];
   for (const r of rows) {
     all.push(r.begin, r.end);
+    if (r.leaves < r.begin) all.push(r.leaves);
     for (const p of r.pauses) all.push(p.begin, p.end);
     for (const x of r.restores) all.push(x.at);
     for (const m of r.merges) all.push(m.at);

@@ -4,6 +4,7 @@ import type { Sandbox, Snapshot } from "../api/client";
 import { calls } from "../lib/calls";
 import { at, bytes, clock, day, span } from "../lib/format";
 import { label } from "../lib/text";
+import { parentOf } from "../lib/tree";
 import { sandboxes } from "../state/live";
 import { stateName, statesOf } from "../state/steps";
 import { isEnded } from "../state/world";
@@ -37,8 +38,10 @@ export function Panel({
 function OfSandbox({ of: s, select, close }: { of: Sandbox; select: (id: string) => void; close: () => void }) {
   const [, go] = useLocation();
   const ended = isEnded(s);
-  const parent = s.forked_from ? sandboxes.value.get(s.forked_from) : undefined;
-  const children = useComputed(() => [...sandboxes.value.values()].filter((c) => c.forked_from === s.id));
+  const from = parentOf(s);
+  const made = s.forked_from ? undefined : s.made_from;
+  const parent = sandboxes.value.get(from ?? "");
+  const children = useComputed(() => [...sandboxes.value.values()].filter((c) => parentOf(c) === s.id));
   const states = useComputed(() => statesOf(s.id));
   const steps = states.value.filter((x) => x.automatic);
   const now = Date.now();
@@ -97,7 +100,7 @@ function OfSandbox({ of: s, select, close }: { of: Sandbox; select: (id: string)
             icon="more"
             items={[
               { text: "Compare with…", icon: "diff", run: () => go(`/compare?a=${s.id}`) },
-              ...(parent && !isEnded(parent) && !ended
+              ...(parent && !made && !isEnded(parent) && !ended
                 ? [{ text: "Merge into its parent…", icon: "merge" as const, run: () => go(`/compare?a=${parent.id}&b=${s.id}`) }]
                 : []),
               { text: "History", icon: "clock" as const, run: () => go(`/s/${s.id}/history`) },
@@ -115,19 +118,25 @@ function OfSandbox({ of: s, select, close }: { of: Sandbox; select: (id: string)
           </dd>
           <dt>Template</dt>
           <dd>{label(s.template)}</dd>
-          {s.snapshot && (
+          {s.snapshot && !made && (
             <>
               <dt>Began with</dt>
               <dd class="mono">{label(s.snapshot)}</dd>
             </>
           )}
-          {s.forked_from && (
+          {from && (
             <>
-              <dt>Forked from</dt>
+              <dt>{made ? "Made from" : "Forked from"}</dt>
               <dd>
-                <button type="button" class="as-link" onClick={() => select(s.forked_from!)} disabled={!parent}>
-                  {label(parent?.name || s.forked_from)}
+                <button type="button" class="as-link" onClick={() => select(from)} disabled={!parent}>
+                  {label(parent?.name || from)}
                 </button>
+                {made && (
+                  <span class="muted" title={label(made.snapshot)}>
+                    {" "}
+                    as it was at {(now - at(made.state_at) > 86_400_000 ? day : clock)(at(made.state_at))}
+                  </span>
+                )}
               </dd>
             </>
           )}
@@ -175,24 +184,31 @@ function OfSandbox({ of: s, select, close }: { of: Sandbox; select: (id: string)
         )}
         <States title="Snapshots" of={states.value.filter((x) => !x.automatic).slice(0, 20)} select={select} />
         <States title="Steps" of={steps} steps={steps} select={select} />
-        {children.value.length > 0 && (
-          <section>
-            <h3>Forks</h3>
-            <ul class="plain">
-              {children.value.slice(0, 40).map((c) => (
-                <li key={c.id}>
-                  <button type="button" onClick={() => select(c.id)}>
-                    <i class={`dot ${isEnded(c) ? "" : c.state === "paused" ? "amber" : "green"}`} />
-                    <Name of={c} class="grow" />
-                    <span class="muted small">{c.state}</span>
-                  </button>
-                </li>
-              ))}
-            </ul>
-          </section>
-        )}
+        <Descendants title="Forks" of={children.value.filter((c) => c.forked_from)} select={select} />
+        <Descendants title="Made from its states" of={children.value.filter((c) => !c.forked_from)} select={select} />
       </div>
     </>
+  );
+}
+
+/** Descendants are sandboxes that began with the state of one. */
+function Descendants({ title, of, select }: { title: string; of: Sandbox[]; select: (id: string) => void }) {
+  if (!of.length) return null;
+  return (
+    <section>
+      <h3>{title}</h3>
+      <ul class="plain">
+        {of.slice(0, 40).map((c) => (
+          <li key={c.id}>
+            <button type="button" onClick={() => select(c.id)}>
+              <i class={`dot ${isEnded(c) ? "" : c.state === "paused" ? "amber" : "green"}`} />
+              <Name of={c} class="grow" />
+              <span class="muted small">{c.state}</span>
+            </button>
+          </li>
+        ))}
+      </ul>
+    </section>
   );
 }
 

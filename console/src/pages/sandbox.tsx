@@ -5,6 +5,7 @@ import { Link, useLocation } from "wouter-preact";
 import { api, type Sandbox, want } from "../api/client";
 import { at, span } from "../lib/format";
 import { label } from "../lib/text";
+import { parentOf } from "../lib/tree";
 import { loaded, note, sandboxes } from "../state/live";
 import { isEnded } from "../state/world";
 import type { IconName } from "../ui/icons";
@@ -101,6 +102,7 @@ export function SandboxPage({ id, tab }: { id: string; tab?: string }) {
     x: () => alive && askKill(alive),
   });
   if (!s) return error.value === "404" ? <Missing id={id} /> : error.value ? <Failure error={error.value} /> : <Loading />;
+  const from = parentOf(s);
   const parent = s.forked_from ? sandboxes.value.get(s.forked_from) : undefined;
   return (
     <div class="page sandbox">
@@ -109,12 +111,12 @@ export function SandboxPage({ id, tab }: { id: string; tab?: string }) {
           <Icon name="tree" />
         </Link>
         <span class="muted">/</span>
-        {s.forked_from && (
+        {from && (
           <>
-            <Link href={`/s/${s.forked_from}`} class="crumb cut">
-              {label(parent?.name || s.forked_from, 30)}
+            <Link href={`/s/${from}`} class="crumb cut">
+              {label(sandboxes.value.get(from)?.name || from, 30)}
             </Link>
-            <Icon name="fork" size={13} class="muted" />
+            <Icon name={s.forked_from ? "fork" : "camera"} size={13} class="muted" />
           </>
         )}
         <h1>

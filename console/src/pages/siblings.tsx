@@ -9,6 +9,7 @@ import { clip, label, stripANSI } from "../lib/text";
 import { living, sandboxes } from "../state/live";
 import { isEnded } from "../state/world";
 import { Counts } from "../ui/changes";
+import { CostLine, useCosts } from "../ui/cost";
 import { perform, remember } from "../ui/do";
 import { Input } from "../ui/fields";
 import { Button, Empty, Failure, Name, StateBadge } from "../ui/kit";
@@ -28,21 +29,25 @@ export function Siblings({ of: parent, pick }: { of?: Sandbox; pick: (id: string
   const line = useSignal("");
   const runs = useSignal<Record<string, Run | "running">>({});
   const diffs = useSignal<Record<string, Diff | string>>({});
+  const ended = useSignal(false);
+  const above = sandboxes.value.get(parent?.forked_from ?? "");
+  const root = above && !isEnded(above) ? above.id : parent?.id;
+  const family = (list: Iterable<Sandbox>) => [...list].filter((s) => s.id === root || s.forked_from === root);
+  const gone = ended.value ? family(sandboxes.value.values()).filter(isEnded) : [];
+  const all = root ? [...family(living.value), ...gone].slice(0, 33) : [];
+  const running = all.filter((s) => s.state === "running");
+  const { costs, again } = useCosts(all);
   if (!parent)
     return (
       <Empty icon="table" title="Choose a sandbox with forks">
         Its forks are shown side by side, with what each has changed.
       </Empty>
     );
-  const above = sandboxes.value.get(parent.forked_from ?? "");
-  const root = above && !isEnded(above) ? above.id : parent.id;
-  const all = living.value.filter((s) => s.id === root || s.forked_from === root).slice(0, 33);
   const run = async (e: Event) => {
     e.preventDefault();
     const shell = line.value.trim();
     if (!shell) return;
     // The browser has few connections to the server, and others wait for theirs.
-    const running = all.filter((s) => s.state === "running");
     runs.value = { ...runs.value, ...Object.fromEntries(running.map((s) => [s.id, "running" as const])) };
     await pooled(running, AT_ONCE, async (s) => {
       const call = calls.exec(s.id, { shell, timeout_ms: 60_000 });
@@ -54,10 +59,11 @@ export function Siblings({ of: parent, pick }: { of?: Sandbox; pick: (id: string
         .catch((err: Error) => ({ text: "", error: err.message }));
       runs.value = { ...runs.value, [s.id]: r };
     });
+    void again();
   };
   const compare = async () => {
     for (const s of all) {
-      if (s.id === root) continue;
+      if (s.id === root || isEnded(s)) continue;
       const found = await perform(calls.diff(s.id, { against: root })).catch((err: Error) => err.message);
       diffs.value = { ...diffs.value, [s.id]: found };
     }
@@ -74,10 +80,20 @@ export function Siblings({ of: parent, pick }: { of?: Sandbox; pick: (id: string
           value={line}
         />
         <Button kind="primary" type="submit" scope="sandboxes:write">
-          Run in {all.length}
+          Run in {running.length}
         </Button>
         <Button icon="diff" onClick={() => void compare()}>
           What each changed
+        </Button>
+        <Button
+          kind="ghost"
+          aria-pressed={ended.value}
+          title="Show forks that have ended too, with what they have cost"
+          onClick={() => {
+            ended.value = !ended.value;
+          }}
+        >
+          Ended too
         </Button>
       </form>
       <div class="siblings">
@@ -95,13 +111,14 @@ export function Siblings({ of: parent, pick }: { of?: Sandbox; pick: (id: string
                 </h2>
                 {s.id === root && <span class="badge violet">parent</span>}
                 <StateBadge state={s.state} />
-                {s.id !== root && (
+                {s.id !== root && !isEnded(s) && (
                   <Button small icon="diff" onClick={() => pick(s.id)}>
                     Diff
                   </Button>
                 )}
               </header>
               <div class="body">
+                <CostLine of={costs.value?.get(s.id)} known={!!costs.value?.has(s.id)} />
                 {d && (
                   <p class="small">
                     {typeof d === "string" ? (
@@ -135,7 +152,13 @@ export function Siblings({ of: parent, pick }: { of?: Sandbox; pick: (id: string
                     </pre>
                   </>
                 ) : (
-                  !d && <p class="muted small">Run a command to see what each says.</p>
+                  !d && (
+                    <p class="muted small">
+                      {s.state === "running"
+                        ? "Run a command to see what each says."
+                        : `It is ${s.state}, and runs no command from here.`}
+                    </p>
+                  )
                 )}
               </div>
             </section>

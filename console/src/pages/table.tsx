@@ -2,7 +2,7 @@ import { useComputed, useSignal } from "@preact/signals";
 import type { Sandbox } from "../api/client";
 import { at, byName, bytes, short } from "../lib/format";
 import { label } from "../lib/text";
-import type { Row } from "../lib/tree";
+import { parentOf, type Row } from "../lib/tree";
 import { sandboxes } from "../state/live";
 import { isEnded } from "../state/world";
 import { Icon } from "../ui/icons";
@@ -22,7 +22,7 @@ const COLUMNS: Column[] = [
   { id: "name", text: "Name", value: (s) => s.name || s.id, width: "minmax(170px, 2.2fr)" },
   { id: "state", text: "State", value: (s) => s.state, width: "96px" },
   { id: "template", text: "Template", value: (s) => s.template, width: "minmax(90px, 1fr)" },
-  { id: "from", text: "Forked from", value: (s) => s.forked_from ?? "", width: "minmax(90px, 1fr)" },
+  { id: "from", text: "From", value: (s) => parentOf(s) ?? "", width: "minmax(90px, 1fr)" },
   { id: "limits", text: "Limits", value: (s) => s.resources.memory_mib ?? 0, width: "112px" },
   { id: "age", text: "Age", value: (s) => -at(s.created_at), width: "64px" },
   { id: "active", text: "Active", value: (s) => -at(s.last_active_at), width: "70px" },
@@ -92,7 +92,7 @@ export function Table({
         height={ROW}
         at={items.value.findIndex((s) => s.id === selected)}
         render={(s, i) => {
-          const parent = s.forked_from ? sandboxes.value.get(s.forked_from) : undefined;
+          const parent = parentOf(s);
           return (
             <div
               key={s.id}
@@ -114,7 +114,7 @@ export function Table({
                 {label(s.template)}
               </div>
               <div role="cell" class="from cut muted">
-                {s.forked_from ? label(parent?.name || s.forked_from) : "–"}
+                {parent ? label(sandboxes.value.get(parent)?.name || parent) : "–"}
               </div>
               <div role="cell" class="limits muted cut">
                 {s.resources.vcpus} × {bytes((s.resources.memory_mib ?? 0) * 1_048_576)}

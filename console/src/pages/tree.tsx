@@ -262,7 +262,7 @@ function Lanes({ rows, first, last, scale, width, now, current, selected, select
   for (let i = first; i < rows.length; i++) {
     const r = rows[i]!;
     if (r.parent < 0 || r.parent >= last) continue;
-    const x = scale.x(r.begin);
+    const x = scale.x(r.leaves);
     const from = Math.max(y(r.parent), -ROW);
     const on = r.sandbox.id === selected;
     if (i >= last) {
@@ -273,11 +273,12 @@ function Lanes({ rows, first, last, scale, width, now, current, selected, select
     }
     const to = y(i);
     const bend = Math.min(7, width - x);
+    const begin = Math.max(x + bend, scale.x(r.begin));
     branches.push(
       <path
         key={r.sandbox.id}
-        class={`branch ${on ? "on" : ""}`}
-        d={`M${x} ${from}V${to - bend}Q${x} ${to} ${x + bend} ${to}`}
+        class={`branch ${r.leaves < r.begin ? "kept" : ""} ${on ? "on" : ""}`}
+        d={`M${x} ${from}V${to - bend}Q${x} ${to} ${x + bend} ${to}H${begin}`}
       />,
     );
   }

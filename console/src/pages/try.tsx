@@ -8,6 +8,7 @@ import { clip, label, stripANSI } from "../lib/text";
 import { sandboxes } from "../state/live";
 import { isEnded } from "../state/world";
 import { Counts } from "../ui/changes";
+import { CostLine, useCosts } from "../ui/cost";
 import { CopyAs } from "../ui/dialog";
 import { remember } from "../ui/do";
 import { Field, NumberInput, Select, TextArea } from "../ui/fields";
@@ -31,6 +32,9 @@ export function Try({ of: s }: { of?: Sandbox }) {
   const result = useSignal<Schemas["TryResult"] | undefined>(undefined);
   const busy = useSignal(false);
   const error = useSignal("");
+  const { costs } = useCosts(
+    attempts.value.map((x) => ({ id: x.sandbox_id, state: sandboxes.value.get(x.sandbox_id)?.state ?? "" })),
+  );
   if (!s || isEnded(s))
     return (
       <Empty icon="bolt" title="Choose a sandbox to try in">
@@ -125,14 +129,13 @@ export function Try({ of: s }: { of?: Sandbox }) {
           return (
             <section class="card" key={x.index}>
               <header>
-                <h2 class="grow">
-                  Attempt {x.index} {fork && <Link href={`/s/${fork.id}`}>open</Link>}
-                </h2>
+                <h2 class="grow">{fork ? <Link href={`/s/${fork.id}`}>Attempt {x.index}</Link> : `Attempt ${x.index}`}</h2>
                 {result.value?.picked === x.index && <span class="badge violet">merged</span>}
                 <span class={`badge ${x.exit_code ? "red" : "green"}`}>exit {x.exit_code}</span>
                 <span class="muted small">{span(x.duration_ms)}</span>
               </header>
               <div class="body stack">
+                <CostLine of={costs.value?.get(x.sandbox_id)} known={!!costs.value?.has(x.sandbox_id)} />
                 {x.error && <Failure error={x.error} />}
                 {x.changes && (
                   <p class="small">

@@ -175,6 +175,7 @@ func (s *Service) draftFromSnapshot(c *call.Call, req *sandbox.CreateRequest) (s
 		Name: snap.Template, Resources: snap.Resources, User: snap.User, WorkDir: snap.WorkDir, Env: snap.BaseEnv,
 	}, c.Caller.Team)
 	r.Snapshot, r.Root, r.Origin = snap.ID, snap.Root, snap.Origin
+	r.MadeFrom = &sandbox.MadeFrom{SandboxID: snap.SandboxID, Snapshot: snap.ID, StateAt: snap.CreatedAt}
 	r.Bindings = snap.Bindings
 	switch r.Mounts = snap.Mounts; {
 	case req.Mounts == nil:

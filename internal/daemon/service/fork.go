@@ -175,6 +175,7 @@ func (s *Service) childRecords(parent *store.Record, req *sandbox.ForkRequest) [
 		r.Ports = nil   // the parent has them
 		r.Answers = nil // they were given to the parent: a child asks again
 		r.Moments = nil // they were the parent's
+		r.MadeFrom = nil
 		children[i] = r
 	}
 	return children

@@ -24,7 +24,7 @@ func (a *app) getCommand() *cobra.Command {
 var sandboxDetails = details(func(sb *sandbox.Sandbox) []any {
 	fields := []any{
 		"id", sb.ID, "name", sb.Name, "state", sb.State, "reason", sb.Reason, "team", sb.Team, "namespace", sb.Namespace, "template", sb.Template,
-		"forked from", sb.ForkedFrom, "snapshot", sb.Snapshot, "user", sb.User, "workdir", sb.WorkDir,
+		"forked from", sb.ForkedFrom, "snapshot", sb.Snapshot, "made from", madeFromText(sb.MadeFrom), "user", sb.User, "workdir", sb.WorkDir,
 	}
 	fields = append(fields, limitFields(sb.Resources)...)
 	fields = append(fields,
@@ -39,6 +39,14 @@ var sandboxDetails = details(func(sb *sandbox.Sandbox) []any {
 	}
 	return fields
 })
+
+// madeFromText says with whose state a sandbox began, or is empty.
+func madeFromText(m *sandbox.MadeFrom) string {
+	if m == nil {
+		return ""
+	}
+	return fmt.Sprintf("%s of %s, %s", m.Snapshot, m.SandboxID, stamp(&m.StateAt))
+}
 
 // momentText says when something has happened to a sandbox, and the rest of it.
 func momentText(m *sandbox.Moment) string {

@@ -50,7 +50,7 @@ func answer(name string) (*sandbox.Sandbox, error) {
 	at := time.Now().Add(-time.Hour)
 	later := at.Add(90 * time.Second)
 	return &sandbox.Sandbox{
-		ID: "sbx-" + name, Namespace: "default", State: sandbox.StatePaused, Template: "host", ForkedFrom: "sbx-parent", Snapshot: "snp-1", History: 3, PausedAt: &at, CreatedAt: at,
+		ID: "sbx-" + name, Namespace: "default", State: sandbox.StatePaused, Template: "host", ForkedFrom: "sbx-parent", Snapshot: "snp-1", MadeFrom: &sandbox.MadeFrom{SandboxID: "sbx-source", Snapshot: "snp-0", StateAt: at}, History: 3, PausedAt: &at, CreatedAt: at,
 		Moments: []sandbox.Moment{
 			{Kind: sandbox.MomentPaused, At: at, Until: &later},
 			{Kind: sandbox.MomentRestored, At: at, SandboxID: "sbx-" + name, Snapshot: "snp-1", StateAt: &later},
@@ -348,7 +348,7 @@ sbx-work  -     paused  host      sbx-parent  60m  -        -
 	}
 	now := stamp(&sb.CreatedAt)[:16] // to the minute
 	for _, want := range []string{
-		"state:         paused\n", "forked from:   sbx-parent\n", "snapshot:      snp-1\n", "history:       3 steps\n",
+		"state:         paused\n", "forked from:   sbx-parent\n", "snapshot:      snp-1\n", "made from:     snp-0 of sbx-source, 20", "history:       3 steps\n",
 		"paused:        " + now, ", for 90s\n", "restored:      " + now, ", to snp-1 of 20", "merged:        " + now, ", files of sbx-won\n",
 	} {
 		if !strings.Contains(got.Out, want) {

@@ -4,6 +4,7 @@ import { api, type Sandbox, want } from "../../api/client";
 import { calls } from "../../lib/calls";
 import { at, bytes, clock, day } from "../../lib/format";
 import { label } from "../../lib/text";
+import { parentOf } from "../../lib/tree";
 import { sandboxes, snapshots } from "../../state/live";
 import { stateName, statesOf, useSteps } from "../../state/steps";
 import { isEnded } from "../../state/world";
@@ -41,6 +42,7 @@ export function HistoryTab({ of: s }: { of: Sandbox }) {
   const kept = useComputed(() => statesOf(s.id));
   const numbered = kept.value.filter((x) => x.automatic);
   const alive = !isEnded(s);
+  const from = parentOf(s);
   return (
     <div class="content history">
       <section class="card">
@@ -172,12 +174,12 @@ export function HistoryTab({ of: s }: { of: Sandbox }) {
                 </li>
               );
             })}
-            {s.forked_from && (
+            {from && (
               <li>
-                <Icon name="fork" size={14} class="muted" />
+                <Icon name={s.forked_from ? "fork" : "camera"} size={14} class="muted" />
                 <div class="grow">
-                  began as a fork of{" "}
-                  <Link href={`/s/${s.forked_from}`}>{label(sandboxes.value.get(s.forked_from)?.name || s.forked_from)}</Link>
+                  {s.forked_from ? "began as a fork of" : `began with the state of ${clock(at(s.made_from?.state_at))} of`}{" "}
+                  <Link href={`/s/${from}`}>{label(sandboxes.value.get(from)?.name || from)}</Link>
                 </div>
                 <span class="muted small">{clock(s.created_at)}</span>
               </li>

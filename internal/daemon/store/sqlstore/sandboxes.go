@@ -18,7 +18,7 @@ const sandboxColumns = `id, name, team, namespace, metadata, template, state, re
 	lifetime_seconds, idle_seconds, on_timeout, created_at, started_at, last_active_at,
 	expires_at, ended_at, unenforced, boot_id, held, applying,
 	forked_from, snapshot, history, paused_at, instance, checkpoint, fork_point, origin, root,
-	network, bindings, ports, paused_lifetime_seconds, paused_expires_at, mounts, answers, moments`
+	network, bindings, ports, paused_lifetime_seconds, paused_expires_at, mounts, answers, moments, made_from`
 
 const living = `state NOT IN ('killed', 'failed')`
 
@@ -30,7 +30,7 @@ func scanRecord(scan func(...any) error) (store.Record, error) {
 		&r.LifetimeSeconds, &r.IdleTimeoutSeconds, &r.OnTimeout, instant{&r.CreatedAt}, maybe{&r.StartedAt}, instant{&r.LastActiveAt},
 		maybe{&r.ExpiresAt}, maybe{&r.EndedAt}, jsonText(&r.Unenforced), &r.BootID, &r.Held, &r.Applying,
 		&r.ForkedFrom, &r.Snapshot, &r.History, maybe{&r.PausedAt}, &r.Instance, &r.Checkpoint, &r.ForkPoint, &r.Origin, opaque{&r.Root},
-		jsonText(&r.Network), jsonText(&r.Bindings), jsonText(&r.Ports), &r.PausedLifetimeSeconds, maybe{&r.PausedExpiresAt}, jsonText(&r.Mounts), jsonText(&r.Answers), jsonText(&r.Moments))
+		jsonText(&r.Network), jsonText(&r.Bindings), jsonText(&r.Ports), &r.PausedLifetimeSeconds, maybe{&r.PausedExpiresAt}, jsonText(&r.Mounts), jsonText(&r.Answers), jsonText(&r.Moments), jsonText(&r.MadeFrom))
 	if err != nil {
 		return store.Record{}, err
 	}
@@ -39,8 +39,8 @@ func scanRecord(scan func(...any) error) (store.Record, error) {
 
 // recordValues returns the columns of r in the order of sandboxColumns.
 func recordValues(r *store.Record) ([]any, error) {
-	docs := make([]string, 10)
-	for i, v := range []any{r.Metadata, r.Env, r.BaseEnv, r.Unenforced, r.Network, r.Bindings, r.Ports, r.Mounts, r.Answers, r.Moments} {
+	docs := make([]string, 11)
+	for i, v := range []any{r.Metadata, r.Env, r.BaseEnv, r.Unenforced, r.Network, r.Bindings, r.Ports, r.Mounts, r.Answers, r.Moments, r.MadeFrom} {
 		var err error
 		if docs[i], err = encode(v); err != nil {
 			return nil, fmt.Errorf("encode sandbox %s: %w", r.ID, err)
@@ -52,7 +52,7 @@ func recordValues(r *store.Record) ([]any, error) {
 		r.LifetimeSeconds, r.IdleTimeoutSeconds, string(r.OnTimeout), r.CreatedAt.UnixNano(), nanos(r.StartedAt), r.LastActiveAt.UnixNano(),
 		nanos(r.ExpiresAt), nanos(r.EndedAt), docs[3], r.BootID, r.Held, r.Applying,
 		r.ForkedFrom, r.Snapshot, r.History, nanos(r.PausedAt), r.Instance, r.Checkpoint, r.ForkPoint, r.Origin, string(r.Root),
-		docs[4], docs[5], docs[6], r.PausedLifetimeSeconds, nanos(r.PausedExpiresAt), docs[7], docs[8], docs[9],
+		docs[4], docs[5], docs[6], r.PausedLifetimeSeconds, nanos(r.PausedExpiresAt), docs[7], docs[8], docs[9], docs[10],
 	}, nil
 }
 

@@ -98,7 +98,7 @@ func full(id string) store.Record {
 			LifetimeSeconds: 60, IdleTimeoutSeconds: 30, OnTimeout: sandbox.ActionKill,
 			CreatedAt: epoch, StartedAt: at(time.Second), LastActiveAt: epoch.Add(2 * time.Second),
 			ExpiresAt: at(time.Minute), EndedAt: at(time.Hour), Unenforced: []string{"cpu"},
-			ForkedFrom: "sbx-parent", Snapshot: "snap-a", History: 3, PausedAt: at(3 * time.Second),
+			ForkedFrom: "sbx-parent", Snapshot: "snap-a", MadeFrom: &sandbox.MadeFrom{SandboxID: "sbx-other", Snapshot: "snap-a", StateAt: epoch}, History: 3, PausedAt: at(3 * time.Second),
 			PausedLifetimeSeconds: 90, PausedExpiresAt: at(93 * time.Second),
 			Moments: []sandbox.Moment{
 				{Kind: sandbox.MomentPaused, At: epoch, Until: at(time.Second)},

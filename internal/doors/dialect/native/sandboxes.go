@@ -186,6 +186,9 @@ func origin(sb *sandbox.Sandbox) string {
 	if sb.Snapshot != "" {
 		s += ", from snapshot " + sb.Snapshot
 	}
+	if m := sb.MadeFrom; m != nil {
+		s += ", made from the state of " + m.SandboxID + " at " + stamp(m.StateAt)
+	}
 	if sb.History > 0 {
 		s += ", keeps a history of " + plural(int64(sb.History), "step")
 	}

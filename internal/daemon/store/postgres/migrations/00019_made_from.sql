@@ -1,0 +1,2 @@
+-- +goose Up
+ALTER TABLE sandboxes ADD COLUMN made_from TEXT NOT NULL DEFAULT 'null';
