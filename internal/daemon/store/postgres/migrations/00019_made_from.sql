@@ -1,2 +1,2 @@
 -- +goose Up
-ALTER TABLE sandboxes ADD COLUMN made_from TEXT NOT NULL DEFAULT 'null';
+ALTER TABLE sandboxes ADD COLUMN made_from TEXT COLLATE "C" NOT NULL DEFAULT 'null';
