@@ -175,7 +175,7 @@ func floodWithoutEnd(p *tab, d *covetest.Daemon, id string) {
 	before := d.ResidentMiB(p.t)
 	var most int64
 	underFlood(p, func() {
-		for range 30 {
+		for range 12 {
 			most = max(most, onWay())
 		}
 		// While it is not looked at the program does not wait, and of all that it writes
@@ -196,7 +196,7 @@ func floodWithoutEnd(p *tab, d *covetest.Daemon, id string) {
 		if !covetest.Eventually(patience, func() bool { return onWay() <= mostOnWay }) {
 			p.t.Errorf("%d bytes are on the way to a page that is back", onWay())
 		}
-		for range 10 {
+		for range 4 {
 			most = max(most, onWay())
 		}
 		p.press('c', input.ModifierCtrl)

@@ -259,7 +259,9 @@ func TestCodeSplitCharacters(t *testing.T) {
 	all := ""
 	for stream.Receive() {
 		data := string(stream.Msg().GetOutput().GetData())
-		if !utf8.ValidString(data) && data != "\xf0\x9f" {
+		// The half of a character may come with what is before it; the other half of a whole
+		// one that was split would be broken too.
+		if !utf8.ValidString(strings.TrimSuffix(data, "\xf0\x9f")) {
 			t.Errorf("a broken piece: %q", data)
 		}
 		all += data
