@@ -136,8 +136,11 @@ export async function stream<T>(
   if (!ended && !signal?.aborted) throw lost();
 }
 
+/** The code of an answer that had begun when the connection was lost. Without an answer it is "unavailable". */
+export const LOST = "lost";
+
 function lost(): ApiError {
-  return new ApiError(0, "unavailable", "The connection was lost before the end.");
+  return new ApiError(0, LOST, "The connection was lost before the end.");
 }
 
 /** The longest line that is read: more than the server sends of one value. */

@@ -70,7 +70,7 @@ const POINTERS = new Set([
 /** goLiteral writes the members of a request as fields of a Go struct. With pointers, those that an update may leave out are. */
 export function goLiteral(body: Record<string, unknown>, pointers: "none" | "times" | "update" = "none"): string {
   const fields = Object.entries(body)
-    .filter(([, v]) => v !== undefined && v !== null && v !== "" && v !== false)
+    .filter(([k, v]) => v !== undefined && v !== null && v !== false && (v !== "" || (pointers === "update" && POINTERS.has(k))))
     .map(([k, v]) => {
       const name = k
         .split("_")
@@ -82,12 +82,17 @@ export function goLiteral(body: Record<string, unknown>, pointers: "none" | "tim
           ? POINTERS.has(k)
           : pointers === "times" && (k === "lifetime_seconds" || k === "idle_timeout_seconds");
       if (pointed)
-        text = `new(${k.endsWith("_seconds") ? `int64(${text})` : k === "on_timeout" ? `sandbox.TimeoutAction(${text})` : text})`;
+        text = `new(${/_seconds$|_mib$|_pids$/.test(k) ? `int64(${text})` : k === "on_timeout" ? `sandbox.TimeoutAction(${text})` : text})`;
       if (k === "resources") text = `sandbox.Resources${text}`;
+      if (k === "value") text = `sandbox.NewSecretValue(${text})`;
+      if (k === "terminal") text = `&sandbox.TerminalSize${text}`;
+      if (k === "scopes") text = text.replace("[]string", "[]sandbox.Scope");
       if (k === "resolve") text = text.replace("map[string]string", "map[string]sandbox.MergePolicy");
       if (k === "network") text = `&sandbox.NetworkPolicy${text}`;
       if (k === "rules")
         text = `[]sandbox.NetworkRule{${(v as Record<string, unknown>[]).map((r) => `{${goLiteral(r)}}`).join(", ")}}`;
+      if (k === "headers")
+        text = `[]sandbox.HeaderRule{${(v as Record<string, unknown>[]).map((r) => `{${goLiteral(r)}}`).join(", ")}}`;
       if (k === "commands")
         text = `[]sandbox.TryCommand{${(v as Record<string, unknown>[]).map((r) => `{${goLiteral(r)}}`).join(", ")}}`;
       return `${name}: ${text}`;
@@ -138,7 +143,14 @@ export function concealed<T>(call: Call<T>): Call<T> {
 
 /** without takes values out of a line of code, however they are quoted there. */
 function without(text: string | undefined, values: readonly string[]): string | undefined {
-  const inner = (v: string) => [quote(v).replace(/^'|'$/g, ""), goString(v).slice(1, -1), v];
+  const json = (v: string) => JSON.stringify(v).slice(1, -1);
+  const inner = (v: string) => [
+    goString(json(v)).slice(1, -1),
+    quote(json(v)).replace(/^'|'$/g, ""),
+    quote(v).replace(/^'|'$/g, ""),
+    goString(v).slice(1, -1),
+    v,
+  ];
   return text && values.flatMap(inner).reduce((line, v) => line.replaceAll(v, HIDDEN), text);
 }
 

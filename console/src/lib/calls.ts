@@ -3,13 +3,18 @@
 // is copied is what was sent.
 import type { Schemas } from "../api/client";
 import { type Call, compact, each, flags, goLiteral, goString, quote } from "./call";
+import { serverCalls } from "./servercalls";
 
 const e = encodeURIComponent;
 const W = "sandboxes:write";
 const at = (id: string, rest = "") => `/v1/sandboxes/${e(id)}${rest}`;
 type S = Schemas;
 
+/** seconds writes a time as the command line takes it. */
+const seconds = (n: number | undefined | null) => (n == null ? undefined : `${n}s`);
+
 export const calls = {
+  ...serverCalls,
   create(req: S["CreateRequest"]): Call<S["Sandbox"]> {
     const b = compact(req);
     const r = b.resources;
@@ -25,11 +30,17 @@ export const calls = {
         ["--snapshot", b.snapshot],
         ["--vcpus", r?.vcpus],
         ["--memory", r?.memory_mib && `${r.memory_mib}m`],
+        ["--disk", r?.disk_mib && `${r.disk_mib}m`],
+        ["--pids", r?.max_pids],
         ["--network", b.network?.preset],
         ["--history", b.history],
-        ["--lifetime", b.lifetime_seconds != null ? `${b.lifetime_seconds}s` : undefined],
-      ])}${each("-m", b.metadata)}`,
-      mcp: { tool: "sandbox_create", arguments: { ...b, resources: undefined, ...r } },
+        ["--lifetime", seconds(b.lifetime_seconds)],
+        ["--idle-timeout", seconds(b.idle_timeout_seconds)],
+        ["--on-timeout", b.on_timeout],
+        ["--user", b.user],
+        ["--workdir", b.workdir],
+      ])}${each("-e", b.env)}${each("-m", b.metadata)}`,
+      mcp: { tool: "sandbox_create", arguments: compact({ ...b, resources: undefined, ...r }) },
       go: `sb, err := c.Create(ctx, sandbox.CreateRequest{${goLiteral(b, "times")}})`,
     };
   },
@@ -44,7 +55,9 @@ export const calls = {
       cli: `cove fork ${quote(id)}${flags([
         ["-n", b.count !== 1 && b.count],
         ["--name", b.name],
-      ])}`,
+        ["--lifetime", seconds(b.lifetime_seconds)],
+        ["--idle-timeout", seconds(b.idle_timeout_seconds)],
+      ])}${each("-e", b.env)}${each("-m", b.metadata)}`,
       mcp: { tool: "sandbox_fork", arguments: { sandbox: id, ...b } },
       go: `children, err := c.Fork(ctx, ${goString(id)}, sandbox.ForkRequest{${goLiteral(b, "times")}})`,
     };
@@ -124,20 +137,18 @@ export const calls = {
     };
   },
   update(id: string, req: S["UpdateRequest"]): Call<S["Sandbox"]> {
-    const secs = (n: number | undefined | null) => (n == null ? undefined : `${n}s`);
     return {
       title: "Change settings",
       scope: W,
       method: "PATCH",
       path: at(id),
       body: req,
-      cli: `cove update ${quote(id)}${flags([
-        ["--name", req.name],
+      cli: `cove update ${quote(id)}${req.name == null ? "" : ` --name ${quote(req.name)}`}${flags([
         ["--vcpus", req.vcpus],
         ["--memory", req.memory_mib && `${req.memory_mib}m`],
         ["--pids", req.max_pids],
-        ["--lifetime", secs(req.lifetime_seconds)],
-        ["--idle-timeout", secs(req.idle_timeout_seconds)],
+        ["--lifetime", seconds(req.lifetime_seconds)],
+        ["--idle-timeout", seconds(req.idle_timeout_seconds)],
         ["--on-timeout", req.on_timeout],
         ["--history", req.history],
       ])}${req.metadata && !Object.keys(req.metadata).length ? " --clear-metadata" : each("-m", req.metadata)}`,
@@ -203,19 +214,42 @@ export const calls = {
       method: "POST",
       path: at(id, "/exec"),
       body: b,
-      cli: `cove exec${flags([["-d", b.background]])} ${b.shell ? `-s ${quote(id)} ${quote(b.shell)}` : `${quote(id)} -- ${(b.command ?? []).map(quote).join(" ")}`}`,
+      cli: `cove exec${flags([
+        ["-d", b.background],
+        ["--timeout", b.timeout_ms && `${b.timeout_ms}ms`],
+      ])} ${b.shell ? `-s ${quote(id)} ${quote(b.shell)}` : `${quote(id)} -- ${(b.command ?? []).map(quote).join(" ")}`}`,
       mcp: { tool: "sandbox_exec", arguments: { sandbox: id, ...b } },
       go: `job, err := c.Exec(ctx, ${goString(id)}, sandbox.ExecRequest{${goLiteral(b)}}, nil)`,
     };
   },
-  terminal(id: string, shell: string): Call {
+  terminal(id: string, req: S["ExecRequest"]): Call<{ job: S["Job"] }> {
+    const { background, ...rest } = compact(req);
     return {
       title: "Open a terminal",
       scope: W,
-      method: "GET",
-      path: at(id, "/terminal"),
-      cli: `cove exec -it ${quote(id)} -- ${shell}`,
-      go: `term, err := c.OpenTerminal(ctx, ${goString(id)}, sandbox.ExecRequest{Command: []string{${goString(shell)}}, Terminal: &sandbox.TerminalSize{Cols: 80, Rows: 24}, OpenStdin: true})`,
+      method: "POST",
+      path: at(id, "/exec"),
+      body: { ...rest, background },
+      cli: `cove exec -it${each("-e", rest.env)} -s ${quote(id)} ${quote(rest.shell ?? "")}`,
+      go: `terminal, err := c.OpenTerminal(ctx, ${goString(id)}, sandbox.ExecRequest{${goLiteral(rest)}})`,
+    };
+  },
+  interruptContext(id: string, language: string, context: string): Call<S["CodeContext"]> {
+    return contextCall("interrupt", "Interrupt an interpreter", id, language, context);
+  },
+  restartContext(id: string, language: string, context: string): Call<S["CodeContext"]> {
+    return contextCall("restart", "Restart an interpreter", id, language, context);
+  },
+  viewComputer(id: string, control: boolean): Call<S["ViewLink"]> {
+    return {
+      title: "Open the live view",
+      scope: "computers:write",
+      method: "POST",
+      path: at(id, "/computer/view"),
+      body: { control },
+      cli: `cove computer view ${quote(id)}${flags([["--control", control]])}`,
+      mcp: { tool: "computer_view", arguments: { sandbox: id, control } },
+      go: `view, err := c.ViewComputer(ctx, ${goString(id)}, sandbox.ViewRequest{${goLiteral({ control })}})`,
     };
   },
   code(id: string, req: S["RunCodeRequest"]): Call<S["CodeResult"]> {
@@ -241,8 +275,8 @@ export const calls = {
       method: "POST",
       path: at(id, `/jobs/${e(job)}/signal`),
       body: { signal },
-      cli: signal === "TERM" ? `cove job stop ${quote(id)} ${quote(job)}` : undefined,
-      mcp: { tool: "job_stop", arguments: { sandbox: id, job_id: job, signal } },
+      cli: `cove job stop ${quote(id)} ${quote(job)} --signal ${quote(signal)} --grace 0s`,
+      mcp: { tool: "job_stop", arguments: { sandbox: id, job_id: job, signal, kill_after_ms: 0 } },
       go: `_, err := c.SignalJob(ctx, ${goString(id)}, ${goString(job)}, ${goString(signal)}, 0)`,
     };
   },
@@ -265,7 +299,7 @@ export const calls = {
       method: "POST",
       path: at(id, "/network"),
       body: policy,
-      cli: `echo ${quote(JSON.stringify(policy))} | cove egress set ${quote(id)} --file -`,
+      cli: `printf %s ${quote(JSON.stringify(policy))} | cove egress set ${quote(id)} --file -`,
       mcp: { tool: "network_set", arguments: { sandbox: id, ...policy } },
       go: `policy, err := c.SetNetwork(ctx, ${goString(id)}, sandbox.NetworkPolicy{${goLiteral(policy as Record<string, unknown>)}})`,
     };
@@ -380,41 +414,6 @@ export const calls = {
       go: `sb, err := c.DetachSecret(ctx, ${goString(id)}, ${goString(env)})`,
     };
   },
-  startBuild(req: S["BuildTemplateRequest"]): Call<S["Build"]> {
-    return {
-      title: "Build a template",
-      scope: "templates:write",
-      method: "POST",
-      path: "/v1/builds",
-      body: req,
-      cli: `cove template build ${quote(req.name ?? "")}${flags([["--force", req.force]])}`,
-      private: ["password"],
-      mcp: { tool: "template_build", arguments: compact({ name: req.name, force: req.force, ...(req.spec ?? {}) }) },
-    };
-  },
-  deleteTemplate(name: string): Call {
-    return {
-      title: "Delete a template",
-      scope: "templates:write",
-      method: "DELETE",
-      path: `/v1/templates/${e(name)}`,
-      cli: `cove template rm ${quote(name)}`,
-      mcp: { tool: "template_delete", arguments: { name } },
-      go: `err := c.DeleteTemplate(ctx, ${goString(name)})`,
-    };
-  },
-  createVolume(req: S["CreateVolumeRequest"]): Call<S["Volume"]> {
-    return {
-      title: "Create a volume",
-      scope: W,
-      method: "POST",
-      path: "/v1/volumes",
-      body: req,
-      cli: `cove volume create ${quote(req.name ?? "")}${flags([["--size", req.size_mib && `${req.size_mib}m`]])}`,
-      mcp: { tool: "volume_create", arguments: { ...req } },
-      go: `volume, err := c.CreateVolume(ctx, sandbox.CreateVolumeRequest{${goLiteral(req)}})`,
-    };
-  },
   answerApproval(id: string, req: S["AnswerApprovalRequest"]): Call<S["Approval"]> {
     const b = compact(req);
     const held = b.scope === "duration" ? `${b.seconds}s` : b.scope === "sandbox" ? "sandbox" : undefined;
@@ -428,15 +427,17 @@ export const calls = {
       go: `answered, err := c.AnswerApproval(ctx, ${goString(id)}, sandbox.AnswerApprovalRequest{${goLiteral(b)}})`,
     };
   },
-  deleteVolume(id: string): Call {
-    return {
-      title: "Delete a volume",
-      scope: W,
-      method: "DELETE",
-      path: `/v1/volumes/${e(id)}`,
-      cli: `cove volume rm ${quote(id)}`,
-      mcp: { tool: "volume_delete", arguments: { volume: id } },
-      go: `err := c.DeleteVolume(ctx, ${goString(id)})`,
-    };
-  },
 };
+
+/** contextCall does something with a running interpreter; the command line has no word for it. */
+function contextCall(action: string, title: string, id: string, language: string, context: string): Call<S["CodeContext"]> {
+  const verb = action === "restart" ? "RestartContext" : "InterruptContext";
+  return {
+    title,
+    scope: W,
+    method: "POST",
+    path: at(id, `/contexts/${e(language)}/${e(context)}/${action}`),
+    mcp: { tool: "code_context", arguments: { sandbox: id, action, language, context } },
+    go: `_, err := c.${verb}(ctx, ${goString(id)}, sandbox.ContextRef{Language: ${goString(language)}, Name: ${goString(context)}})`,
+  };
+}

@@ -3,6 +3,7 @@ import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 import { type Build, enc, type Schemas } from "../api/client";
 import { follow } from "../api/follow";
+import { calls } from "../lib/calls";
 import { parseTemplateFile, readTemplateFile } from "../lib/templatefile";
 import { label, stripANSI, Tail } from "../lib/text";
 import { ActionDialog, CopyAs, Dialog } from "../ui/dialog";
@@ -130,22 +131,7 @@ export function Follow({ id, build, close }: { id: string; build?: Build; close:
           />
           <span class="grow" />
           {!ended && (
-            <Button
-              kind="danger"
-              scope="templates:write"
-              onClick={() =>
-                void attempt(
-                  {
-                    title: "Cancel a build",
-                    scope: "templates:write",
-                    method: "POST",
-                    path: `/v1/builds/${enc(id)}/cancel`,
-                    cli: `cove template cancel ${id}`,
-                  },
-                  "Cancelled",
-                )
-              }
-            >
+            <Button kind="danger" scope="templates:write" onClick={() => void attempt(calls.cancelBuild(id), "Cancelled")}>
               Cancel the build
             </Button>
           )}

@@ -2,7 +2,7 @@
 import { useComputed, useSignal } from "@preact/signals";
 import { api, enc, pages, type Schemas, send, want } from "../api/client";
 import { may, session } from "../api/session";
-import { type Call, quote } from "../lib/call";
+import { calls } from "../lib/calls";
 import { at, day } from "../lib/format";
 import { label } from "../lib/text";
 import { CallDialog, confirmed, Opener, Shown } from "../ui/dialog";
@@ -52,15 +52,8 @@ function Keys() {
     ),
   );
   const revoke = (k: Schemas["Key"]) => {
-    const call: Call = {
-      title: "Revoke a key",
-      scope: "admin",
-      method: "DELETE",
-      path: `/v1/keys/${enc(k.id)}`,
-      cli: `cove key revoke ${k.id}`,
-    };
     confirmed(
-      call,
+      calls.revokeKey(k.id),
       `Revoke the key ${label(k.name)}?`,
       k.id === session.value?.key_id
         ? "You are signed in with this key: you will be signed out."
@@ -128,20 +121,7 @@ function Keys() {
                   <td class="muted">{b.expires_at && `until ${day(b.expires_at)}`}</td>
                   <td class="actions">
                     {b.id !== session.value?.id && (
-                      <Button
-                        small
-                        onClick={() =>
-                          void attempt(
-                            {
-                              title: "End a browser's session",
-                              scope: "",
-                              method: "DELETE",
-                              path: `/console/sessions/${enc(b.id)}`,
-                            },
-                            "Signed out",
-                          ).then(browsers.again)
-                        }
-                      >
+                      <Button small onClick={() => void attempt(calls.endSession(b.id), "Signed out").then(browsers.again)}>
                         Sign out
                       </Button>
                     )}
@@ -176,14 +156,7 @@ function NewKey({ close, done }: { close: () => void; done: (made: Schemas["NewK
     scopes: scopes.value,
     expires_in_seconds: days.value ? Number(days.value) * 86_400 : undefined,
   };
-  const call: Call<Schemas["NewKey"]> = {
-    title: "Create a key",
-    scope: "admin",
-    method: "POST",
-    path: "/v1/keys",
-    body,
-    cli: `cove key create ${quote(body.name)}${days.value ? ` --expires ${Number(days.value) * 24}h` : ""} --scope ${scopes.value.join(",")}`,
-  };
+  const call = calls.createKey(body);
   return (
     <CallDialog title="New key" action="Create" call={call} close={close} done={done}>
       <Field label="Name">

@@ -1,17 +1,13 @@
 // Secrets, whose values nobody reads again.
 import { useSignal } from "@preact/signals";
-import { api, enc, pages, type Schemas, want } from "../api/client";
-import { type Call, quote } from "../lib/call";
+import { api, pages, want } from "../api/client";
+import { calls } from "../lib/calls";
 import { day } from "../lib/format";
 import { label } from "../lib/text";
 import { CallDialog, Opener, Trash } from "../ui/dialog";
 import { Field, Input } from "../ui/fields";
 import { useLoad } from "../ui/load";
 import { ListPage } from "./list";
-
-function secretCall(method: "POST" | "DELETE", path: string, title: string, body: unknown, cli: string): Call<Schemas["Secret"]> {
-  return { title, scope: "secrets:write", method, path, body, cli, private: ["value"] };
-}
 
 export function SecretsPage() {
   const list = useLoad(() => pages((cursor) => want(api.GET("/v1/secrets", { params: { query: { cursor } } }))), []);
@@ -54,13 +50,7 @@ export function SecretsPage() {
               </Opener>
               <Trash
                 what={`the secret ${label(x.name)}`}
-                call={secretCall(
-                  "DELETE",
-                  `/v1/secrets/${enc(x.id)}`,
-                  "Delete a secret",
-                  undefined,
-                  `cove secret rm ${quote(x.name)}`,
-                )}
+                call={calls.deleteSecret(x.id)}
                 text="Its use ends everywhere at once."
                 done={list.again}
               />
@@ -86,18 +76,12 @@ function NewSecret({ close, done }: { close: () => void; done: () => void }) {
       title="New secret"
       action="Store"
       said="The secret is stored. Nobody can read it again."
-      call={secretCall(
-        "POST",
-        "/v1/secrets",
-        "Create a secret",
-        {
-          name: name.value.trim(),
-          value: value.value,
-          provider: provider.value || undefined,
-          hosts: provider.value ? undefined : hosts.value.split(/[\s,]+/).filter(Boolean),
-        },
-        `cove secret create ${quote(name.value.trim())}`,
-      )}
+      call={calls.createSecret({
+        name: name.value.trim(),
+        value: value.value,
+        provider: provider.value || undefined,
+        hosts: provider.value ? undefined : hosts.value.split(/[\s,]+/).filter(Boolean),
+      })}
       close={close}
       done={done}
     >
@@ -144,13 +128,7 @@ function RotateSecret({ name, close, done }: { name: string; close: () => void; 
       title={`Rotate ${label(name)}`}
       action="Replace the value"
       said="The new value holds, in running sandboxes too"
-      call={secretCall(
-        "POST",
-        `/v1/secrets/${enc(name)}/rotate`,
-        "Rotate a secret",
-        { value: value.value },
-        `cove secret rotate ${quote(name)}`,
-      )}
+      call={calls.rotateSecret(name, value.value)}
       close={close}
       done={done}
     >

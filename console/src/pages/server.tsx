@@ -1,6 +1,7 @@
 import { useComputed, useSignal } from "@preact/signals";
 import { api, pages, send, want } from "../api/client";
 import { may, session } from "../api/session";
+import { calls } from "../lib/calls";
 import { bytes, day, span } from "../lib/format";
 import { readMetrics, requestsByDoor, sum } from "../lib/prometheus";
 import { label } from "../lib/text";
@@ -273,18 +274,7 @@ function Orphans() {
                   <Button
                     small
                     scope="admin"
-                    onClick={() =>
-                      void attempt(
-                        {
-                          title: "Recover",
-                          scope: "admin",
-                          method: "POST",
-                          path: `/v1/orphans/${encodeURIComponent(o.id)}/recover`,
-                          cli: `cove recover ${o.id}`,
-                        },
-                        "It is back",
-                      ).then(list.again)
-                    }
+                    onClick={() => void attempt(calls.recoverOrphan(o.id), "It is back").then(list.again)}
                   >
                     Bring back
                   </Button>

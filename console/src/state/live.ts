@@ -48,9 +48,23 @@ export function note(...changed: (Sandbox | undefined | null)[]): void {
   queue(changed.filter((s) => s != null).map((sandbox) => ({ kind: "sandbox", sandbox })));
 }
 
+const loads = new Set<Set<string>>();
+
+/** during loads a list of snapshots, without those of which events tell meanwhile that they were deleted: the list may be older. */
+export async function during<T extends { id: string }>(load: () => Promise<T[]>): Promise<T[]> {
+  const deleted = new Set<string>();
+  loads.add(deleted);
+  try {
+    return (await load()).filter((x) => !deleted.has(x.id));
+  } finally {
+    loads.delete(deleted);
+  }
+}
+
 let waiting: CoveEvent[] = [];
 /** queue applies events, all that come within one frame at once. */
 export function queue(events: CoveEvent[]): void {
+  for (const e of events) if (e.kind === "snapshot_deleted") for (const deleted of loads) deleted.add(e.snapshot_id ?? "");
   if (!waiting.length) setTimeout(flush, 16);
   waiting.push(...events);
 }

@@ -3,7 +3,7 @@
 import { api, pages, type Sandbox, type Snapshot, want } from "../api/client";
 import { at } from "../lib/format";
 import { useLoad } from "../ui/load";
-import { listedAt, queue, snapshots } from "./live";
+import { during, listedAt, queue, snapshots } from "./live";
 import { isEnded } from "./world";
 
 /** useSteps loads the steps of a sandbox into what the console knows; events tell of later ones. */
@@ -13,7 +13,9 @@ export function useSteps(of: Sandbox | undefined) {
     if (!id) return;
     const before = stepsOf(id);
     const query = { sandbox: id, automatic: true, limit: 1000 };
-    const found = await pages((cursor) => want(api.GET("/v1/snapshots", { params: { query: { ...query, cursor } } })));
+    const found = await during(() =>
+      pages((cursor) => want(api.GET("/v1/snapshots", { params: { query: { ...query, cursor } } }))),
+    );
     const there = new Set(found.map((x) => x.id));
     const gone = before.filter((x) => !there.has(x.id));
     queue([

@@ -241,6 +241,14 @@ const FORMS: [CallForm, string][] = [
   ["go", "Go client"],
 ];
 
+/** What is said where a form cannot say a call. */
+const NONE: Record<CallForm, string> = {
+  cli: "No command does this.",
+  curl: "No request does this.",
+  mcp: "No tool does this.",
+  go: "The Go client does not do this.",
+};
+
 /** CopyAs shows a call in each form that can say it. */
 export function CopyAs({ call, small }: { call: Call; small?: boolean }) {
   const shown = useSignal(false);
@@ -276,7 +284,13 @@ export function CallForms({ call }: { call: Call }) {
     <div class="forms">
       {FORMS.map(([as, name]) => {
         const text = form(call, as, location.origin);
-        if (text === undefined) return null;
+        if (text === undefined)
+          return (
+            <section key={as}>
+              <h3>{name}</h3>
+              <p class="muted small">{NONE[as]}</p>
+            </section>
+          );
         return (
           <section key={as}>
             <h3>{name}</h3>

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -238,11 +239,17 @@ func (s *Service) mergeFiles(ctx context.Context, parent, winner *store.Record, 
 			return nil, err
 		}
 		res.Merged, res.Applied = true, plan.Changes
-		s.noteMergedFiles(ctx, parent.ID, winner.ID, req.KillWinner)
+		m := sandbox.Moment{Kind: sandbox.MomentMerged, At: time.Now().UTC(), SandboxID: winner.ID, Merge: sandbox.MergeFiles}
+		var err error
 		if req.KillWinner {
-			if _, err := s.kill(ctx, winner.ID, "it was merged into "+parent.ID); err != nil {
-				return nil, err
-			}
+			var w store.Record
+			w, err = s.kill(ctx, winner.ID, "it was merged into "+parent.ID)
+			// What is stopping ends, also if not all of it is removed yet.
+			m.KillWinner = err == nil || w.State == sandbox.StateStopping || w.State.Final()
+		}
+		s.noteMergedFiles(ctx, parent.ID, m)
+		if err != nil {
+			return nil, err
 		}
 	}
 	now, err := s.cfg.Store.Sandbox(ctx, parent.ID)

@@ -31,15 +31,14 @@ func endPause(r *store.Record, at time.Time) {
 
 // noteMergedFiles records that files of a winner were merged, which has happened, whatever
 // becomes of the caller.
-func (s *Service) noteMergedFiles(ctx context.Context, parent, winner string, killWinner bool) {
+func (s *Service) noteMergedFiles(ctx context.Context, parent string, m sandbox.Moment) {
 	ctx, cancel := call.Teardown(ctx)
 	defer cancel()
-	m := sandbox.Moment{Kind: sandbox.MomentMerged, At: time.Now().UTC(), SandboxID: winner, Merge: sandbox.MergeFiles, KillWinner: killWinner}
 	_, err := s.cfg.Store.UpdateSandbox(ctx, parent, store.Change{Apply: func(r *store.Record) error {
 		noteMoment(r, m)
 		return nil
 	}})
 	if err != nil {
-		s.log.Error("note a merge of files", "sandbox", parent, "winner", winner, "error", err)
+		s.log.Error("note a merge of files", "sandbox", parent, "winner", m.SandboxID, "error", err)
 	}
 }

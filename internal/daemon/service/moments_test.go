@@ -1,12 +1,15 @@
 package service
 
 import (
+	"database/sql"
+	"errors"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/cove-sh/cove/internal/engine/memory"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -148,5 +151,36 @@ func TestMomentsAreBounded(t *testing.T) {
 	last := told.Moments[len(told.Moments)-1]
 	if last.Until != nil || !last.At.Equal(all[len(all)-1].At) {
 		t.Errorf("the last pause was told as %+v and is kept as %+v", last, all[len(all)-1])
+	}
+}
+
+// A merge of files that could not end the winner does not say that it did, and one whose
+// winner ends later does.
+func TestMomentsOfMergesThatFailToKill(t *testing.T) {
+	for name, c := range map[string]struct {
+		set   func(w *harness, child string)
+		kills bool
+	}{
+		"it is not recorded": {func(w *harness, child string) {
+			db, err := sql.Open("sqlite", "file:"+w.path+"?_pragma=busy_timeout(10000)")
+			must(w.t, err)
+			defer db.Close()
+			_, err = db.ExecContext(w.t.Context(), "CREATE TRIGGER refuse BEFORE UPDATE ON sandboxes WHEN NEW.id = '"+child+"' AND NEW.state = 'stopping' BEGIN SELECT RAISE(ABORT, 'boom'); END")
+			must(w.t, err)
+		}, false},
+		"not all is removed": {func(w *harness, _ string) { w.state.Fail(memory.StepDestroy, memory.Before, errors.New("boom")) }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newHarness(t)
+			parent, child := w.family()
+			c.set(w, child.ID)
+			if _, err := w.Merge(asRed(t), "parent", sandbox.MergeRequest{Winner: "child", Kind: sandbox.MergeFiles, KillWinner: true}); err == nil {
+				t.Fatal("the merge says that all went well")
+			}
+			wantMoments(t, w.moments(parent.ID), sandbox.Moment{Kind: sandbox.MomentMerged, SandboxID: child.ID, Merge: sandbox.MergeFiles, KillWinner: c.kills})
+			if got := w.get(child.ID).State; (got == sandbox.StateRunning) == c.kills {
+				t.Errorf("the winner is %s", got)
+			}
+		})
 	}
 }

@@ -1,12 +1,13 @@
 import { type Signal, signal, useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
-import { ApiError, api, decodeBase64, type Sandbox, type Schemas, send, stream, want } from "../../api/client";
+import { api, decodeBase64, type Sandbox, type Schemas, stream, want } from "../../api/client";
 import { may } from "../../api/session";
 import { calls } from "../../lib/calls";
 import { plural, span } from "../../lib/format";
 import { label, stripANSI, Tail } from "../../lib/text";
+import { whyUnheard } from "../../lib/unheard";
 import { CopyAs } from "../../ui/dialog";
-import { attempt, remember, toast } from "../../ui/do";
+import { attempt, perform, remember, toast } from "../../ui/do";
 import { Button, Failure, Menu } from "../../ui/kit";
 import { Editor } from "../../ui/lazy";
 import { Rich } from "../../ui/rich";
@@ -38,9 +39,6 @@ const LANGUAGES = ["python", "javascript", "typescript", "bash", "go"];
 /** The most that is kept of what one cell writes. */
 const MAX_CELL = 100_000;
 const MAX_OUTPUTS = 50;
-/** A run cannot be gone back to: its interpreter is interrupted when nobody hears it. */
-const LOST =
-  "The connection was lost before the end, which interrupts the code. What it did until then stays. Run the cell again.";
 
 let ids = 0;
 /** Notebooks last as long as the page: another tab of a sandbox loses nothing, and what a cell that still runs writes is there when one comes back. */
@@ -127,7 +125,7 @@ export function CodeTab({ of: s }: { of: Sandbox }) {
       ended = true;
       remember(call);
     } catch (e) {
-      if (!stop.signal.aborted) change(id, { error: e instanceof ApiError && !e.status ? LOST : (e as Error).message });
+      if (!stop.signal.aborted) change(id, { error: whyUnheard(e as Error) });
       remember(call, true);
     }
     clearTimeout(waiting);
@@ -138,24 +136,12 @@ export function CodeTab({ of: s }: { of: Sandbox }) {
     return ended;
   };
   const interrupt = (cell: Cell) =>
-    send(
-      "POST",
-      `/v1/sandboxes/${encodeURIComponent(s.id)}/contexts/${cell.language}/${encodeURIComponent(cell.context)}/interrupt`,
-    ).catch((e: Error) => {
+    perform(calls.interruptContext(s.id, cell.language, cell.context)).catch((e: Error) => {
       toast("error", e.message);
       running.get(cell.id)?.abort();
     });
   const restart = (c: Schemas["CodeContext"]) =>
-    attempt(
-      {
-        title: "Restart an interpreter",
-        scope: "sandboxes:write",
-        method: "POST",
-        path: `/v1/sandboxes/${encodeURIComponent(s.id)}/contexts/${encodeURIComponent(c.language)}/${encodeURIComponent(c.name)}/restart`,
-        mcp: { tool: "code_context", arguments: { sandbox: s.id, action: "restart", language: c.language, context: c.name } },
-      },
-      "The interpreter is a new one",
-    ).then(list);
+    attempt(calls.restartContext(s.id, c.language, c.name), "The interpreter is a new one").then(list);
 
   return (
     <div class="notebook">

@@ -2,11 +2,12 @@
 // the sandbox, so that no other origin is asked.
 import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
-import { enc, type Sandbox, send, socketURL } from "../../api/client";
+import { enc, type Sandbox, socketURL } from "../../api/client";
 import { may } from "../../api/session";
+import { calls } from "../../lib/calls";
 import { label } from "../../lib/text";
 import { CopyAs } from "../../ui/dialog";
-import { toast } from "../../ui/do";
+import { perform, toast } from "../../ui/do";
 import { Button, Failure } from "../../ui/kit";
 import { FilmStrip } from "./film";
 
@@ -62,10 +63,8 @@ export function ScreenTab({ of: s }: { of: Sandbox }) {
 
   const share = async () => {
     try {
-      const answer = (await (
-        await send("POST", `/v1/sandboxes/${enc(s.id)}/computer/view`, { control: control.value })
-      ).json()) as { url: string };
-      if (/^https?:\/\//.test(answer.url)) window.open(answer.url, "_blank", "noopener,noreferrer");
+      const answer = await perform(calls.viewComputer(s.id, control.value));
+      if (answer.url && /^https?:\/\//.test(answer.url)) window.open(answer.url, "_blank", "noopener,noreferrer");
     } catch (err) {
       toast("error", (err as Error).message);
     }
@@ -87,19 +86,7 @@ export function ScreenTab({ of: s }: { of: Sandbox }) {
           {s.desktop?.width} × {s.desktop?.height}
         </span>
         <span class="grow" />
-        <CopyAs
-          small
-          call={{
-            title: "Open the live view",
-            scope: "computers:write",
-            method: "POST",
-            path: `/v1/sandboxes/${enc(s.id)}/computer/view`,
-            body: { control: control.value },
-            cli: `cove computer view ${s.id}`,
-            mcp: { tool: "computer_view", arguments: { sandbox: s.id, control: control.value } },
-            go: `view, err := c.ViewComputer(ctx, "${s.id}", sandbox.ViewRequest{Control: ${control.value}})`,
-          }}
-        />
+        <CopyAs small call={calls.viewComputer(s.id, control.value)} />
         <Button small icon="open" scope="computers:write" onClick={() => void share()}>
           Live view in a tab
         </Button>

@@ -14,7 +14,7 @@ import { calls } from "../../lib/calls";
 import { bytes } from "../../lib/format";
 import { label } from "../../lib/text";
 import { CopyAs } from "../../ui/dialog";
-import { attempt, copy, remember, toast } from "../../ui/do";
+import { attempt, copy, perform, toast } from "../../ui/do";
 import { Icon } from "../../ui/icons";
 import { leaving } from "../../ui/keys";
 import { Button, Empty, Failure, Loading } from "../../ui/kit";
@@ -32,6 +32,18 @@ const AHEAD = 128 << 10;
 /** Whether terminals are read out, which is slower: asked for once, it holds for all of them. */
 const reader = signal(false);
 
+/** opening is the call that opens a terminal. */
+const opening = (s: Sandbox) =>
+  calls.terminal(s.id, {
+    shell: "if command -v bash >/dev/null; then exec bash -l; else exec sh -l; fi",
+    background: true,
+    open_stdin: true,
+    tag: TAG,
+    keep_bytes: KEEP,
+    terminal: { cols: 100, rows: 30 },
+    env: { TERM: "xterm-256color", COLORTERM: "truecolor" },
+  });
+
 export function TerminalTab({ of: s }: { of: Sandbox }) {
   const jobs = useSignal<Job[] | undefined>(undefined);
   const current = useSignal<string | undefined>(undefined);
@@ -41,18 +53,7 @@ export function TerminalTab({ of: s }: { of: Sandbox }) {
   const open = async () => {
     busy.value = true;
     try {
-      const shell = "if command -v bash >/dev/null; then exec bash -l; else exec sh -l; fi";
-      const response = await send("POST", `/v1/sandboxes/${enc(s.id)}/exec`, {
-        shell,
-        background: true,
-        open_stdin: true,
-        tag: TAG,
-        keep_bytes: KEEP,
-        terminal: { cols: 100, rows: 30 },
-        env: { TERM: "xterm-256color", COLORTERM: "truecolor" },
-      });
-      const { job } = (await response.json()) as { job: Job };
-      remember(calls.terminal(s.id, "bash"));
+      const { job } = await perform(opening(s));
       jobs.value = [...(jobs.value ?? []), job];
       current.value = job.id;
       error.value = "";
@@ -122,7 +123,7 @@ export function TerminalTab({ of: s }: { of: Sandbox }) {
           onClick={open}
         />
         <span class="grow" />
-        <CopyAs call={calls.terminal(s.id, "bash")} small />
+        <CopyAs call={opening(s)} small />
       </div>
       {error.value && <Failure error={error.value} again={open} />}
       {shown ? (
