@@ -129,6 +129,51 @@ func keys(p *tab, d *covetest.Daemon, chrome context.Context) {
 	other.click("Sign in")
 	other.waitFor(`!!document.querySelector("[role=alert]")`)
 	other.accessible("a refused key")
+	teams(p, d, other)
+}
+
+// teams makes a key of another team, which sees what is its team's and nothing else.
+func teams(p *tab, d *covetest.Daemon, other *tab) {
+	p.visit("/keys")
+	p.click("New key")
+	p.fill("Name", "lab")
+	p.fill("Team", "research")
+	p.tick("admin")
+	p.click("Create")
+	p.sees("It is shown this once")
+	var key string
+	p.eval(`document.querySelector("dialog .snippet pre").innerText`, &key)
+	p.click("Done")
+	p.waitFor(row("lab") + `.cells[2].innerText === "research"`)
+	p.fill("Whose keys", "research")
+	p.waitFor(`document.querySelectorAll(".scroll tbody tr").length === 1`)
+	p.accessible("the keys of a team")
+	p.fill("Whose keys", "default")
+	p.waitFor(`!` + row("lab") + ` && !!` + row("laptop"))
+
+	other.visit("/keys")
+	other.fill("API key", key)
+	other.click("Sign in")
+	other.waitFor(`!!` + row("lab"))
+	var text string
+	if other.eval(`document.querySelector(".scroll").innerText`, &text); strings.Contains(text, "laptop") {
+		p.t.Errorf("an admin of one team sees the keys of another: %s", text)
+	}
+	other.click("New key")
+	other.sees("What it may do")
+	var may bool
+	if other.eval(`document.querySelector("dialog").innerText.includes("Team")`, &may); may {
+		p.t.Error("an admin of one team is offered to make keys of others")
+	}
+	other.click("Cancel")
+	other.click("Sandboxes")
+	other.sees("Sandboxes that fork") // there is none
+	made := need[*sandbox.List[sandbox.Key]](p.t)(d.Client.ListKeys(p.t.Context(), sandbox.Page{}))
+	for _, k := range made.Items {
+		if k.Name == "lab" {
+			need[*sandbox.Key](p.t)(d.Client.RevokeKey(p.t.Context(), k.ID))
+		}
+	}
 }
 
 // audit finds what was done, also what is on a later page of the list.
