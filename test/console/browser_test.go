@@ -147,21 +147,15 @@ func (p *tab) types(text string, enter bool) {
 	}
 }
 
-// waitFor waits until an expression is true. What it looks at may not be there yet.
+// waitFor waits until an expression is true, also over a load of the page. What it looks
+// at may not be there yet.
 func (p *tab) waitFor(script string) {
 	p.t.Helper()
 	script = "(() => { try { return " + script + " } catch { return false } })()"
-	p.run(chromedp.Poll(script, nil, chromedp.WithPollingInterval(50*time.Millisecond), chromedp.WithPollingTimeout(patience-time.Second)))
-}
-
-// sees waits until the page shows a text, also over a load of the page.
-func (p *tab) sees(text string) {
-	p.t.Helper()
 	ctx, cancel := context.WithTimeout(p.ctx, patience)
 	defer cancel()
-	there := fmt.Sprintf(`document.body.innerText.includes(%s)`, quote(text))
 	for {
-		err := chromedp.Run(ctx, chromedp.Poll(there, nil, chromedp.WithPollingInterval(50*time.Millisecond), chromedp.WithPollingTimeout(patience-time.Second)))
+		err := chromedp.Run(ctx, chromedp.Poll(script, nil, chromedp.WithPollingInterval(50*time.Millisecond), chromedp.WithPollingTimeout(patience-time.Second)))
 		var broken *cdproto.Error
 		switch {
 		case err == nil:
@@ -171,6 +165,12 @@ func (p *tab) sees(text string) {
 		}
 		p.t.Fatalf("%v; the page says:\n%s", err, p.text())
 	}
+}
+
+// sees waits until the page shows a text.
+func (p *tab) sees(text string) {
+	p.t.Helper()
+	p.waitFor(`document.body.innerText.includes(` + quote(text) + `)`)
 }
 
 // click clicks the first control with this text or accessible name.
