@@ -77,7 +77,7 @@ function Shell() {
           menu.value = false;
         }}
       />
-      <div class="phone-bar">
+      <header class="phone-bar">
         <Button
           kind="ghost"
           icon="menu"
@@ -98,7 +98,7 @@ function Shell() {
             paletteOpen.value = true;
           }}
         />
-      </div>
+      </header>
       <main id="main" tabIndex={-1}>
         <Trouble />
         <Switch>

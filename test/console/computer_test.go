@@ -63,7 +63,10 @@ func TestComputer(t *testing.T) {
 			t.Errorf("%q was typed by somebody who only watched", got)
 		}
 		p.click("Only watch")
+		p.press("Live view in a tab")
+		opened(p, "localhost", "")
 		film(p, d, box.ID)
+		t.Run("every action", everyAction)
 	}, "--listen", "127.0.0.1:0")
 }
 

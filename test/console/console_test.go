@@ -9,7 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/chromedp"
 
 	"github.com/cove-sh/cove/internal/testing/covetest"
@@ -119,6 +118,7 @@ func TestConsole(t *testing.T) {
 				t.Errorf("the server answers %d after signing out", status)
 			}
 		})
+		t.Run("every action", everyAction)
 	}, "--listen", "127.0.0.1:0", "--webhooks-allow-private")
 }
 
@@ -172,12 +172,6 @@ func files(p *tab, d *covetest.Daemon, id string) {
 // dropFolders drops a folder on the files, which comes with all that is in it, and one
 // that is too large, of which nothing comes.
 func dropFolders(p *tab, d *covetest.Daemon, id string) {
-	drop := func(dir string) {
-		data := &input.DragData{Items: []*input.DragDataItem{}, Files: []string{dir}, DragOperationsMask: 1}
-		for _, kind := range []input.DispatchDragEventType{input.DragEnter, input.DragOver, input.Drop} {
-			p.run(input.DispatchDragEvent(kind, 900, 500, data))
-		}
-	}
 	write := func(path string) {
 		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, nil, 0o644)); err != nil {
 			p.t.Fatal(err)
@@ -188,7 +182,7 @@ func dropFolders(p *tab, d *covetest.Daemon, id string) {
 	if err := os.MkdirAll(filepath.Join(dir, "none/at-all"), 0o755); err != nil {
 		p.t.Fatal(err)
 	}
-	drop(dir)
+	p.drop(dir)
 	p.sees("1 file sent to /workspace")
 	if got := d.Sh(p.t, id, "find dropped | sort"); got != "dropped\ndropped/deep\ndropped/deep/file.txt\ndropped/none\ndropped/none/at-all\n" {
 		p.t.Errorf("of the folder came %q", got)
@@ -197,7 +191,7 @@ func dropFolders(p *tab, d *covetest.Daemon, id string) {
 	for i := range 2001 {
 		write(filepath.Join(large, strconv.Itoa(i)))
 	}
-	drop(large)
+	p.drop(large)
 	p.sees("more than 2,000 files are too many")
 	if got := d.Sh(p.t, id, "ls -d large 2>&1 || true; rm -r dropped"); !strings.Contains(got, "No such file") {
 		p.t.Errorf("of a folder that is too large there is %q", got)
@@ -315,9 +309,11 @@ func readOnly(p *tab, d *covetest.Daemon, id string) {
 
 // everyPage looks at each page in light, in dark, and on a telephone.
 func everyPage(p *tab, id string) {
-	pages := []string{"/", "/approvals", "/compare", "/computers", "/templates", "/volumes", "/webhooks", "/secrets", "/keys", "/audit", "/server", "/connect"}
-	for _, tab := range []string{"jobs", "network", "previews", "metrics", "history", "settings"} {
-		pages = append(pages, "/s/"+id+"/"+tab)
+	pages, parts := pagesOf(p.t)
+	for _, part := range parts {
+		if part != "screen" { // which TestComputer has
+			pages = append(pages, "/s/"+id+"/"+part)
+		}
 	}
 	for _, path := range pages {
 		p.look("light", 1440, 860)
@@ -326,7 +322,10 @@ func everyPage(p *tab, id string) {
 		p.accessible(path + ", light")
 		p.look("dark", 1440, 860)
 		p.accessible(path + ", dark")
+		p.look("dark", 390, 844)
+		p.accessible(path + ", dark, on a telephone")
 		p.look("light", 390, 844)
+		p.accessible(path + ", light, on a telephone")
 		p.fits(path)
 	}
 	p.look("dark", 1280, 720)

@@ -59,4 +59,5 @@ func TestSignOn(t *testing.T) {
 	bob.accessible("the page of a refusal")
 	bob.click("Back to the console")
 	bob.sees("Sign in with Example")
+	t.Run("every action", everyAction)
 }

@@ -124,7 +124,7 @@ const SAMPLES: Record<keyof typeof calls, Call[]> = {
   deleteSecret: [calls.deleteSecret("sec-1")],
   createKey: [
     calls.createKey({ name: "laptop", scopes: ["sandboxes:read", "files:write"], expires_in_seconds: 86_400 }),
-    calls.createKey({ name: odd, scopes: ["admin"] }),
+    calls.createKey({ name: odd, scopes: ["admin"], team: "red" }),
   ],
   revokeKey: [calls.revokeKey("key-1")],
   endSession: [calls.endSession("ses-1")],

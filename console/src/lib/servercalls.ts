@@ -51,6 +51,7 @@ export const serverCalls = {
       path: "/v1/keys",
       body: b,
       cli: `cove key create ${quote(b.name ?? "")}${flags([
+        ["--team", b.team],
         ["--expires", b.expires_in_seconds && `${b.expires_in_seconds}s`],
         ["--scope", b.scopes?.join(",")],
       ])}`,

@@ -3,12 +3,12 @@ import { useComputed, useSignal } from "@preact/signals";
 import { api, enc, pages, type Schemas, send, want } from "../api/client";
 import { may, session } from "../api/session";
 import { calls } from "../lib/calls";
-import { at, day } from "../lib/format";
+import { at, byName, day } from "../lib/format";
 import { label } from "../lib/text";
 import { CallDialog, confirmed, Opener, Shown } from "../ui/dialog";
 import { attempt } from "../ui/do";
-import { Field, Input } from "../ui/fields";
-import { Button, Failure, Snippet } from "../ui/kit";
+import { Field, Input, Select } from "../ui/fields";
+import { Button, Failure, Scrolled, Snippet } from "../ui/kit";
 import { useLoad } from "../ui/load";
 import { ListPage, NotAllowed } from "./list";
 
@@ -46,10 +46,12 @@ function Keys() {
     [],
   );
   const made = useSignal<Schemas["NewKey"] | undefined>(undefined);
+  const team = useSignal("");
+  const teams = useComputed(() => [...new Set((list.data.value ?? []).map((k) => k.team))].sort(byName));
   const sorted = useComputed(() =>
-    [...(list.data.value ?? [])].sort(
-      (a, b) => Number(!!a.revoked_at) - Number(!!b.revoked_at) || at(b.created_at) - at(a.created_at),
-    ),
+    (list.data.value ?? [])
+      .filter((k) => !team.value || k.team === team.value)
+      .sort((a, b) => Number(!!a.revoked_at) - Number(!!b.revoked_at) || at(b.created_at) - at(a.created_at)),
   );
   const revoke = (k: Schemas["Key"]) => {
     confirmed(
@@ -65,12 +67,30 @@ function Keys() {
   };
   const added = (k: Schemas["NewKey"]) => {
     made.value = k;
+    if (team.value) team.value = k.team;
     void list.again();
   };
   const action = (
-    <Opener kind="primary" icon="plus" scope="admin" dialog={(close) => <NewKey close={close} done={added} />}>
-      New key
-    </Opener>
+    <>
+      {teams.value.length > 1 && (
+        <Select class="narrow" aria-label="Whose keys" value={team}>
+          <option value="">All teams</option>
+          {teams.value.map((t) => (
+            <option key={t} value={t}>
+              {label(t)}
+            </option>
+          ))}
+        </Select>
+      )}
+      <Opener
+        kind="primary"
+        icon="plus"
+        scope="admin"
+        dialog={(close) => <NewKey teams={teams.value} close={close} done={added} />}
+      >
+        New key
+      </Opener>
+    </>
   );
   return (
     <>
@@ -109,27 +129,34 @@ function Keys() {
       {!!browsers.data.value?.length && (
         <section class="browsers">
           <h2 class="section">Browsers that are signed in</h2>
-          <table class="data">
-            <tbody>
-              {browsers.data.value.map((b) => (
-                <tr key={b.id}>
-                  <td>
-                    {label(b.key_id)} {b.id === session.value?.id && <span class="badge green">this one</span>}
-                  </td>
-                  <td class="muted cut">{label(b.client)}</td>
-                  <td class="muted">{b.created_at && `since ${day(b.created_at)}`}</td>
-                  <td class="muted">{b.expires_at && `until ${day(b.expires_at)}`}</td>
-                  <td class="actions">
-                    {b.id !== session.value?.id && (
-                      <Button small onClick={() => void attempt(calls.endSession(b.id), "Signed out").then(browsers.again)}>
-                        Sign out
-                      </Button>
-                    )}
-                  </td>
-                </tr>
-              ))}
-            </tbody>
-          </table>
+          <Scrolled name="Browsers" class="scroll-x">
+            <table class="data">
+              <tbody>
+                {browsers.data.value.map((b) => (
+                  <tr key={b.id}>
+                    <td>
+                      {label(b.key_id)} {b.id === session.value?.id && <span class="badge green">this one</span>}
+                    </td>
+                    <td class="muted cut">{label(b.client)}</td>
+                    <td class="muted">{b.created_at && `since ${day(b.created_at)}`}</td>
+                    <td class="muted">{b.expires_at && `until ${day(b.expires_at)}`}</td>
+                    <td class="actions">
+                      {b.id !== session.value?.id && (
+                        <Button
+                          small
+                          onClick={() =>
+                            void attempt(calls.endSession(b.id), "Signed out").then(browsers.again)
+                          }
+                        >
+                          Sign out
+                        </Button>
+                      )}
+                    </td>
+                  </tr>
+                ))}
+              </tbody>
+            </table>
+          </Scrolled>
         </section>
       )}
       {made.value && (
@@ -147,12 +174,23 @@ function Keys() {
   );
 }
 
-function NewKey({ close, done }: { close: () => void; done: (made: Schemas["NewKey"]) => void }) {
+function NewKey({
+  teams,
+  close,
+  done,
+}: {
+  /** The teams that have keys. */
+  teams: string[];
+  close: () => void;
+  done: (made: Schemas["NewKey"]) => void;
+}) {
   const name = useSignal("");
+  const team = useSignal("");
   const scopes = useSignal<string[]>(SCOPES.map(([s]) => s).filter((s) => s !== "admin"));
   const days = useSignal("");
   const body = {
     name: name.value.trim(),
+    team: team.value.trim() || undefined,
     scopes: scopes.value,
     expires_in_seconds: days.value ? Number(days.value) * 86_400 : undefined,
   };
@@ -162,6 +200,20 @@ function NewKey({ close, done }: { close: () => void; done: (made: Schemas["NewK
       <Field label="Name">
         <Input required placeholder="laptop" value={name} />
       </Field>
+      {/* Nobody else makes keys of other teams. */}
+      {session.value?.local && (
+        <Field
+          label="Team"
+          hint="Keys of a team see each other's sandboxes, volumes and secrets, and those of no other team. A name that is new begins a team."
+        >
+          <Input maxLength={63} list="teams" placeholder={session.value.team} value={team} />
+          <datalist id="teams">
+            {teams.map((t) => (
+              <option key={t} value={t} />
+            ))}
+          </datalist>
+        </Field>
+      )}
       <fieldset>
         <legend>What it may do</legend>
         {SCOPES.map(([s, what]) => (

@@ -2,7 +2,7 @@
 import type { ComponentChildren } from "preact";
 import { refusal } from "../api/session";
 import type { IconName } from "../ui/icons";
-import { Empty, Failure, Loading } from "../ui/kit";
+import { Empty, Failure, Loading, Scrolled } from "../ui/kit";
 
 interface Listed<T> {
   load: { error: { value: string }; again: () => unknown };
@@ -19,8 +19,9 @@ export function Listing<T>({
   head,
   row,
   none,
+  name,
   class: cls,
-}: Listed<T> & { /** What is shown when there is nothing. */ none: ComponentChildren; class?: string }) {
+}: Listed<T> & { /** What is shown when there is nothing. */ none: ComponentChildren; name: string; class?: string }) {
   return (
     <>
       {load.error.value && <Failure error={load.error.value} again={load.again} />}
@@ -31,7 +32,7 @@ export function Listing<T>({
           <Loading />
         )
       ) : (
-        <div class={cls}>
+        <Scrolled name={name} class={cls}>
           <table class="data">
             <thead>
               <tr>
@@ -48,7 +49,7 @@ export function Listing<T>({
             </thead>
             <tbody>{items.map(row)}</tbody>
           </table>
-        </div>
+        </Scrolled>
       )}
     </>
   );
@@ -76,7 +77,7 @@ export function ListPage<T>({
         <span class="grow" />
         {action}
       </header>
-      <Listing {...list} none={none} class="scroll" />
+      <Listing {...list} name={title} none={none} class="scroll" />
     </div>
   );
 }

@@ -74,6 +74,7 @@ export function TemplatesPage() {
       </header>
       <div class="scroll">
         <Listing
+          name="Templates"
           load={list}
           items={list.data.value}
           head={[
@@ -156,6 +157,7 @@ export function TemplatesPage() {
         />
         <h2 class="section">Builds</h2>
         <Listing
+          name="Builds"
           load={builds}
           items={builds.data.value && all.value}
           head={["Template", "State", "Step", "Began", { text: "Took", num: true }, ""]}

@@ -1,11 +1,21 @@
 // Dialogs: to ask before something is done, and to show a call as it can be copied.
 import { signal, useSignal } from "@preact/signals";
-import type { ComponentChildren } from "preact";
+import type { ComponentChildren, RefObject } from "preact";
 import { useId, useLayoutEffect, useRef } from "preact/hooks";
 import { type Call, type CallForm, form } from "../lib/call";
 import { attempt } from "./do";
 import type { IconName } from "./icons";
 import { Button, type Children, Snippet } from "./kit";
+
+/** useModal opens a dialog for as long as it is shown. The keyboard is then where it was before. */
+export function useModal(ref: RefObject<HTMLDialogElement>): void {
+  useLayoutEffect(() => {
+    const dialog = ref.current!;
+    dialog.showModal();
+    // An element that is only removed takes the focus with it.
+    return () => dialog.close();
+  }, []);
+}
 
 export function Dialog({
   title,
@@ -17,8 +27,8 @@ export function Dialog({
 }: Children & { title: string; close: () => void; wide?: boolean; footer?: ComponentChildren; submit?: () => void }) {
   const ref = useRef<HTMLDialogElement>(null);
   const id = useId();
+  useModal(ref);
   useLayoutEffect(() => {
-    ref.current?.showModal();
     ref.current
       ?.querySelector<HTMLElement>("[data-autofocus], .dialog-body input, .dialog-body select, .dialog-body textarea")
       ?.focus();

@@ -162,18 +162,22 @@ export function Menu({
     document.addEventListener("pointerdown", away);
     return () => document.removeEventListener("pointerdown", away);
   }, [open.value]);
+  /** close leaves the keyboard at the button: the list takes what has the focus with it. */
+  const close = () => {
+    open.value = false;
+    root.current?.querySelector("button")?.focus();
+  };
   const keys = (e: KeyboardEvent) => {
     if (!open.value) return;
     e.stopPropagation();
-    if (e.key === "Escape") {
-      open.value = false;
-      root.current?.querySelector("button")?.focus();
-    }
-    const move = e.key === "ArrowDown" ? 1 : e.key === "ArrowUp" ? -1 : 0;
-    if (!move) return;
+    // Tab goes on from the button.
+    if (e.key === "Escape" || e.key === "Tab") close();
+    const move = { ArrowDown: 1, ArrowUp: -1, Home: 0, End: 0 }[e.key];
+    if (move === undefined) return;
     e.preventDefault();
     const all = [...(list.current?.querySelectorAll<HTMLElement>("button:not(:disabled)") ?? [])];
-    all[(all.indexOf(document.activeElement as HTMLElement) + move + all.length) % all.length]?.focus();
+    const at = e.key === "Home" ? 0 : e.key === "End" ? -1 : all.indexOf(document.activeElement as HTMLElement) + move;
+    all.at(at % all.length)?.focus();
   };
   return (
     <div class="menu" ref={root} onKeyDown={keys}>
@@ -204,7 +208,7 @@ export function Menu({
                 disabled={item.disabled || !!why}
                 title={why}
                 onClick={() => {
-                  open.value = false;
+                  close();
                   item.run();
                 }}
               >
@@ -297,6 +301,28 @@ export function Tabs({
   );
 }
 
+/** Scrolled is a box that keys can scroll too, where its content is larger than it. */
+export function Scrolled({ name, class: cls, children }: Children & { name: string; class?: string }) {
+  const ref = useRef<HTMLDivElement>(null);
+  const over = useSignal(false);
+  const look = () => {
+    const el = ref.current!;
+    over.value = el.scrollWidth > el.clientWidth || el.scrollHeight > el.clientHeight;
+  };
+  useLayoutEffect(look);
+  useEffect(() => {
+    const watch = new ResizeObserver(look);
+    watch.observe(ref.current!);
+    return () => watch.disconnect();
+  }, []);
+  const keys = over.value ? ({ tabIndex: 0, role: "region", "aria-label": name } as const) : {};
+  return (
+    <div ref={ref} class={cls} {...keys}>
+      {children}
+    </div>
+  );
+}
+
 /** Rows shows a long list of rows of one height: only those that are seen are made. */
 export function Rows<T>({
   items,
@@ -304,6 +330,7 @@ export function Rows<T>({
   render,
   class: cls,
   at,
+  active,
   overscan = 8,
   ...rest
 }: {
@@ -313,6 +340,8 @@ export function Rows<T>({
   class?: string;
   /** The row to keep in view. */
   at?: number;
+  /** The id of the row that keys act on, while it is made. */
+  active?: string;
   overscan?: number;
   role?: "rowgroup" | "list" | "listbox" | "tree";
   "aria-label"?: string;
@@ -342,7 +371,13 @@ export function Rows<T>({
   const first = Math.max(0, Math.floor(view.value.top / height) - overscan);
   const last = Math.min(items.length, Math.ceil((view.value.top + view.value.height) / height) + overscan);
   return (
-    <div ref={ref} class={`rows ${cls ?? ""}`} tabIndex={0} {...rest}>
+    <div
+      ref={ref}
+      class={`rows ${cls ?? ""}`}
+      tabIndex={0}
+      aria-activedescendant={at !== undefined && at >= first && at < last ? active : undefined}
+      {...rest}
+    >
       <div style={{ height: items.length * height, position: "relative" }} role="presentation">
         <div style={{ transform: `translateY(${first * height}px)` }} role="presentation">
           {items.slice(first, last).map((item, i) => render(item, first + i))}

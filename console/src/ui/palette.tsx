@@ -1,5 +1,5 @@
 import { signal, useComputed, useSignal } from "@preact/signals";
-import { useEffect, useRef } from "preact/hooks";
+import { useRef } from "preact/hooks";
 import { useLocation } from "wouter-preact";
 import { may } from "../api/session";
 import { calls } from "../lib/calls";
@@ -7,7 +7,7 @@ import { label } from "../lib/text";
 import { NAV } from "../nav";
 import { creating, forking, snapshotting } from "../pages/dialogs";
 import { living } from "../state/live";
-import { Dialog } from "./dialog";
+import { Dialog, useModal } from "./dialog";
 import { attempt, leave } from "./do";
 import { Icon, type IconName } from "./icons";
 import { StateDot } from "./kit";
@@ -34,9 +34,7 @@ export function Palette() {
   const close = () => {
     paletteOpen.value = false;
   };
-  useEffect(() => {
-    ref.current?.showModal();
-  }, []);
+  useModal(ref);
 
   const found = useComputed(() => {
     const write = may("sandboxes:write");

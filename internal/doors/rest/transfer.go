@@ -5,9 +5,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"mime"
 	"net/http"
+	"path"
 	"strings"
+	"unicode"
 	"unicode/utf16"
+	"unicode/utf8"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
@@ -73,7 +77,7 @@ func (h *handlers) readFile(_ context.Context, in *operation.ReadInput) (*huma.S
 			return
 		}
 		w.Header().Set(fileHeader, asciiJSON(file.Info))
-		h.sendBody(w, r, file, contentRaw)
+		h.sendBody(w, r, file, contentRaw, path.Base(in.Path))
 	}}, nil
 }
 
@@ -85,12 +89,13 @@ func (h *handlers) archive(_ context.Context, in *operation.ArchiveInput) (*huma
 			h.fail(r.Context(), err).write(w)
 			return
 		}
-		h.sendBody(w, r, zip, contentZIP)
+		h.sendBody(w, r, zip, contentZIP, path.Base(in.Path)+".zip")
 	}}, nil
 }
 
-// sendBody sends content to its end and closes it.
-func (h *handlers) sendBody(w http.ResponseWriter, r *http.Request, content io.ReadCloser, contentType string) {
+// sendBody sends content to its end and closes it. A browser saves it under a name, and
+// never shows it: it is of a sandbox.
+func (h *handlers) sendBody(w http.ResponseWriter, r *http.Request, content io.ReadCloser, contentType, name string) {
 	defer content.Close()
 	// What fails at once fails with a proper status.
 	first := make([]byte, 32<<10)
@@ -102,6 +107,7 @@ func (h *handlers) sendBody(w http.ResponseWriter, r *http.Request, content io.R
 	}
 	trailers := acceptsTrailers(r)
 	w.Header().Set("Content-Type", contentType)
+	w.Header().Set("Content-Disposition", mime.FormatMediaType("attachment", map[string]string{"filename": plainName(name)}))
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	if trailers {
 		w.Header().Set("Trailer", endTrailer)
@@ -124,6 +130,22 @@ func (h *handlers) sendBody(w http.ResponseWriter, r *http.Request, content io.R
 	if trailers {
 		w.Header().Set(endTrailer, end)
 	}
+}
+
+// plainName returns a name for a file of another machine: what is not seen, or turns the
+// direction of text so that an ending looks like another one, is "_" in it, as are
+// separators of paths.
+func plainName(name string) string {
+	plain := strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) || r == utf8.RuneError || strings.ContainsRune(`/\:`, r) {
+			return '_'
+		}
+		return r
+	}, name)
+	if strings.Trim(plain, "._ ") == "" {
+		return "download"
+	}
+	return plain
 }
 
 // clientWriter tells errors of the client from those of what is sent.

@@ -287,9 +287,11 @@ export function FilesTab({ of: s }: { of: Sandbox }) {
               items={nodes.value}
               height={26}
               at={nodes.value.findIndex((n) => n.info.path === chosen.value?.path)}
+              active="chosen-file"
               render={({ info: f, depth }) => (
                 <div
                   key={f.path}
+                  id={chosen.value?.path === f.path ? "chosen-file" : undefined}
                   role="treeitem"
                   tabIndex={-1}
                   aria-level={depth + 1}

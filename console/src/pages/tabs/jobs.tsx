@@ -10,7 +10,7 @@ import { together } from "../../state/world";
 import { CopyAs, confirmed } from "../../ui/dialog";
 import { attempt } from "../../ui/do";
 import { Input } from "../../ui/fields";
-import { Button, Empty, Failure, Loading, Menu, StateBadge } from "../../ui/kit";
+import { Button, Empty, Failure, Loading, Menu, Scrolled, StateBadge } from "../../ui/kit";
 import { useEvery, useLoad, useMissed } from "../../ui/load";
 import { DeliveryRow, HEAD, useDeliveries } from "../deliveries";
 import { Listing } from "../list";
@@ -72,6 +72,7 @@ export function JobsTab({ of: s }: { of: Sandbox }) {
         <h2 class="section">Jobs</h2>
         <Listing
           class="scroll-x"
+          name="Jobs"
           load={jobs}
           items={jobs.data.value && all.value}
           head={["Command", "State", "Began", { text: "Took", num: true }, { text: "Output", num: true }, ""]}
@@ -139,6 +140,7 @@ export function JobsTab({ of: s }: { of: Sandbox }) {
           <h2 class="section">Webhooks</h2>
           <Listing
             class="scroll-x"
+            name="Webhooks"
             load={webhooks}
             items={webhooks.data.value}
             head={HEAD}
@@ -154,7 +156,7 @@ export function JobsTab({ of: s }: { of: Sandbox }) {
         ) : !processes.data.value ? (
           <Loading rows={3} />
         ) : (
-          <div class="scroll-x">
+          <Scrolled name="Processes" class="scroll-x">
             <table class="data">
               <thead>
                 <tr>
@@ -212,7 +214,7 @@ export function JobsTab({ of: s }: { of: Sandbox }) {
                 ))}
               </tbody>
             </table>
-          </div>
+          </Scrolled>
         )}
       </section>
     </div>

@@ -103,7 +103,8 @@ export function NetworkTab({ of: s }: { of: Sandbox }) {
           `${e.host ?? ""} ${e.address ?? ""} ${e.question ?? ""} ${e.reason ?? ""} ${e.path ?? ""}`.toLowerCase().includes(q)),
     );
   });
-  const change = async (edit: Edit, said: string) => {
+  /** change sets a policy, and reports whether it holds now. */
+  const change = async (edit: Edit, said: string): Promise<boolean> => {
     // What is shown may be old by now: others set policies too.
     const now = await want(api.GET("/v1/sandboxes/{sandbox}/network", { params: { path: { sandbox: s.id } } })).catch(
       (err: Error) => {
@@ -111,15 +112,17 @@ export function NetworkTab({ of: s }: { of: Sandbox }) {
       },
     );
     const got = now && (await attempt(calls.setNetwork(s.id, edit(now)), said));
-    if (!got) return;
+    if (!got) return false;
     policy.value = got;
     note({ ...(sandboxes.value.get(s.id) ?? s), network: got });
+    return true;
   };
   // One at a time, so that of two quick clicks the second does not undo the first.
-  const last = useRef(Promise.resolve());
-  const set = (edit: Edit, said: string): Promise<void> => {
-    last.current = last.current.then(() => change(edit, said));
-    return last.current;
+  const last = useRef<Promise<unknown>>(Promise.resolve());
+  const set = (edit: Edit, said: string): Promise<boolean> => {
+    const done = last.current.then(() => change(edit, said));
+    last.current = done;
+    return done;
   };
   const allow = (e: NetworkEvent) => {
     const name = e.host || e.address;
@@ -231,7 +234,7 @@ function Policy({
 }: {
   of: Sandbox;
   policy: NetworkPolicy;
-  set: (edit: Edit, said: string) => Promise<void>;
+  set: (edit: Edit, said: string) => Promise<boolean>;
   ended: boolean;
 }) {
   const text = useSignal<string | undefined>(undefined);
@@ -240,8 +243,8 @@ function Policy({
   const save = async () => {
     try {
       const whole = JSON.parse(text.value!) as NetworkPolicy;
-      await set(() => whole, "The policy holds now");
-      text.value = undefined;
+      // What the server refuses can be mended.
+      if (await set(() => whole, "The policy holds now")) text.value = undefined;
     } catch (err) {
       toast("error", `That is no JSON: ${(err as Error).message}`);
     }

@@ -54,6 +54,7 @@ export function PreviewsTab({ of: s }: { of: Sandbox }) {
       </div>
       <Listing
         class="scroll-x"
+        name="Previews"
         load={list}
         items={list.data.value}
         head={[{ text: "Port", num: true }, "URL", "Access", "Ends", ""]}

@@ -277,6 +277,7 @@ function Env({ of: s }: { of: Sandbox }) {
       </header>
       <Listing
         class="scroll-x"
+        name="Environment"
         load={list}
         items={list.data.value && (list.data.value.items ?? [])}
         head={["Variable", "Value", "From"]}
