@@ -142,12 +142,7 @@ function Keys() {
                     <td class="muted">{b.expires_at && `until ${day(b.expires_at)}`}</td>
                     <td class="actions">
                       {b.id !== session.value?.id && (
-                        <Button
-                          small
-                          onClick={() =>
-                            void attempt(calls.endSession(b.id), "Signed out").then(browsers.again)
-                          }
-                        >
+                        <Button small onClick={() => void attempt(calls.endSession(b.id), "Signed out").then(browsers.again)}>
                           Sign out
                         </Button>
                       )}
