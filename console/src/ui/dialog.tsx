@@ -289,7 +289,7 @@ export function CallForms({ call }: { call: Call }) {
         if (text === undefined) return null;
         return (
           <section key={as}>
-            <h3>{name}</h3>
+            <h3 aria-level={2}>{name}</h3>
             <Snippet text={text} lang={name} />
           </section>
         );
