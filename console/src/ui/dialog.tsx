@@ -303,7 +303,7 @@ export function CallForms({ call }: { call: Call }) {
           );
         return (
           <section key={as}>
-            <h3>{name}</h3>
+            <h3 aria-level={2}>{name}</h3>
             <Snippet text={text} lang={name} />
           </section>
         );
