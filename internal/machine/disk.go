@@ -40,9 +40,9 @@ func (p probe) disk() sandbox.MachineCheck {
 	case unix.Access(dir, unix.W_OK) != nil:
 		c.Status, c.Fix = sandbox.CheckFail, "this user may not write there; choose another state directory"
 	case free < 1024:
-		c.Status, c.Fix = sandbox.CheckWarn, "make room: sandboxes write up to their disk limit, and Debian templates take up to 2.5 GiB"
+		c.Status, c.Fix = sandbox.CheckWarn, "free space: sandboxes write up to their disk limit, and Debian templates take up to 2.5 GiB"
 	case name == "nfs" || name == "fuse" || name == "9p":
-		c.Status, c.Fix = sandbox.CheckWarn, "keep the state on a local disk: the database needs file locks"
+		c.Status, c.Fix = sandbox.CheckWarn, "use a local disk for the state directory: the database needs file locks"
 	}
 	return c
 }
@@ -53,11 +53,11 @@ func (p probe) reflink() sandbox.MachineCheck {
 	c := sandbox.MachineCheck{Name: "reflink", Status: sandbox.CheckOK}
 	switch err := tryReflink(nearest(p.stateDir)); {
 	case err == nil:
-		c.Detail = "copies of files share their blocks"
+		c.Detail = "file copies share their blocks"
 	case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOTTY), errors.Is(err, unix.EXDEV):
-		c.Detail = "not offered by this file system: copies take time and room (xfs and btrfs offer it)"
+		c.Detail = "not supported by this file system, so copies take time and space (XFS and btrfs support it)"
 	default:
-		c.Detail = "could not be tried: " + cause(err)
+		c.Detail = "could not be tested: " + cause(err)
 	}
 	return c
 }

@@ -72,7 +72,7 @@ func TestMemoryCheck(t *testing.T) {
 	}{
 		"enough":        {[]Memory{large}, sandbox.CheckOK, "the machine has 32768 of its 65536 MiB of memory available and keeps 1024 free"},
 		"a small group": {[]Memory{large, small}, sandbox.CheckWarn, "the daemon's memory cgroup has 400 of its 3000 MiB left and keeps 300 free (/sys/fs/cgroup/cove)"},
-		"unknown":       {nil, sandbox.CheckWarn, "does not tell"},
+		"unknown":       {nil, sandbox.CheckWarn, "does not report"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := probe{bounds: tt.bounds}

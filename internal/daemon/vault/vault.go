@@ -39,7 +39,7 @@ const (
 var ErrDamaged = errors.New("the sealed value is damaged or belongs to another secret: rotate the secret with a new value")
 
 // ErrKeyMissing is the error for a value that was sealed with an unknown key.
-var ErrKeyMissing = errors.New("the key that sealed this value is not there")
+var ErrKeyMissing = errors.New("the key that sealed this value is missing")
 
 // Ref identifies the secret and version that a value belongs to.
 type Ref struct {
@@ -141,7 +141,7 @@ func (v *Vault) find(id keyID) (key, error) {
 			return k, nil
 		}
 	}
-	return key{}, fmt.Errorf("%w: key %x is not in %s; put it back from a backup, or rotate the secret with a new value", ErrKeyMissing, id, cmp.Or(v.file, EnvKey))
+	return key{}, fmt.Errorf("%w: key %x is not in %s; restore it from a backup, or rotate the secret with a new value", ErrKeyMissing, id, cmp.Or(v.file, EnvKey))
 }
 
 // Reseal opens a value that was sealed for ref and seals it with the current key.
@@ -173,7 +173,7 @@ func (v *Vault) Rotate(ctx context.Context, all func(ctx context.Context, reseal
 	keys := v.keys
 	v.mu.RUnlock()
 	if len(keys) >= maxKeys {
-		return fmt.Errorf("%s holds %d keys of rotations that did not end: have all secrets sealed again before making another", v.file, len(keys))
+		return fmt.Errorf("%s has %d keys of rotations that did not finish: seal all secrets again before creating another key", v.file, len(keys))
 	}
 	keys = append([]key{newKey()}, keys...)
 	if err := v.replace(keys); err != nil {

@@ -372,7 +372,7 @@ func TestVersionFlag(t *testing.T) {
 func TestTablesFit(t *testing.T) {
 	id := "sbx-" + strings.Repeat("x", 26)
 	rows := func() [][]string {
-		return [][]string{{"ID", "STATE", "REASON"}, {id, "failed", "its supervisor ended unexpectedly while the daemon was down, and nothing was kept"}}
+		return [][]string{{"ID", "STATE", "REASON"}, {id, "failed", "its supervisor exited unexpectedly while the daemon was down, and nothing was kept"}}
 	}
 	width := func(rows [][]string) int {
 		return utf8.RuneCountInString(strings.Join(rows[1], "  "))

@@ -128,7 +128,7 @@ func (a *app) compatProductCommand(p *compatProduct) *cobra.Command {
 			"The key is created once and kept in the state directory, in " + p.keyFile() + ";\n" +
 			"with --url, the key of --key is printed instead. With --json, env has the variables to set, unset\n" +
 			"the variables to unset, and note what else the program must do.\n\n" +
-			"A daemon started on demand stops after " + onDemandIdle + " without clients and sandboxes, and gets the same" +
+			"A daemon started on demand stops after " + onDemandIdle + " without clients and sandboxes, and gets the same\n" +
 			"address when it starts again. To keep a daemon running, use: cove serve",
 		Example: "  " + p.command() + "\n  cove compat " + p.name + " --json",
 		Do:      action{here: true, json: true, run: func(ctx context.Context, c *call) error { return c.compat(ctx, p) }},

@@ -109,7 +109,7 @@ func (k *asker) join(sub Subject, open time.Duration) (q *asking, refusal string
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.waiting >= maxWaiting {
-		return nil, fmt.Sprintf("%d connections of the sandbox wait for answers already", k.waiting)
+		return nil, fmt.Sprintf("%d connections of the sandbox already wait for answers", k.waiting)
 	}
 	if q := k.open[sub]; q != nil {
 		q.Waiting++
@@ -124,7 +124,7 @@ func (k *asker) join(sub Subject, open time.Duration) (q *asking, refusal string
 		Since: now, Expires: now.Add(open), Waiting: 1}}
 	k.open[sub] = q
 	k.waiting++
-	q.timer = time.AfterFunc(open, func() { k.settle(q, "nobody has answered in time") })
+	q.timer = time.AfterFunc(open, func() { k.settle(q, "nobody answered in time") })
 	return q, ""
 }
 
@@ -185,7 +185,7 @@ func (g *Gateway) Questions() []Question {
 func (g *Gateway) AnswerQuestion(id string, allow bool) error {
 	refusal := ""
 	if !allow {
-		refusal = "it was refused: by somebody who was asked, or because too many questions are open"
+		refusal = "it was refused, by an answer or because too many questions are open"
 	}
 	k := g.asker
 	k.mu.Lock()
@@ -275,7 +275,7 @@ func (f *flow) consent(ctx context.Context, a Attempt) Decision {
 		}
 		sub, no := subjectOf(d, a), Decision{Match: d.Match, Rule: d.Rule}
 		if sub.Host == "" && !sub.Address.IsValid() {
-			no.Reason = "it does not show where it goes to, so nobody can be asked"
+			no.Reason = "its destination name is not visible, so nobody can be asked"
 			return no
 		}
 		if w.wait(ctx, s, sub, &no) {
@@ -321,7 +321,7 @@ func (w *waiter) wait(ctx context.Context, s *state, sub Subject, no *Decision) 
 	case <-ctx.Done():
 	case <-w.f.ctx.Done():
 	}
-	no.Reason = "the sandbox gave up before somebody had allowed it"
+	no.Reason = "the sandbox gave up before the connection was allowed"
 	return false
 }
 
