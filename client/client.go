@@ -88,7 +88,7 @@ func New(cfg Config) (*Client, error) {
 	var err error
 	switch {
 	case (cfg.URL == "") == (cfg.UnixSocket == ""):
-		return nil, sandbox.Errorf(sandbox.CodeInvalid, "give either the URL of a server or the path of a socket")
+		return nil, sandbox.Errorf(sandbox.CodeInvalid, "client: set either the URL of a server or the path of a socket")
 	case cfg.UnixSocket != "":
 		c.where = cfg.UnixSocket
 		c.base = &url.URL{Scheme: "http", Host: "localhost"}
@@ -106,11 +106,11 @@ func parseBase(raw string) (*url.URL, error) {
 	u, err := url.Parse(raw)
 	switch {
 	case err != nil:
-		return nil, sandbox.Wrap(sandbox.CodeInvalid, err, "the server's URL is malformed; it looks like https://cove.example.com")
+		return nil, sandbox.Wrap(sandbox.CodeInvalid, err, "the server's URL is malformed; use a URL such as https://cove.example.com")
 	case u.Scheme != "http" && u.Scheme != "https", u.Host == "":
-		return nil, sandbox.Errorf(sandbox.CodeInvalid, "the server's URL %q is not http:// or https:// with a host; it looks like https://cove.example.com", u.Redacted())
+		return nil, sandbox.Errorf(sandbox.CodeInvalid, "the server's URL %q must be http:// or https:// with a host, such as https://cove.example.com", u.Redacted())
 	case u.User != nil, u.RawQuery != "", u.Fragment != "":
-		return nil, sandbox.Errorf(sandbox.CodeInvalid, "the server's URL holds more than a host and a path; give the key by itself")
+		return nil, sandbox.Errorf(sandbox.CodeInvalid, "the server's URL must have only a host and a path; pass the key separately")
 	}
 	return &url.URL{Scheme: u.Scheme, Host: u.Host, Path: strings.TrimRight(u.Path, "/")}, nil
 }
@@ -266,7 +266,7 @@ func encode(v any) ([]byte, error) {
 			slashes--
 		}
 		if (i-slashes)%2 == 0 {
-			return nil, sandbox.Errorf(sandbox.CodeInvalid, "the request holds text that is not UTF-8; send bytes as a file or as standard input")
+			return nil, sandbox.Errorf(sandbox.CodeInvalid, "the request has text that is not valid UTF-8; send bytes as a file or as standard input")
 		}
 		rest = rest[i+1:]
 	}
@@ -325,7 +325,7 @@ func (c *Client) decode(ctx context.Context, resp *http.Response, out any) error
 		return c.connectionError(ctx, err)
 	}
 	if len(data) > maxAnswer {
-		return sandbox.Errorf(sandbox.CodeTooLarge, "the answer has more than %d MiB; ask for less, with a smaller limit", maxAnswer>>20)
+		return sandbox.Errorf(sandbox.CodeTooLarge, "the response is larger than %d MiB; request less, with a smaller limit", maxAnswer>>20)
 	}
 	if out == nil {
 		return nil

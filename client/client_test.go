@@ -32,9 +32,9 @@ func TestNewRefuses(t *testing.T) {
 		{Config{URL: "x.example"}, "http"},
 		{Config{URL: "ftp://x.example"}, "http"},
 		{Config{URL: "http://"}, "http"},
-		{Config{URL: "http://user:secret@x.example"}, "more than a host"},
-		{Config{URL: "http://x.example?key=secret"}, "more than a host"},
-		{Config{URL: "http://x.example/#f"}, "more than a host"},
+		{Config{URL: "http://user:secret@x.example"}, "only a host and a path"},
+		{Config{URL: "http://x.example?key=secret"}, "only a host and a path"},
+		{Config{URL: "http://x.example/#f"}, "only a host and a path"},
 		{Config{URL: "http://%zz"}, "malformed"},
 	} {
 		_, err := New(c.cfg)

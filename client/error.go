@@ -47,7 +47,7 @@ func errorOf(resp *http.Response) error {
 		return p.err()
 	}
 	// Something between here and the server answered.
-	err := sandbox.Errorf(codeOfStatus(resp.StatusCode), "the server answered %s, and not as Cove does; check the URL and what is in between", resp.Status)
+	err := sandbox.Errorf(codeOfStatus(resp.StatusCode), "the server answered %s, but not in Cove's format; check the URL, and proxies in between", resp.Status)
 	if seconds, perr := strconv.Atoi(resp.Header.Get("Retry-After")); perr == nil && seconds > 0 {
 		err.RetryAfter = time.Duration(seconds) * time.Second
 	}
@@ -92,12 +92,12 @@ func (c *Client) connectionError(ctx context.Context, err error) error {
 		return sandbox.Wrap(sandbox.CodeTimeout, context.Cause(ctx), "the request took too long; try again or allow more time")
 	}
 	return sandbox.Wrap(sandbox.CodeUnavailable, err,
-		fmt.Sprintf("the Cove server at %s does not answer (%s); check that it runs and try again", c.where, rootCause(err)))
+		fmt.Sprintf("cannot reach the Cove server at %s (%s); check that it is running and try again", c.where, rootCause(err)))
 }
 
 // foreign is the error of an answer that no Cove server gives; cause may be nil.
 func (c *Client) foreign(cause error) error {
-	return sandbox.Wrap(sandbox.CodeUnavailable, cause, "the answer of "+c.where+" is not Cove's; check the URL")
+	return sandbox.Wrap(sandbox.CodeUnavailable, cause, "the response of "+c.where+" is not in Cove's format; check the URL")
 }
 
 // rootCause is the innermost error's text: the outer ones repeat the URL.

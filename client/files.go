@@ -50,7 +50,7 @@ func (c *Client) DeleteFile(ctx context.Context, name, path string, recursive bo
 // WatchFiles implements [sandbox.Files].
 func (c *Client) WatchFiles(ctx context.Context, name string, req sandbox.WatchRequest, sink func(sandbox.WatchEvent) error) error {
 	if sink == nil {
-		return sandbox.Errorf(sandbox.CodeInvalid, "nobody takes the changes; give a function that does")
+		return sandbox.Errorf(sandbox.CodeInvalid, "the function that receives the changes is missing; pass one")
 	}
 	_, err := stream(ctx, c, operation.WatchFiles.Info, req, func(l operation.WatchLine) error { return sink(l.WatchEvent) }, name)
 	if ctx.Err() != nil {

@@ -32,7 +32,7 @@ func (c *Client) DeletePreview(ctx context.Context, name string, port int) error
 	return do(ctx, c, operation.DeletePreview, nil, name, strconv.Itoa(port))
 }
 
-var errVisitor = sandbox.Errorf(sandbox.CodeUnsupported, "the server itself admits the visitors of previews; open the preview's URL")
+var errVisitor = sandbox.Errorf(sandbox.CodeUnsupported, "the server itself admits visitors of previews; open the preview's URL instead")
 
 // VisitPreview is unsupported: visitors open the preview's URL.
 func (*Client) VisitPreview(_ context.Context, _ sandbox.PreviewVisit) (*sandbox.Preview, error) {

@@ -93,7 +93,7 @@ func (t *Terminal) Run(sink sandbox.JobSink) (*sandbox.Job, error) {
 		}
 		var line operation.JobLine
 		if err := json.Unmarshal(data, &line); err != nil {
-			return nil, sandbox.Wrap(sandbox.CodeUnavailable, err, "the server's message is not Cove's; check the URL")
+			return nil, sandbox.Wrap(sandbox.CodeUnavailable, err, "the server sent a message that is not in Cove's format; check the URL")
 		}
 		switch {
 		case line.Error != nil:
@@ -116,7 +116,7 @@ func (t *Terminal) Run(sink sandbox.JobSink) (*sandbox.Job, error) {
 // output makes an event of a binary message.
 func output(data []byte, offsets *[2]int64) (sandbox.JobEvent, error) {
 	if len(data) == 0 || data[0] < 1 || data[0] > 2 {
-		return sandbox.JobEvent{}, sandbox.Errorf(sandbox.CodeUnavailable, "the server's message is not Cove's; check the URL")
+		return sandbox.JobEvent{}, sandbox.Errorf(sandbox.CodeUnavailable, "the server sent a message that is not in Cove's format; check the URL")
 	}
 	which := data[0] - 1
 	ev := sandbox.JobEvent{Stream: sandbox.Stdout, Offset: offsets[which], Data: data[1:]}

@@ -72,7 +72,7 @@ func broken(ctx context.Context, err error) error {
 	case errors.Is(err, net.ErrClosed):
 		return net.ErrClosed
 	}
-	return sandbox.Wrap(sandbox.CodeUnavailable, err, "the connection to the port broke; connect again")
+	return sandbox.Wrap(sandbox.CodeUnavailable, err, "the connection to the port was lost; connect again")
 }
 
 // Read implements [net.Conn].

@@ -38,9 +38,9 @@ func ParseLanguage(s string) (Language, error) {
 		}
 	}
 	if s == "" {
-		return "", Errorf(CodeInvalid, "no language is given; use python, javascript, typescript, bash or go")
+		return "", Errorf(CodeInvalid, "the language is missing; use python, javascript, typescript, bash or go")
 	}
-	return "", Errorf(CodeInvalid, "language %.32q is not known; use python, javascript, typescript, bash or go", s)
+	return "", Errorf(CodeInvalid, "language %.32q is not supported; use python, javascript, typescript, bash or go", s)
 }
 
 // TextType reports whether data of a MIME type is text, which a [CodeOutput]

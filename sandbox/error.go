@@ -117,5 +117,5 @@ func MessageOf(err error) string {
 	case CodeTimeout:
 		return "the request took too long; try again or allow more time"
 	}
-	return "internal error; the server's log has the details"
+	return "internal error; see the server's log for details"
 }

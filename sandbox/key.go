@@ -60,7 +60,7 @@ func (c Caller) Need(s Scope) error {
 	if c.Has(s) {
 		return nil
 	}
-	return Errorf(CodeForbidden, "the key lacks the scope %q; ask an administrator for a key that has it", s)
+	return Errorf(CodeForbidden, "the API key lacks the scope %q; ask an administrator for a key that has it", s)
 }
 
 type callerKey struct{}

@@ -50,13 +50,13 @@ func (p probe) kernel() sandbox.MachineCheck {
 	}
 	m := release.FindStringSubmatch(v)
 	if m == nil {
-		c.Status, c.Detail = sandbox.CheckWarn, "the kernel's version cannot be read"
+		c.Status, c.Detail = sandbox.CheckWarn, "the kernel version cannot be read"
 		return c
 	}
 	major, _ := strconv.Atoi(m[1])
 	minor, _ := strconv.Atoi(m[2])
 	if major < 5 || major == 5 && minor < 4 {
-		c.Status, c.Fix = sandbox.CheckWarn, "use Linux 5.4 or later; older ones are not tested"
+		c.Status, c.Fix = sandbox.CheckWarn, "use Linux 5.4 or later; older versions are not tested"
 	}
 	return c
 }
@@ -65,7 +65,7 @@ func (p probe) user() sandbox.MachineCheck {
 	if p.root {
 		return sandbox.MachineCheck{Name: "user", Status: sandbox.CheckOK, Detail: "root"}
 	}
-	return sandbox.MachineCheck{Name: "user", Status: sandbox.CheckOK, Detail: fmt.Sprintf("ordinary user (uid %d): everything runs in user namespaces of that user", os.Geteuid())}
+	return sandbox.MachineCheck{Name: "user", Status: sandbox.CheckOK, Detail: fmt.Sprintf("running as an ordinary user (uid %d): everything runs in user namespaces of that user", os.Geteuid())}
 }
 
 // namespaces tries to make the namespaces of a cell.
@@ -99,9 +99,9 @@ func (p probe) namespaces() sandbox.MachineCheck {
 // sandboxUsers tries to give gVisor's processes separate user ids on the host.
 func (p probe) sandboxUsers() sandbox.MachineCheck {
 	const first, count = 0x00080000, 1 << 16 // any ids will do
-	c := sandbox.MachineCheck{Name: "sandbox users", Status: sandbox.CheckOK, Detail: "gVisor's processes are users of the host that own nothing"}
+	c := sandbox.MachineCheck{Name: "sandbox users", Status: sandbox.CheckOK, Detail: "gVisor's processes run as host users that own nothing"}
 	if !p.root {
-		c.Detail = "gVisor's processes are this user, in a user namespace of their own"
+		c.Detail = "gVisor's processes run as this user, in a user namespace of their own"
 		return c
 	}
 	ns, err := NewUserNamespace(first, count)
@@ -116,8 +116,8 @@ func (p probe) sandboxUsers() sandbox.MachineCheck {
 		}
 	}
 	if err != nil {
-		c.Status, c.Detail = sandbox.CheckWarn, "gVisor's processes have root's user id on the host: "+err.Error()
-		c.Fix = "use Linux 5.12 or later, and a file system that can map owners, such as ext4, XFS or btrfs, for the state directory; run cove as an ordinary user otherwise"
+		c.Status, c.Detail = sandbox.CheckWarn, "gVisor's processes run as root on the host: "+err.Error()
+		c.Fix = "use Linux 5.12 or later and a file system that can map owners, such as ext4, XFS or btrfs, for the state directory; otherwise run cove as an ordinary user"
 	}
 	return c
 }
@@ -136,20 +136,20 @@ func (p probe) procMount() sandbox.MachineCheck {
 	if len(covered) == 0 {
 		return c
 	}
-	c.Detail = "parts of /proc are covered (" + covered[0] + "), as in a container"
+	c.Detail = "parts of /proc are hidden (" + covered[0] + "), as in a container"
 	if !p.root {
-		c.Status, c.Fix = sandbox.CheckFail, "an ordinary user cannot mount /proc in that case: start the container with --security-opt systempaths=unconfined, or run cove as root"
+		c.Status, c.Fix = sandbox.CheckFail, "in this case an ordinary user cannot mount a /proc: start the container with --security-opt systempaths=unconfined, or run cove as root"
 	}
 	return c
 }
 
 func (p probe) platform() sandbox.MachineCheck {
-	c := sandbox.MachineCheck{Name: "platform", Status: sandbox.CheckOK, Detail: "gVisor's systrap, which needs no virtualisation"}
+	c := sandbox.MachineCheck{Name: "platform", Status: sandbox.CheckOK, Detail: "gVisor's systrap, which needs no virtualization"}
 	fd, err := unix.Open("/dev/kvm", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	switch {
 	case err == nil:
 		unix.Close(fd)
-		c.Detail += "; /dev/kvm exists but is not used"
+		c.Detail += "; /dev/kvm is present but not used"
 	case errors.Is(err, unix.ENOENT):
 	default:
 		c.Detail += "; /dev/kvm cannot be opened, and is not needed"
@@ -163,13 +163,13 @@ func (p probe) seccomp() sandbox.MachineCheck {
 		return sandbox.MachineCheck{Name: "seccomp", Status: sandbox.CheckFail, Detail: "the kernel does not support seccomp filters", Fix: "use a kernel with CONFIG_SECCOMP_FILTER"}
 	}
 	if p.statusField("Seccomp") == "2" {
-		c.Detail += "; cove itself runs under one, as in a container"
+		c.Detail += "; cove itself runs under a filter, as in a container"
 	}
 	return c
 }
 
 func (p probe) ptrace() sandbox.MachineCheck {
-	c := sandbox.MachineCheck{Name: "ptrace", Status: sandbox.CheckOK, Detail: "processes may trace their children"}
+	c := sandbox.MachineCheck{Name: "ptrace", Status: sandbox.CheckOK, Detail: "processes can trace their children"}
 	switch scope := p.read("sys/kernel/yama/ptrace_scope"); {
 	case scope == "3", scope == "2" && !p.root:
 		c.Status, c.Detail, c.Fix = sandbox.CheckFail, "kernel.yama.ptrace_scope is "+scope+": gVisor cannot trace its own processes", "sysctl -w kernel.yama.ptrace_scope=1"
@@ -182,7 +182,7 @@ func (p probe) ptrace() sandbox.MachineCheck {
 
 // network looks for the kernel driver of the link between a sandbox and its cell.
 func (p probe) network() sandbox.MachineCheck {
-	c := sandbox.MachineCheck{Name: "network", Status: sandbox.CheckOK, Detail: "sandboxes have a virtual Ethernet link to their own gateway (veth); /dev/net/tun is not needed"}
+	c := sandbox.MachineCheck{Name: "network", Status: sandbox.CheckOK, Detail: "each sandbox has a virtual Ethernet link (veth) to its own gateway; /dev/net/tun is not needed"}
 	if _, err := os.Stat("/sys/module/veth"); err == nil {
 		return c
 	}
@@ -195,7 +195,7 @@ func (p probe) network() sandbox.MachineCheck {
 	if strings.Contains(p.kconfig(), "CONFIG_VETH=") {
 		return c
 	}
-	c.Status, c.Detail = sandbox.CheckWarn, "cannot tell whether the kernel has the driver veth, which the link of each sandbox needs"
+	c.Status, c.Detail = sandbox.CheckWarn, "cannot determine whether the kernel has the veth driver, which the link of each sandbox needs"
 	c.Fix = "if creating a sandbox fails, load it ('modprobe veth') or use a kernel with CONFIG_VETH"
 	return c
 }
@@ -214,7 +214,7 @@ func (p probe) cgroup() sandbox.MachineCheck {
 	}
 	c.Detail = "cgroup " + s.Version + ", writable controllers: " + strings.Join(have, ", ")
 	if len(have) == 0 {
-		c.Detail = "cgroup " + s.Version + ", no controller can be used"
+		c.Detail = "cgroup " + s.Version + ", no usable controllers"
 	}
 	if len(have) < 3 {
 		c.Status, c.Detail = sandbox.CheckWarn, c.Detail+" ("+strings.Join(s.Missing, "; ")+")"
@@ -231,7 +231,7 @@ func (p probe) processors() sandbox.MachineCheck {
 	}
 	c := sandbox.MachineCheck{Name: "processors", Status: sandbox.CheckOK, Detail: strconv.Itoa(n)}
 	if n < 2 {
-		c.Status, c.Fix = sandbox.CheckWarn, "sandboxes start and answer slowly on one processor; use at least two"
+		c.Status, c.Fix = sandbox.CheckWarn, "sandboxes start and respond slowly on one processor; use at least two"
 	}
 	return c
 }
@@ -249,12 +249,12 @@ func (p probe) memory() sandbox.MachineCheck {
 		found = append(found, text)
 	}
 	if len(found) == 0 {
-		return sandbox.MachineCheck{Name: "memory", Status: sandbox.CheckWarn, Detail: "the kernel does not report how much there is, so sandboxes are started without a check", Fix: "mount /proc"}
+		return sandbox.MachineCheck{Name: "memory", Status: sandbox.CheckWarn, Detail: "the kernel does not report available memory, so sandboxes start whether or not there is enough", Fix: "mount /proc"}
 	}
 	c.Detail = strings.Join(found, "; ")
 	for _, m := range p.bounds {
 		if m.Room() < 256<<20 {
-			c.Status, c.Fix = sandbox.CheckWarn, "end other programs, or raise the limit: a sandbox needs about 50 MiB more than its programs use"
+			c.Status, c.Fix = sandbox.CheckWarn, "free memory or raise the limit: a sandbox needs what its programs use plus about 50 MiB"
 		}
 	}
 	return c
@@ -264,7 +264,7 @@ func (p probe) memory() sandbox.MachineCheck {
 func (p probe) quotas() sandbox.MachineCheck {
 	vcpus, memory := DefaultQuota(p.capacity)
 	return sandbox.MachineCheck{Name: "quotas", Status: sandbox.CheckOK, Detail: fmt.Sprintf(
-		"one sandbox has at most %d vCPUs, %d MiB of memory and %d MiB of disk; one team's together at most %d vCPUs and %d MiB, unless quotas.vcpus and quotas.memory_mib say otherwise",
+		"limits per sandbox: %d vCPUs, %d MiB of memory and %d MiB of disk; limits per team: %d vCPUs and %d MiB of memory, unless quotas.vcpus and quotas.memory_mib set others",
 		p.capacity.VCPUs, p.capacity.MemoryMiB, p.capacity.DiskMiB, vcpus, memory)}
 }
 
@@ -274,11 +274,11 @@ func (p probe) swap() sandbox.MachineCheck {
 	case err != nil || total == 0:
 		c.Detail = "none"
 	case p.cgroups.Swap:
-		c.Detail = fmt.Sprintf("%d MiB, counted in the memory limit", total>>20)
+		c.Detail = fmt.Sprintf("%d MiB, counted towards the memory limit", total>>20)
 	default:
 		c.Status = sandbox.CheckWarn
-		c.Detail = fmt.Sprintf("%d MiB, not counted in the memory limit: a sandbox over its limit may swap", total>>20)
-		c.Fix = "boot with swapaccount=1, or turn swap off"
+		c.Detail = fmt.Sprintf("%d MiB, not counted towards the memory limit: a sandbox over its limit may swap", total>>20)
+		c.Fix = "boot with swapaccount=1, or turn off swap"
 	}
 	return c
 }
@@ -298,7 +298,7 @@ func (p probe) files() sandbox.MachineCheck {
 func (p probe) subordinateIDs() sandbox.MachineCheck {
 	c := sandbox.MachineCheck{Name: "subordinate ids", Status: sandbox.CheckOK}
 	if p.root {
-		c.Detail = "not needed by root"
+		c.Detail = "not needed when running as root"
 		return c
 	}
 	if err := SubordinateIDs(); err != nil {

@@ -40,7 +40,7 @@ func (p probe) disk() sandbox.MachineCheck {
 	case free < 1024:
 		c.Status, c.Fix = sandbox.CheckWarn, "free some space: sandboxes write up to their disk limit, and Debian templates take up to 2.5 GiB"
 	case name == "nfs" || name == "fuse" || name == "9p":
-		c.Status, c.Fix = sandbox.CheckWarn, "keep the state on a local disk: the database needs file locks"
+		c.Status, c.Fix = sandbox.CheckWarn, "use a local disk for the state directory: the database needs file locks"
 	}
 	return c
 }

@@ -61,14 +61,14 @@ func limits(s cgroup.Support) []sandbox.MachineLimit {
 	}
 	return []sandbox.MachineLimit{
 		either("memory", s.Memory,
-			"the sandbox's processes are ended when they use more, watched by the agent inside; the host's kernel (cgroup) is behind it",
-			"only by the agent inside, which root in the sandbox could get round: the host's kernel has no limit for it here"),
+			"the agent in the sandbox ends processes when they use more, and the host's kernel (cgroup) enforces the limit as well",
+			"only the agent in the sandbox enforces this, and root in the sandbox can get around it: the host's kernel has no limit for it here"),
 		either("cpu", s.CPU,
-			"the host's kernel (cgroup) gives no more processor time",
-			"sandboxes are bound to as many processors as they have, which they share with everything else on them"),
+			"the host's kernel (cgroup) limits processor time",
+			"a sandbox is bound to as many processors as it has, and shares them with everything else that runs on them"),
 		either("pids", s.PIDs,
 			"the sandbox's kernel and the host's (cgroup) refuse more processes and threads",
-			"only by the sandbox's own kernel: the host's has no limit for it here"),
-		{Name: "disk", Enforced: true, How: "gVisor refuses to write more above the template"},
+			"only the sandbox's own kernel enforces this: the host's has no limit for it here"),
+		{Name: "disk", Enforced: true, How: "gVisor refuses to write more on top of the template"},
 	}
 }

@@ -72,7 +72,7 @@ func TestChecks(t *testing.T) {
 		{"masked proc as user", false, map[string]string{"self/mountinfo": "1 2 0:1 / /proc/kcore rw - tmpfs t rw\n"}, probe.procMount, sandbox.CheckFail, "systempaths"},
 		{"masked proc as root", true, map[string]string{"self/mountinfo": "1 2 0:1 / /proc/kcore rw - tmpfs t rw\n"}, probe.procMount, sandbox.CheckOK, ""},
 		{"binfmt", false, map[string]string{"self/mountinfo": "1 2 0:1 / /proc/sys/fs/binfmt_misc rw - autofs t rw\n"}, probe.procMount, sandbox.CheckOK, ""},
-		{"no seccomp", true, nil, probe.seccomp, sandbox.CheckFail, "SECCOMP"},
+		{"does not support seccomp", true, nil, probe.seccomp, sandbox.CheckFail, "SECCOMP"},
 		{"ptrace off", true, map[string]string{"sys/kernel/yama/ptrace_scope": "3\n"}, probe.ptrace, sandbox.CheckFail, "boot"},
 		{"ptrace for root", true, map[string]string{"sys/kernel/yama/ptrace_scope": "2\n"}, probe.ptrace, sandbox.CheckOK, ""},
 		{"ptrace for a user", false, map[string]string{"sys/kernel/yama/ptrace_scope": "2\n"}, probe.ptrace, sandbox.CheckFail, "ptrace_scope=1"},

@@ -20,9 +20,9 @@ func (p probe) reflink() sandbox.MachineCheck {
 	c := sandbox.MachineCheck{Name: "reflink", Status: sandbox.CheckOK}
 	switch err := tryReflink(nearest(p.stateDir)); {
 	case err == nil:
-		c.Detail = "copies of files share their blocks"
+		c.Detail = "file copies share their blocks"
 	case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOTTY), errors.Is(err, unix.EXDEV):
-		c.Detail = "not offered by this file system: copies take time and space (XFS and btrfs offer it)"
+		c.Detail = "not supported by this file system, so copies take time and space (XFS and btrfs support it)"
 		c.Fix = p.offerReflink()
 	default:
 		c.Detail = "could not be tested: " + cause(err)

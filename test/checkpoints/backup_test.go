@@ -78,7 +78,7 @@ func TestBackup(t *testing.T) {
 
 		got, err := d.Client.Get(ctx, ran.ID)
 		must(err)
-		if got.State != sandbox.StateFailed || !strings.Contains(got.Reason, "it ran when the backup") {
+		if got.State != sandbox.StateFailed || !strings.Contains(got.Reason, "it was running when the backup") {
 			t.Errorf("what ran is %s, %q", got.State, got.Reason)
 		}
 		again := d.Create(t, sandbox.CreateRequest{Name: "again", Snapshot: snap.ID})

@@ -60,7 +60,7 @@ func Shape(output string) string {
 	}
 	var b strings.Builder
 	for line := range strings.Lines(output) {
-		if strings.HasPrefix(line, "cove: not enforced on this machine") {
+		if strings.HasPrefix(line, "cove: this machine does not enforce") {
 			continue // what a machine cannot do, the pages do not show
 		}
 		if strings.HasSuffix(line, "(not shown):\n") {

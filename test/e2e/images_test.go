@@ -288,7 +288,7 @@ func (p *privateRegistry) build(t *testing.T, d *covetest.Daemon) {
 		args  []string
 		want  string
 	}{
-		{"", nil, "it does not exist, or needs a login; "},
+		{"", nil, "the image does not exist or needs a login; "},
 		{wrong, []string{"--registry-user", "builder", "--registry-password-file", "-"}, "the login is wrong"},
 		{p.password, []string{"--registry-user", "other", "--registry-password-file", "-"}, "the login is wrong"},
 	} {

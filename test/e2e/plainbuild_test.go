@@ -56,7 +56,7 @@ func TestPlainBuild(t *testing.T) {
 	if err != nil || code.Error == nil || !strings.Contains(code.Error.Message, "make build") {
 		t.Errorf("code that needs the parser: %+v, %v", code, err)
 	}
-	missing := []string{"built without the agent", "without the console", "without the page of live views", "without the parser"}
+	missing := []string{"built without the agent", "without the console", "without the live view page", "without the JavaScript parser"}
 	out, err := d.Command(t.Context(), "doctor").CombinedOutput()
 	for _, part := range missing {
 		if !strings.Contains(string(out), part) {

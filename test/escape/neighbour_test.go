@@ -139,7 +139,7 @@ func TestStateDirectoryOfANeighbour(t *testing.T) {
 		dir := filepath.Join(shared, name)
 		make(dir)
 		for _, args := range [][]string{{"ls"}, {"serve", "--listen", "127.0.0.1:0"}, {"key", "microsandbox"}} {
-			if out := refused(t, d, "", "COVE_STATE_DIR="+dir, args...); !strings.Contains(out, "belongs to someone else") {
+			if out := refused(t, d, "", "COVE_STATE_DIR="+dir, args...); !strings.Contains(out, "belongs to another user") {
 				t.Errorf("%s, %v: %s", name, args, out)
 			}
 		}
@@ -187,10 +187,10 @@ func TestSocketOfANeighbour(t *testing.T) {
 		}
 	}()
 	create := []string{"secret", "create", "token", "--host", "api.example.com"}
-	if out := refused(t, d, "c0ve-value-of-a-user", "COVE_SOCKET="+path, create...); !strings.Contains(out, "served by someone else (user 12345)") {
+	if out := refused(t, d, "c0ve-value-of-a-user", "COVE_SOCKET="+path, create...); !strings.Contains(out, "served by another user (user 12345)") {
 		t.Errorf("the command says %s", out)
 	}
-	if out := refused(t, d, "", "COVE_SOCKET="+path, "ls"); !strings.Contains(out, "served by someone else") {
+	if out := refused(t, d, "", "COVE_SOCKET="+path, "ls"); !strings.Contains(out, "served by another user") {
 		t.Errorf("the command says %s", out)
 	}
 	l.Close()
@@ -266,7 +266,7 @@ func TestLockOfANeighbour(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, verb := range []string{"stop", "restart"} {
-		if out := refused(t, d, "", "COVE_STATE_DIR="+dir, "daemon", verb); !strings.Contains(out, "belongs to someone else") {
+		if out := refused(t, d, "", "COVE_STATE_DIR="+dir, "daemon", verb); !strings.Contains(out, "belongs to another user") {
 			t.Errorf("daemon %s says %s", verb, out)
 		}
 	}

@@ -145,7 +145,7 @@ const (
 // do.
 func toldSilent(t *testing.T, d *covetest.Daemon, id string) {
 	t.Helper()
-	const told = "its agent has not answered since "
+	const told = "its agent has not responded since "
 	var s *sandbox.Sandbox
 	if !covetest.Eventually(30*time.Second, func() (ok bool) {
 		var err error

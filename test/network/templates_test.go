@@ -150,7 +150,7 @@ func packagesFail(t *testing.T, d *covetest.Daemon, debian sandbox.TemplateSourc
 		"no-pip": {sandbox.TemplateSpec{From: host, Pip: missing}, "correct pip in the template"},
 		"no-npm": {sandbox.TemplateSpec{From: host, NPM: missing}, "correct npm in the template"},
 		"no-apt": {sandbox.TemplateSpec{From: debian, Apt: missing}, "correct apt in the template"},
-		"denied": {sandbox.TemplateSpec{From: host, NPM: []string{"hello-cove"}, BuildNetwork: none}, "its network policy blocked registry.npmjs.org (no rule allows it, and preset none denies the rest); if it needs that, allow it in build_network"},
+		"denied": {sandbox.TemplateSpec{From: host, NPM: []string{"hello-cove"}, BuildNetwork: none}, "its network policy blocked registry.npmjs.org (no rule allows it, and preset none denies the rest); if the step needs that, allow it in build_network"},
 		"partly": {sandbox.TemplateSpec{From: host, Pip: []string{"hello-cove"}, BuildNetwork: strict}, "its network policy blocked files.pythonhosted.org (denied by deny_out 0.0.0.0/0)"},
 	} {
 		places <- struct{}{}

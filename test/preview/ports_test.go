@@ -38,7 +38,7 @@ func TestPortForward(t *testing.T) {
 			if !lines.Scan() {
 				t.Fatalf("no address: %s", said.String())
 			}
-			m := regexp.MustCompile(`^(127\.0\.0\.1:\d+) leads to port ` + fmt.Sprint(port) + ` of work$`).FindStringSubmatch(lines.Text())
+			m := regexp.MustCompile(`^Forwarding (127\.0\.0\.1:\d+) to port ` + fmt.Sprint(port) + ` of work$`).FindStringSubmatch(lines.Text())
 			if m == nil {
 				t.Fatalf("said %q", lines.Text())
 			}

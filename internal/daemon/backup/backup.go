@@ -94,7 +94,7 @@ func Write(ctx context.Context, o Options) (err error) {
 			return sandbox.Errorf(sandbox.CodeUnsupported, "%s has no %s: the records of what is there are in a database of PostgreSQL, or lost; for PostgreSQL, stop the server, "+
 				"and keep the state directory and what pg_dump writes together", o.StateDir, database)
 		}
-		return sandbox.Errorf(sandbox.CodeNotFound, "%s has no %s (%v); name the server's state directory with --state-dir", o.StateDir, database, err)
+		return sandbox.Errorf(sandbox.CodeNotFound, "%s has no %s (%v); set the server's state directory with --state-dir", o.StateDir, database, err)
 	}
 	if _, err := os.Lstat(o.File); err == nil {
 		return sandbox.Errorf(sandbox.CodeConflict, "%s exists; name another file, or remove it first", o.File)
@@ -130,7 +130,7 @@ func makeWorkDirs(stateDir string) (release func() error, w workDirs, err error)
 	}
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		lock.Close()
-		return nil, w, sandbox.Errorf(sandbox.CodeConflict, "another backup of %s is being made; wait until it is done", stateDir)
+		return nil, w, sandbox.Errorf(sandbox.CodeConflict, "another backup of %s is running; wait until it is done", stateDir)
 	}
 	checkpoints := filepath.Join(stateDir, "engine", "checkpoints")
 	err = os.MkdirAll(checkpoints, 0o700)
@@ -195,7 +195,7 @@ func freeze(ctx context.Context, o *Options, w *workDirs) (frozen, error) {
 			break
 		}
 		if try == tries {
-			o.Warn("the state of sandboxes or snapshots is gone or not written yet, and is not in the backup: " + strings.Join(missing, ", "))
+			o.Warn("the state of sandboxes or snapshots is missing or not yet written, and is not in the backup: " + strings.Join(missing, ", "))
 			k.checkpoints = slices.DeleteFunc(k.checkpoints, func(id string) bool { return slices.Contains(missing, id) })
 			break
 		}

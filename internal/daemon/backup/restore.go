@@ -40,7 +40,7 @@ func Restore(ctx context.Context, file, stateDir string, progress func(bytes int
 	if name, err := occupied(stateDir); err != nil {
 		return about, err
 	} else if name != "" {
-		return about, sandbox.Errorf(sandbox.CodeConflict, "%s has state already (%s); move the directory away, or choose another with --state-dir", stateDir, name)
+		return about, sandbox.Errorf(sandbox.CodeConflict, "%s already has state (%s); move the directory away, or choose another with --state-dir", stateDir, name)
 	}
 	f, err := os.Open(file)
 	if err != nil {
@@ -118,7 +118,7 @@ func endRunning(ctx context.Context, path string, at time.Time) (err error) {
 		return sandbox.Wrap(sandbox.CodeInvalid, err, fmt.Sprintf("the database in the backup cannot be used (%v); use another backup, or a newer cove", err))
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
-	reason := "it ran when the backup of " + at.Format(time.RFC3339) + " was made, which has no memory of running sandboxes; begin again with a snapshot"
+	reason := "it was running when the backup of " + at.Format(time.RFC3339) + " was made, which has no memory of running sandboxes; start again from a snapshot"
 	var ids []string
 	for page := (sandbox.Page{Limit: sandbox.MaxPageSize}); ; {
 		records, next, err := s.ListSandboxes(ctx, store.SandboxFilter{

@@ -193,7 +193,7 @@ func (r *reader) entry(h *tar.Header) error {
 		return err
 	}
 	if h.Size < 0 || h.Size > r.room {
-		return sandbox.Errorf(sandbox.CodeUnavailable, "the disk has too little room for the backup; make room, and try again")
+		return sandbox.Errorf(sandbox.CodeUnavailable, "the disk has too little space for the backup; free space, and try again")
 	}
 	r.room -= max(h.Size, 4096)
 	switch h.Typeflag {

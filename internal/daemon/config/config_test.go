@@ -172,7 +172,7 @@ func TestRefused(t *testing.T) {
 		{"preview URL of another scheme", "previews:\n  url_format: 'javascript://{label}.example.com'\n", "previews.url_format"},
 		{"certificate without key", "tls:\n  cert: /x\n", "tls.key"},
 		{"relative certificate", "tls:\n  cert: x\n  key: y\n", "absolute"},
-		{"files and authority", "tls:\n  cert: /x\n  key: /y\n  acme:\n    hosts: [a.example.com]\n", "give one"},
+		{"files and authority", "tls:\n  cert: /x\n  key: /y\n  acme:\n    hosts: [a.example.com]\n", "use one of them"},
 		{"authority for a bad name", "tls:\n  acme:\n    hosts: ['*.example.com']\n", "tls.acme.hosts"},
 		{"authority for nothing", "tls:\n  acme:\n    email: a@example.com\n", "tls.acme"},
 		{"a dialect's port without a name", "dialect_ports: ['5555']\n", "dialect_ports"},
@@ -183,8 +183,8 @@ func TestRefused(t *testing.T) {
 		{"insecure registry with a scheme", "registries:\n  insecure: ['http://registry.lan']\n", "registries.insecure"},
 		{"private registry with a path", "registries:\n  private: [registry.lan/x]\n", "registries.private"},
 		{"mirror with a scheme", "registries:\n  mirrors: {docker.io: ['https://mirror.example.com']}\n", "registries.mirrors"},
-		{"single sign-on without an issuer", "sso: {client_id: cove, rules: [{claim: groups, value: a, team: red, scopes: [admin]}]}\n", "no issuer"},
-		{"single sign-on in dev", "dev: true\nsso: {issuer: https://login.example.com, client_id: cove, rules: [{claim: groups, value: a, team: red, scopes: [admin]}]}\n", "sso is of no use"},
+		{"single sign-on without an issuer", "sso: {client_id: cove, rules: [{claim: groups, value: a, team: red, scopes: [admin]}]}\n", "needs an issuer"},
+		{"single sign-on in dev", "dev: true\nsso: {issuer: https://login.example.com, client_id: cove, rules: [{claim: groups, value: a, team: red, scopes: [admin]}]}\n", "sso does not work with dev"},
 		{"an issuer over HTTP", "sso: {issuer: http://login.example.com, client_id: cove, rules: [{claim: groups, value: a, team: red, scopes: [admin]}]}\n", "sso.issuer"},
 		{"an issuer with a query", "sso: {issuer: 'https://login.example.com?a', client_id: cove, rules: [{claim: groups, value: a, team: red, scopes: [admin]}]}\n", "sso.issuer"},
 		{"an issuer with a user", "sso: {issuer: 'https://a@login.example.com', client_id: cove, rules: [{claim: groups, value: a, team: red, scopes: [admin]}]}\n", "sso.issuer"},
@@ -200,8 +200,8 @@ func TestRefused(t *testing.T) {
 		{"a rule for a bad team", "sso: {issuer: https://login.example.com, client_id: cove, rules: [{claim: groups, value: a, team: Red, scopes: [admin]}]}\n", "sso.rules"},
 		{"a rule without scopes", "sso: {issuer: https://login.example.com, client_id: cove, rules: [{claim: groups, value: a, team: red, scopes: []}]}\n", "sso.rules"},
 		{"a rule with an unknown scope", "sso: {issuer: https://login.example.com, client_id: cove, rules: [{claim: groups, value: a, team: red, scopes: [root]}]}\n", "sandboxes:read"},
-		{"a rule for an e-mail address of anybody", "sso: {issuer: https://login.example.com, client_id: cove, rules: [{claim: email, value: '*', team: red, scopes: [admin]}]}\n", "claim email"},
-		{"a rule for all of some domains", "sso: {issuer: https://login.example.com, client_id: cove, rules: [{claim: email, value: '*@*.example.com', team: red, scopes: [admin]}]}\n", "claim email"},
+		{"a rule for an e-mail address of anybody", "sso: {issuer: https://login.example.com, client_id: cove, rules: [{claim: email, value: '*', team: red, scopes: [admin]}]}\n", "for the claim email"},
+		{"a rule for all of some domains", "sso: {issuer: https://login.example.com, client_id: cove, rules: [{claim: email, value: '*@*.example.com', team: red, scopes: [admin]}]}\n", "for the claim email"},
 		{"a name in two lines", "sso: {issuer: https://login.example.com, client_id: cove, rules: [{claim: groups, value: a, team: red, scopes: [admin]}], name: \"a\\nb\"}\n", "sso.name"},
 		{"a webhook for a bad team", "webhooks: {approvals: [{team: Red, url: 'https://a.test'}]}\n", "webhooks.approvals"},
 		{"a webhook twice", "webhooks: {approvals: [{team: red, url: 'https://a.test'}, {team: red, url: 'https://a.test'}]}\n", "twice"},
@@ -223,7 +223,7 @@ func TestRefused(t *testing.T) {
 		t.Errorf("missing file: %v", err)
 	}
 	_, err := Load(Source{Env: func(name string) string { return map[string]string{"COVE_DEV": "perhaps"}[name] }})
-	if err == nil || !strings.Contains(err.Error(), "COVE_DEV") {
+	if err == nil || !strings.Contains(err.Error(), `COVE_DEV="perhaps" is not valid: use true or false`) {
 		t.Errorf("bad variable: %v", err)
 	}
 }

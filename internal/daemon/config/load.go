@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"strconv"
 	"strings"
@@ -29,39 +30,39 @@ type Setting struct {
 // Settings lists the settings in the order of the file.
 func Settings() []Setting {
 	return []Setting{
-		{"state-dir", "COVE_STATE_DIR", "directory of everything the daemon keeps", false, text(func(c *Config) *string { return &c.StateDir })},
-		{"store", "COVE_STORE", "address of a PostgreSQL database for the records, postgres://USER:PASSWORD@HOST:PORT/DATABASE (default a file in the state directory)", false, func(c *Config, s string) error { c.Store = Secret{sandbox.NewSecretValue(s)}; return nil }},
-		{"listen", "COVE_LISTEN", "TCP address, host:port, or off", false, text(func(c *Config) *string { return &c.Listen })},
-		{"socket", "COVE_SOCKET", "path of the unix socket (default cove.sock in the state directory)", false, text(func(c *Config) *string { return &c.Socket })},
-		{repeated, "COVE_DIALECT_PORTS", "NAME=PORT or NAME=HOST:PORT: a further address, on loopback unless told, where /mcp speaks another dialect; may be repeated", false, list(func(c *Config) *[]string { return &c.DialectPorts })},
-		{"dev", "COVE_DEV", "serve everyone on loopback without a key", true, boolean(func(c *Config) *bool { return &c.Dev })},
-		{"allowed-hosts", "COVE_ALLOWED_HOSTS", "host names, with commas, by which browsers and proxies may call", false, list(func(c *Config) *[]string { return &c.AllowedHosts })},
-		{"key-prefix", "COVE_KEY_PREFIX", "how secrets of API keys begin", false, text(func(c *Config) *string { return &c.KeyPrefix })},
-		{"user-ids", "COVE_USER_IDS", "user and group ids for sandboxes where root runs the daemon, FIRST-LAST or off", false, text(func(c *Config) *string { return &c.UserIDs })},
-		{"idle-exit", "COVE_IDLE_EXIT", "end after this time without clients and sandboxes; 0 is never", false, duration(func(c *Config) *time.Duration { return &c.IdleExit })},
-		{"drain-timeout", "COVE_DRAIN_TIMEOUT", "how long calls may take to end at a stop", false, duration(func(c *Config) *time.Duration { return &c.DrainTimeout })},
-		{"log-level", "COVE_LOG_LEVEL", "debug, info, warn or error", false, text(func(c *Config) *string { return &c.Log.Level })},
-		{"log-format", "COVE_LOG_FORMAT", "auto, text or json", false, text(func(c *Config) *string { return &c.Log.Format })},
-		{"default-template", "COVE_DEFAULT_TEMPLATE", "template of sandboxes that name none", false, text(func(c *Config) *string { return &c.Defaults.Template })},
-		{"default-lifetime", "COVE_DEFAULT_LIFETIME", "lifetime of sandboxes that name none; 0 is no bound", false, duration(func(c *Config) *time.Duration { return &c.Defaults.Lifetime })},
-		{"default-idle-timeout", "COVE_DEFAULT_IDLE_TIMEOUT", "idle timeout of sandboxes that name none; 0 is no bound", false, duration(func(c *Config) *time.Duration { return &c.Defaults.IdleTimeout })},
-		{"warm", "COVE_WARM", "sandboxes of a template that wait ready, at most; 0 boots each afresh", false, integer(func(c *Config, n int64) { c.Defaults.Warm = int(n) })},
-		{"network", "COVE_NETWORK", "network of sandboxes that say nothing of it: open, none or packages", false, text(func(c *Config) *string { return &c.Network.Default })},
-		{"resolvers", "COVE_RESOLVERS", "DNS servers for sandboxes, address:port with commas (default those of the host)", false, list(func(c *Config) *[]string { return &c.Network.Resolvers })},
-		{"extra-ca", "COVE_EXTRA_CA", "PEM file of further authorities of servers to which secrets go", false, text(func(c *Config) *string { return &c.Network.ExtraCA })},
-		{"preview-domain", "COVE_PREVIEW_DOMAIN", "domain below which previews have their names", false, text(func(c *Config) *string { return &c.Previews.Domain })},
-		{"preview-url", "COVE_PREVIEW_URL", "what URLs of previews look like from outside, with {label}", false, text(func(c *Config) *string { return &c.Previews.URLFormat })},
-		{"webhooks-allow-private", "COVE_WEBHOOKS_ALLOW_PRIVATE", "let webhooks reach loopback and private networks of this machine", true, boolean(func(c *Config) *bool { return &c.Webhooks.AllowPrivate })},
-		{"mount-paths", "COVE_MOUNT_PATHS", "directories of this machine that sandboxes may mount, with commas; with :rw at the end, to write", false, list(func(c *Config) *[]string { return &c.Mounts.AllowHost })},
-		{"orphan-retention", "COVE_ORPHAN_RETENTION", "how long what no record names is kept for cove recover", false, duration(func(c *Config) *time.Duration { return &c.Orphans.Retention })},
-		{"template-paths", "COVE_TEMPLATE_PATHS", "paths of this machine from which templates may be made, with commas", false, list(func(c *Config) *[]string { return &c.Templates.AllowPaths })},
-		{"insecure-registries", "COVE_INSECURE_REGISTRIES", "registries that speak plain HTTP or have a certificate that nobody vouches for, with commas", false, list(func(c *Config) *[]string { return &c.Registries.Insecure })},
-		{"private-registries", "COVE_PRIVATE_REGISTRIES", "registries on loopback or a private network that may be asked, with commas", false, list(func(c *Config) *[]string { return &c.Registries.Private })},
-		{"quota-snapshots", "COVE_QUOTA_SNAPSHOTS", "snapshots of one team, steps of histories aside; 0 is no bound", false, integer(func(c *Config, n int64) { c.Quotas.Snapshots = int(n) })},
-		{"quota-sandboxes", "COVE_QUOTA_SANDBOXES", "living sandboxes of one team; 0 is no bound", false, integer(func(c *Config, n int64) { c.Quotas.Sandboxes = int(n) })},
-		{"quota-vcpus", "COVE_QUOTA_VCPUS", "their vCPUs together; 0 is no bound (default 64 for each processor of the machine)", false, integer(func(c *Config, n int64) { c.Quotas.VCPUs = int(n) })},
-		{"quota-memory-mib", "COVE_QUOTA_MEMORY_MIB", "their memory together, in MiB; 0 is no bound (default 8 times the machine's, or its cgroup's)", false, integer(func(c *Config, n int64) { c.Quotas.MemoryMiB = n })},
-		{"quota-disk-mib", "COVE_QUOTA_DISK_MIB", "disk of living sandboxes and volumes as far as it may grow, and of snapshots, in MiB; 0 is no bound", false, integer(func(c *Config, n int64) { c.Quotas.DiskMiB = n })},
+		{"state-dir", "COVE_STATE_DIR", "Directory of everything the daemon stores", false, text(func(c *Config) *string { return &c.StateDir })},
+		{"store", "COVE_STORE", "Address of a PostgreSQL database for the records, as postgres://USER:PASSWORD@HOST:PORT/DATABASE (default a file in the state directory)", false, func(c *Config, s string) error { c.Store = Secret{sandbox.NewSecretValue(s)}; return nil }},
+		{"listen", "COVE_LISTEN", "TCP address to listen on, as host:port, or off", false, text(func(c *Config) *string { return &c.Listen })},
+		{"socket", "COVE_SOCKET", "Path of the Unix socket (default cove.sock in the state directory)", false, text(func(c *Config) *string { return &c.Socket })},
+		{repeated, "COVE_DIALECT_PORTS", "Serve another dialect on /mcp at a further address, as NAME=PORT (on loopback) or NAME=HOST:PORT (repeatable)", false, list(func(c *Config) *[]string { return &c.DialectPorts })},
+		{"dev", "COVE_DEV", "Give everyone on loopback full access without a key", true, boolean(func(c *Config) *bool { return &c.Dev })},
+		{"allowed-hosts", "COVE_ALLOWED_HOSTS", "Host names that browsers and proxies may use to call the server (comma-separated)", false, list(func(c *Config) *[]string { return &c.AllowedHosts })},
+		{"key-prefix", "COVE_KEY_PREFIX", "Prefix of the secrets of API keys", false, text(func(c *Config) *string { return &c.KeyPrefix })},
+		{"user-ids", "COVE_USER_IDS", "User and group ids for sandboxes when root runs the daemon, as FIRST-LAST or off", false, text(func(c *Config) *string { return &c.UserIDs })},
+		{"idle-exit", "COVE_IDLE_EXIT", "Stop after this time without clients and sandboxes; 0 means never", false, duration(func(c *Config) *time.Duration { return &c.IdleExit })},
+		{"drain-timeout", "COVE_DRAIN_TIMEOUT", "How long to wait for calls to finish when stopping", false, duration(func(c *Config) *time.Duration { return &c.DrainTimeout })},
+		{"log-level", "COVE_LOG_LEVEL", "Log level: debug, info, warn or error", false, text(func(c *Config) *string { return &c.Log.Level })},
+		{"log-format", "COVE_LOG_FORMAT", "Log format: auto, text or json", false, text(func(c *Config) *string { return &c.Log.Format })},
+		{"default-template", "COVE_DEFAULT_TEMPLATE", "Default template of sandboxes", false, text(func(c *Config) *string { return &c.Defaults.Template })},
+		{"default-lifetime", "COVE_DEFAULT_LIFETIME", "Default lifetime of sandboxes; 0 means no limit", false, duration(func(c *Config) *time.Duration { return &c.Defaults.Lifetime })},
+		{"default-idle-timeout", "COVE_DEFAULT_IDLE_TIMEOUT", "Default idle timeout of sandboxes; 0 means no limit", false, duration(func(c *Config) *time.Duration { return &c.Defaults.IdleTimeout })},
+		{"warm", "COVE_WARM", "Limit on standby sandboxes per template; 0 boots each sandbox afresh", false, integer(func(c *Config, n int64) { c.Defaults.Warm = int(n) })},
+		{"network", "COVE_NETWORK", "Default network of sandboxes: open, none or packages", false, text(func(c *Config) *string { return &c.Network.Default })},
+		{"resolvers", "COVE_RESOLVERS", "DNS servers for sandboxes, as address:port (comma-separated; default those of the host)", false, list(func(c *Config) *[]string { return &c.Network.Resolvers })},
+		{"extra-ca", "COVE_EXTRA_CA", "PEM file with additional certificate authorities to trust for servers that secrets are sent to", false, text(func(c *Config) *string { return &c.Network.ExtraCA })},
+		{"preview-domain", "COVE_PREVIEW_DOMAIN", "Domain below which previews have their names", false, text(func(c *Config) *string { return &c.Previews.Domain })},
+		{"preview-url", "COVE_PREVIEW_URL", "Form of preview URLs as seen from outside, with {label}", false, text(func(c *Config) *string { return &c.Previews.URLFormat })},
+		{"webhooks-allow-private", "COVE_WEBHOOKS_ALLOW_PRIVATE", "Let webhooks connect to loopback and private networks of this machine", true, boolean(func(c *Config) *bool { return &c.Webhooks.AllowPrivate })},
+		{"mount-paths", "COVE_MOUNT_PATHS", "Directories of this machine that sandboxes may mount, with :rw at the end to allow writing (comma-separated)", false, list(func(c *Config) *[]string { return &c.Mounts.AllowHost })},
+		{"orphan-retention", "COVE_ORPHAN_RETENTION", "How long to keep data that no record names, for cove recover", false, duration(func(c *Config) *time.Duration { return &c.Orphans.Retention })},
+		{"template-paths", "COVE_TEMPLATE_PATHS", "Paths of this machine from which templates may be built (comma-separated)", false, list(func(c *Config) *[]string { return &c.Templates.AllowPaths })},
+		{"insecure-registries", "COVE_INSECURE_REGISTRIES", "Registries that use plain HTTP or an untrusted certificate (comma-separated)", false, list(func(c *Config) *[]string { return &c.Registries.Insecure })},
+		{"private-registries", "COVE_PRIVATE_REGISTRIES", "Registries on loopback or a private network that may be used (comma-separated)", false, list(func(c *Config) *[]string { return &c.Registries.Private })},
+		{"quota-snapshots", "COVE_QUOTA_SNAPSHOTS", "Limit on snapshots of a team, without steps of histories; 0 means no limit", false, integer(func(c *Config, n int64) { c.Quotas.Snapshots = int(n) })},
+		{"quota-sandboxes", "COVE_QUOTA_SANDBOXES", "Limit on sandboxes of a team that have not ended; 0 means no limit", false, integer(func(c *Config, n int64) { c.Quotas.Sandboxes = int(n) })},
+		{"quota-vcpus", "COVE_QUOTA_VCPUS", "Limit on their total vCPUs; 0 means no limit (default 64 for each processor of the machine)", false, integer(func(c *Config, n int64) { c.Quotas.VCPUs = int(n) })},
+		{"quota-memory-mib", "COVE_QUOTA_MEMORY_MIB", "Limit on their total memory, in MiB; 0 means no limit (default 8 times the machine's, or its cgroup's)", false, integer(func(c *Config, n int64) { c.Quotas.MemoryMiB = n })},
+		{"quota-disk-mib", "COVE_QUOTA_DISK_MIB", "Limit on disk: the disk limits of its sandboxes and volumes plus the size of its snapshots, in MiB; 0 means no limit", false, integer(func(c *Config, n int64) { c.Quotas.DiskMiB = n })},
 	}
 }
 
@@ -80,9 +81,13 @@ func text(field func(*Config) *string) func(*Config, string) error {
 }
 
 func boolean(field func(*Config) *bool) func(*Config, string) error {
-	return func(c *Config, s string) (err error) {
-		*field(c), err = strconv.ParseBool(s)
-		return err
+	return func(c *Config, s string) error {
+		b, err := strconv.ParseBool(s)
+		if err != nil {
+			return errors.New("use true or false")
+		}
+		*field(c) = b
+		return nil
 	}
 }
 
@@ -100,19 +105,24 @@ func list(field func(*Config) *[]string) func(*Config, string) error {
 }
 
 func duration(field func(*Config) *time.Duration) func(*Config, string) error {
-	return func(c *Config, s string) (err error) {
-		*field(c), err = time.ParseDuration(s)
-		return err
+	return func(c *Config, s string) error {
+		d, err := time.ParseDuration(s)
+		if err != nil {
+			return errors.New("use a duration such as 90s or 2h")
+		}
+		*field(c) = d
+		return nil
 	}
 }
 
 func integer(set func(*Config, int64)) func(*Config, string) error {
 	return func(c *Config, s string) error {
 		n, err := strconv.ParseInt(s, 10, 32)
-		if err == nil {
-			set(c, n)
+		if err != nil {
+			return fmt.Errorf("use a whole number up to %d", math.MaxInt32)
 		}
-		return err
+		set(c, n)
+		return nil
 	}
 }
 
@@ -133,7 +143,7 @@ func Load(src Source) (Config, error) {
 	if src.File != "" {
 		data, err := os.ReadFile(src.File)
 		if err != nil {
-			return Config{}, sandbox.Wrap(sandbox.CodeInvalid, err, fmt.Sprintf("the configuration file %s cannot be read; check its path", src.File))
+			return Config{}, sandbox.Wrap(sandbox.CodeInvalid, err, fmt.Sprintf("cannot read the configuration file %s; check its path and permissions", src.File))
 		}
 		if err := decode(data, &cfg); err != nil {
 			return Config{}, sandbox.Errorf(sandbox.CodeInvalid, "configuration file %s: %w", src.File, err)

@@ -72,19 +72,19 @@ func (c *Config) validateSSO() error {
 		key, problem string
 		bad          bool
 	}{
-		{"sso", "is of no use with dev, which asks nobody to sign in; leave one of them out", c.Dev},
-		{"sso.name", "is not 1 to 64 characters in one line", badSSOText(s.Name) || len(s.Name) > 64},
-		{"sso.issuer", "is not the https address of an identity provider without query and fragment, such as https://login.example.com; http is for one on this machine", badSSOAddress(s.Issuer)},
-		{"sso.client_id", "is empty, or longer than 256 bytes; give the id that the provider has for this server", badSSOText(s.ClientID)},
-		{"sso.client_secret_file", "is not an absolute path", relative(s.ClientSecretFile)},
-		{"sso.redirect_url", "is not the https address of this server with the path " + ssoReturnPath + "; http is for one on this machine", s.RedirectURL != "" && badSSOReturn(s.RedirectURL)},
-		{"sso.request_scopes", "are without openid, or hold something that is no scope; give at least [openid]", !slices.Contains(s.RequestScopes, "openid") || slices.ContainsFunc(s.RequestScopes, badSSOScope)},
-		{"sso.session_lifetime", "is not 1m to 168h", s.SessionLifetime < time.Minute || s.SessionLifetime > maxSSOLifetime},
-		{"sso.rules", "are not 1 to 256; give at least one, or nobody can sign in", len(s.Rules) == 0 || len(s.Rules) > maxSSORules},
-		{"sso.rules", "have a claim or a value that is not 1 to 256 characters in one line", slices.ContainsFunc(s.Rules, func(r SSORule) bool { return badSSOText(r.Claim) || badSSOText(r.Value) })},
-		{"sso.rules", "have a team that is not 1 to 63 lower-case letters, digits, dashes, underscores and dots, with a letter or digit first and last", slices.ContainsFunc(s.Rules, func(r SSORule) bool { return !teams.MatchString(r.Team) })},
-		{"sso.rules", "have no scopes, or one that there is not; give some of " + scopeNames(), slices.ContainsFunc(s.Rules, badSSOScopes)},
-		{"sso.rules", "have a claim email whose value is neither an address nor *@ and a domain", slices.ContainsFunc(s.Rules, func(r SSORule) bool { return r.Claim == "email" && badSSOEmail(r.Value) })},
+		{"sso", "does not work with dev, which needs no sign-in; remove one of them", c.Dev},
+		{"sso.name", "must be 1 to 64 characters in one line", badSSOText(s.Name) || len(s.Name) > 64},
+		{"sso.issuer", "must be the https address of an identity provider without query and fragment, such as https://login.example.com; http is allowed only for one on this machine", badSSOAddress(s.Issuer)},
+		{"sso.client_id", "must be 1 to 256 bytes long; set it to the id that the provider has for this server", badSSOText(s.ClientID)},
+		{"sso.client_secret_file", "must be an absolute path", relative(s.ClientSecretFile)},
+		{"sso.redirect_url", "must be the https address of this server with the path " + ssoReturnPath + "; http is allowed only for one on this machine", s.RedirectURL != "" && badSSOReturn(s.RedirectURL)},
+		{"sso.request_scopes", "must be valid scopes and include openid; use at least [openid]", !slices.Contains(s.RequestScopes, "openid") || slices.ContainsFunc(s.RequestScopes, badSSOScope)},
+		{"sso.session_lifetime", "must be from 1m to 168h", s.SessionLifetime < time.Minute || s.SessionLifetime > maxSSOLifetime},
+		{"sso.rules", "must be 1 to 256 rules; without a rule nobody can sign in", len(s.Rules) == 0 || len(s.Rules) > maxSSORules},
+		{"sso.rules", "must have claims and values of 1 to 256 characters in one line", slices.ContainsFunc(s.Rules, func(r SSORule) bool { return badSSOText(r.Claim) || badSSOText(r.Value) })},
+		{"sso.rules", "must have teams of 1 to 63 lower-case letters, digits, dashes, underscores and dots, with a letter or digit first and last", slices.ContainsFunc(s.Rules, func(r SSORule) bool { return !teams.MatchString(r.Team) })},
+		{"sso.rules", "must have scopes; use some of " + scopeNames(), slices.ContainsFunc(s.Rules, badSSOScopes)},
+		{"sso.rules", "must have, for the claim email, an address or *@ and a domain as the value", slices.ContainsFunc(s.Rules, func(r SSORule) bool { return r.Claim == "email" && badSSOEmail(r.Value) })},
 	} {
 		if check.bad {
 			return sandbox.Errorf(sandbox.CodeInvalid, "configuration: %s %s", check.key, check.problem)

@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"regexp"
+	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -29,7 +30,7 @@ func explained(err error) error {
 	var said []string
 	for _, e := range wrong.Errors {
 		if m := unknownField.FindStringSubmatch(e); m != nil {
-			e = m[1] + "there is no setting " + m[2] + " here; check its name and indentation"
+			e = m[1] + "unknown setting " + m[2] + "; check its name and indentation"
 		} else if m := wrongType.FindStringSubmatch(e); m != nil {
 			e = m[1] + needs(m[4], m[2], m[3])
 		}
@@ -42,14 +43,14 @@ func explained(err error) error {
 func needs(goType, tag, value string) string {
 	kind := kinds[goType]
 	if kind == "" {
-		kind = "settings with names, one a line, indented"
+		kind = "settings with names, one per line, indented"
 	}
 	given := map[string]string{"map": "settings with names", "seq": "a list"}[tag]
-	if given == "" {
-		given = value
+	if given == "" && value != "" {
+		given = strconv.Quote(value)
 	}
 	if given == "" {
-		return "this needs to be " + kind
+		return "must be " + kind
 	}
-	return given + " is given, and this needs to be " + kind
+	return "must be " + kind + ", not " + given
 }

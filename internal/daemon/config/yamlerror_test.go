@@ -11,16 +11,16 @@ import (
 // words.
 func TestErrorsOfTheFile(t *testing.T) {
 	for file, want := range map[string]string{
-		"listn: x":                         "line 1: there is no setting listn here; check its name and indentation",
-		"dev: true\nquotas:\n  vcpu: 3":    "line 3: there is no setting vcpu here",
-		"quotas:\n  vcpus: many":           "line 2: many is given, and this needs to be a whole number",
-		"idle_exit: soon":                  "line 1: soon is given, and this needs to be a duration such as 90s or 2h",
-		"dev: perhaps":                     "line 1: perhaps is given, and this needs to be true or false",
-		"listen: [a]":                      "line 1: a list is given, and this needs to be text",
-		"allowed_hosts: mine":              "line 1: mine is given, and this needs to be a list",
-		"log: debug":                       "line 1: debug is given, and this needs to be settings with names",
-		"registries:\n  mirrors: [a]":      "line 2: a list is given, and this needs to be lists by name",
-		"listn: x\nquotas:\n  vcpus: many": "listn here; check its name and indentation; line 3: many is given",
+		"listn: x":                         "line 1: unknown setting listn; check its name and indentation",
+		"dev: true\nquotas:\n  vcpu: 3":    "line 3: unknown setting vcpu",
+		"quotas:\n  vcpus: many":           "line 2: must be a whole number, not \"many\"",
+		"idle_exit: soon":                  "line 1: must be a duration such as 90s or 2h, not \"soon\"",
+		"dev: perhaps":                     "line 1: must be true or false, not \"perhaps\"",
+		"listen: [a]":                      "line 1: must be text, not a list",
+		"allowed_hosts: mine":              "line 1: must be a list, not \"mine\"",
+		"log: debug":                       "line 1: must be settings with names, one per line, indented, not \"debug\"",
+		"registries:\n  mirrors: [a]":      "line 2: must be lists by name, not a list",
+		"listn: x\nquotas:\n  vcpus: many": "listn; check its name and indentation; line 3: must be a whole number",
 		"listen: \"a":                      "found unexpected end of stream",
 	} {
 		path := filepath.Join(t.TempDir(), "cove.yaml")

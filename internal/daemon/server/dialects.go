@@ -75,7 +75,7 @@ func (f *front) listenDialects(ctx context.Context) error {
 	for _, s := range f.s.cfg.DialectPorts {
 		name, addr, ok := config.ParseDialectPort(s)
 		if !ok {
-			return sandbox.Errorf(sandbox.CodeInvalid, "%q is not NAME=PORT or NAME=HOST:PORT", s)
+			return sandbox.Errorf(sandbox.CodeInvalid, "%q is not of the form NAME=PORT or NAME=HOST:PORT", s)
 		}
 		d, err := all.Find(name)
 		if err != nil {

@@ -37,7 +37,7 @@ func FindRunning(dir string) (*Running, error) {
 	}
 	h, known := holderOf(f)
 	if !known {
-		return nil, sandbox.Errorf(sandbox.CodeUnavailable, "a daemon is starting or ending; try again")
+		return nil, sandbox.Errorf(sandbox.CodeUnavailable, "a daemon is starting or stopping; try again")
 	}
 	return &Running{PID: h.pid, OnDemand: h.onDemand}, nil
 }
@@ -54,7 +54,7 @@ func Stop(ctx context.Context, dir string) (*Running, error) {
 		return nil, err
 	}
 	if err := unix.Kill(r.PID, unix.SIGTERM); err != nil {
-		return nil, sandbox.Wrap(sandbox.CodeForbidden, err, "the daemon cannot be told to end; do it as the user who runs it")
+		return nil, sandbox.Wrap(sandbox.CodeForbidden, err, "the daemon cannot be told to stop by this user; stop it as the user who runs it")
 	}
 	tick := time.NewTicker(lockPoll)
 	defer tick.Stop()
@@ -66,7 +66,7 @@ func Stop(ctx context.Context, dir string) (*Running, error) {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return nil, sandbox.Errorf(sandbox.CodeTimeout, "the daemon (process %d) was told to end and is still finishing calls; try again, or end it with: kill -9 %d", r.PID, r.PID)
+			return nil, sandbox.Errorf(sandbox.CodeTimeout, "the daemon (process %d) was told to stop and is still finishing calls; try again, or end it with: kill -9 %d", r.PID, r.PID)
 		}
 	}
 }

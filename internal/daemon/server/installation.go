@@ -39,8 +39,8 @@ func checkInstallation(stateDir, where, id string, adopts bool) error {
 			return ferr
 		}
 		if full && (err == nil || !adopts) {
-			return fmt.Errorf("%s holds what %s has no record of, and starting would set it aside: put back the database that belongs to it, "+
-				"or move the directories engine and volumes away to begin anew; only if they do belong together, run: echo %s > %s",
+			return fmt.Errorf("%s has data that %s has no record of, and starting would set it aside: restore the database that belongs to it, "+
+				"or move the directories engine and volumes away to start over; only if they do belong together, run: echo %s > %s",
 				dir, where, id, file)
 		}
 	}

@@ -30,7 +30,7 @@ func TestForeignDatabase(t *testing.T) {
 	refused := func(when string) {
 		t.Helper()
 		_, err := start(t, in)
-		if err == nil || !strings.Contains(err.Error(), "put back the database that belongs to it") {
+		if err == nil || !strings.Contains(err.Error(), "restore the database that belongs to it") {
 			t.Errorf("start with %s: %v, want a refusal that says what to do", when, err)
 		}
 		for _, path := range content {

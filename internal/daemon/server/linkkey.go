@@ -25,7 +25,7 @@ func linkKey(file string) ([]byte, error) {
 	case err != nil:
 		return nil, fmt.Errorf("read the key of preview links: %w", err)
 	case len(key) != linkKeySize:
-		return nil, fmt.Errorf("the key of preview links in %s has %d bytes instead of %d; remove the file to have a new one, which ends all links", file, len(key), linkKeySize)
+		return nil, fmt.Errorf("the key of preview links in %s has %d bytes instead of %d; remove the file to create a new key, which invalidates all links", file, len(key), linkKeySize)
 	}
 	return key, nil
 }

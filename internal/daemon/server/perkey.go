@@ -33,7 +33,7 @@ func (p *perKey) handler(next http.Handler) http.Handler {
 		key := caller.Team + "\x00" + caller.KeyID
 		if !p.enter(key) {
 			hurry(w, r)
-			err := sandbox.Errorf(sandbox.CodeQuotaExceeded, "the key has %d requests and streams under way, which is the most; end some, or use another key", p.most)
+			err := sandbox.Errorf(sandbox.CodeQuotaExceeded, "the key has %d requests and streams open, which is the limit; end some, or use another key", p.most)
 			err.RetryAfter = time.Second
 			rest.WriteError(w, err)
 			return

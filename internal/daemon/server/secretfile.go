@@ -22,11 +22,11 @@ func secretOf(key, file string) (sandbox.SecretValue, error) {
 	}
 	data, err := os.ReadFile(file)
 	if err != nil {
-		return none, sandbox.Wrap(sandbox.CodeInvalid, err, fmt.Sprintf("the file %s of %s cannot be read; check its path and its mode", file, key))
+		return none, sandbox.Wrap(sandbox.CodeInvalid, err, fmt.Sprintf("the file %s of %s cannot be read; check its path and permissions", file, key))
 	}
 	secret := strings.TrimRight(string(data), "\r\n")
 	if secret == "" || len(secret) > maxSecretFile || strings.ContainsAny(secret, "\r\n\x00") {
-		return none, sandbox.Errorf(sandbox.CodeInvalid, "the file %s of %s is not one line of 1 to %d bytes; put the secret into it", file, key, maxSecretFile)
+		return none, sandbox.Errorf(sandbox.CodeInvalid, "the file %s of %s must be one line of 1 to %d bytes; put the secret into it", file, key, maxSecretFile)
 	}
 	return sandbox.NewSecretValue(secret), nil
 }

@@ -322,7 +322,7 @@ func (s *Server) checkExposure(ctx context.Context, keys store.Keys) error {
 			return nil
 		}
 	}
-	return sandbox.Errorf(sandbox.CodeForbidden, "%s can be reached from other machines, but there is no API key; make one first with: cove key create NAME", strings.Join(append([]string{s.cfg.Listen}, s.cfg.DialectPorts...), ", "))
+	return sandbox.Errorf(sandbox.CodeForbidden, "%s is reachable from other machines, but there is no API key; create one first with: cove key create NAME", strings.Join(append([]string{s.cfg.Listen}, s.cfg.DialectPorts...), ", "))
 }
 
 // quota translates: the service's own default is 0, and no bound -1.

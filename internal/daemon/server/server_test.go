@@ -460,7 +460,7 @@ func TestStateDirectoryOfSomeoneElse(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := start(t, func(c *config.Config) { c.StateDir = dir })
-	if err == nil || !strings.Contains(err.Error(), "belongs to someone else") {
+	if err == nil || !strings.Contains(err.Error(), "belongs to another user") {
 		t.Errorf("start: %v; want a refusal", err)
 	}
 }

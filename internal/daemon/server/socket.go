@@ -24,7 +24,7 @@ func listenUnix(path string) (net.Listener, error) {
 	info, err := os.Lstat(path)
 	switch {
 	case err == nil && info.Mode().Type() != os.ModeSocket:
-		return nil, fmt.Errorf("%s is there and is no socket", path)
+		return nil, fmt.Errorf("%s exists and is not a socket", path)
 	case err == nil:
 		if err := os.Remove(path); err != nil {
 			return nil, err
@@ -70,14 +70,14 @@ func isOwn(conn *net.UnixConn) bool {
 func CheckServer(conn net.Conn, path string) error {
 	c, ok := conn.(*net.UnixConn)
 	if !ok {
-		return fmt.Errorf("%s is no unix socket", path)
+		return fmt.Errorf("%s is not a Unix socket", path)
 	}
 	uid, err := peerUser(c)
 	switch {
 	case err != nil:
 		return fmt.Errorf("ask whose the socket %s is: %w", path, err)
 	case uid != 0 && uid != os.Geteuid():
-		return sandbox.Errorf(sandbox.CodeForbidden, "the socket %s is served by someone else (user %d), who would see all that is sent; run this as that user, or choose another state directory with --state-dir", path, uid)
+		return sandbox.Errorf(sandbox.CodeForbidden, "the socket %s is served by another user (%d), who could see everything that is sent; run this as that user, or choose another state directory with --state-dir", path, uid)
 	}
 	return nil
 }

@@ -38,7 +38,7 @@ func (s *Server) newSSO() (*sso.Provider, error) {
 // clientSecret returns what is in the file, or in the environment.
 func clientSecret(file, environ string) (sandbox.SecretValue, error) {
 	if file != "" && environ != "" {
-		return sandbox.SecretValue{}, sandbox.Errorf(sandbox.CodeInvalid, "both %s and sso.client_secret_file are set; give one", sso.EnvSecret)
+		return sandbox.SecretValue{}, sandbox.Errorf(sandbox.CodeInvalid, "both %s and sso.client_secret_file are set; use one of them", sso.EnvSecret)
 	}
 	if environ != "" {
 		return sandbox.NewSecretValue(environ), nil

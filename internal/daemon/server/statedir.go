@@ -16,13 +16,13 @@ import (
 // into: a database with a key of theirs, or links to files of this user's.
 func PrepareStateDir(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return sandbox.Wrap(sandbox.CodeUnavailable, err, fmt.Sprintf("the state directory %s cannot be made (%v); choose another with --state-dir", dir, err))
+		return sandbox.Wrap(sandbox.CodeUnavailable, err, fmt.Sprintf("the state directory %s cannot be created (%v); choose another with --state-dir", dir, err))
 	}
 	if err := checkStateDir(dir); err != nil {
 		return err
 	}
 	if err := os.Chmod(dir, 0o700); err != nil {
-		return sandbox.Wrap(sandbox.CodeUnavailable, err, fmt.Sprintf("the state directory %s belongs to someone else (%v); choose another with --state-dir", dir, err))
+		return sandbox.Wrap(sandbox.CodeUnavailable, err, fmt.Sprintf("the state directory %s belongs to another user (%v); choose another with --state-dir", dir, err))
 	}
 	// From here on nobody else can add to it.
 	return checkStateEntries(dir)
@@ -47,7 +47,7 @@ func checkStateDir(dir string) error {
 	if uid == os.Geteuid() || uid == 0 && link.Mode().Type() == fs.ModeSymlink {
 		return nil
 	}
-	return sandbox.Errorf(sandbox.CodeUnavailable, "the state directory %s belongs to someone else (user %d); choose another with --state-dir", dir, uid)
+	return sandbox.Errorf(sandbox.CodeUnavailable, "the state directory %s belongs to another user (%d); choose another with --state-dir", dir, uid)
 }
 
 // checkStateEntries refuses a state directory in which something is neither this
@@ -66,7 +66,7 @@ func checkStateEntries(dir string) error {
 			return fmt.Errorf("look into the state directory: %w", err)
 		}
 		if uid := ownerOf(info); uid != os.Geteuid() && uid != 0 {
-			return sandbox.Errorf(sandbox.CodeUnavailable, "%s belongs to someone else (user %d), who may have put it there to be used; move it away, or choose another directory with --state-dir",
+			return sandbox.Errorf(sandbox.CodeUnavailable, "%s belongs to another user (%d), who may have put it there to be used; move it away, or choose another directory with --state-dir",
 				filepath.Join(dir, e.Name()), uid)
 		}
 	}

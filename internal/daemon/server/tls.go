@@ -80,14 +80,14 @@ func (s *Server) acme(previews *preview.Proxy) (*autocert.Manager, error) {
 func prepareCertificates(dir string) error {
 	err := os.MkdirAll(dir, 0o700)
 	if err != nil {
-		return sandbox.Wrap(sandbox.CodeInvalid, err, fmt.Sprintf("the directory %s cannot be made (%v); correct tls.acme.cache", dir, err))
+		return sandbox.Wrap(sandbox.CodeInvalid, err, fmt.Sprintf("the directory %s cannot be created (%v); correct tls.acme.cache", dir, err))
 	}
 	info, err := os.Stat(dir)
 	if err != nil {
 		return fmt.Errorf("look at the directory of certificates: %w", err)
 	}
 	if uid := ownerOf(info); uid != os.Geteuid() && uid != 0 || info.Mode().Perm()&0o022 != 0 {
-		return sandbox.Errorf(sandbox.CodeInvalid, "others may put certificates into %s (user %d, mode %04o); make it this user's own, with mode 0700, or choose another with tls.acme.cache", dir, uid, info.Mode().Perm())
+		return sandbox.Errorf(sandbox.CodeInvalid, "other users may put certificates into %s (user %d, mode %04o); give it to this user with mode 0700, or choose another with tls.acme.cache", dir, uid, info.Mode().Perm())
 	}
 	return nil
 }

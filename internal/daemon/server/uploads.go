@@ -38,7 +38,7 @@ func (s *Server) uploads(to receiver, next http.Handler) http.Handler {
 		if err != nil {
 			if sandbox.CodeOf(err) == sandbox.CodeInternal {
 				s.log.ErrorContext(r.Context(), "receive an archive by a link", "error", err)
-				err = sandbox.Errorf(sandbox.CodeInternal, "the archive could not be kept")
+				err = sandbox.Errorf(sandbox.CodeInternal, "the archive could not be saved")
 			}
 			refuse(w, r, err)
 			return

@@ -157,10 +157,10 @@ var approvalStates = []sandbox.ApprovalState{"", sandbox.ApprovalOpen, sandbox.A
 func (s *Service) ListApprovals(ctx context.Context, req sandbox.ListApprovalsRequest) (*sandbox.List[sandbox.Approval], error) {
 	return call.Do(ctx, s.gate, call.Unaudited(sandbox.ScopeSandboxesRead), func(c *call.Call) (*sandbox.List[sandbox.Approval], error) {
 		if !slices.Contains(approvalStates, req.State) {
-			return nil, validate.Errorf("state %s is not known; use some of %q", validate.Quote(string(req.State)), approvalStates[1:])
+			return nil, validate.Errorf("state %s is not valid; use one of %q", validate.Quote(string(req.State)), approvalStates[1:])
 		}
 		if req.All && req.State != "" {
-			return nil, validate.Errorf("all selects every state; leave state out, or all")
+			return nil, validate.Errorf("state and all are both given; use one of them")
 		}
 		id := ""
 		if req.Sandbox != "" {
@@ -239,10 +239,10 @@ func answerOf(req *sandbox.AnswerApprovalRequest) (*sandbox.Approval, error) {
 		a.Until = &until
 		return a, nil
 	default:
-		return nil, validate.Errorf("scope %s is not known; use %q, %q or %q", validate.Quote(string(req.Scope)), sandbox.ApproveOnce, sandbox.ApproveSandbox, sandbox.ApproveDuration)
+		return nil, validate.Errorf("scope %s is not valid; use %q, %q or %q", validate.Quote(string(req.Scope)), sandbox.ApproveOnce, sandbox.ApproveSandbox, sandbox.ApproveDuration)
 	}
 	if req.Seconds != 0 {
-		return nil, validate.Errorf("seconds are of scope %q; leave them out, or choose it", sandbox.ApproveDuration)
+		return nil, validate.Errorf("seconds works only with the scope %q; set that scope, or leave seconds out", sandbox.ApproveDuration)
 	}
 	return a, nil
 }
@@ -274,10 +274,10 @@ func (s *Service) apply(ctx context.Context, o approvals.Owner, asked, answer *s
 		}
 		if errors.Is(err, engine.ErrNoQuestion) {
 			s.approvals.Gone(asked.ID)
-			return sandbox.Errorf(sandbox.CodeConflict, "approval %s has ended at this moment: nothing waits for it any more", asked.ID)
+			return sandbox.Errorf(sandbox.CodeConflict, "approval %s has just ended: nothing waits for it any more", asked.ID)
 		}
 		if err != nil {
-			return call.Unavailable(err, "sandbox %s does not answer now; try again", o.SandboxID)
+			return call.Unavailable(err, "sandbox %s is not responding; try again", o.SandboxID)
 		}
 		return nil
 	}
@@ -290,7 +290,7 @@ func (s *Service) apply(ctx context.Context, o approvals.Owner, asked, answer *s
 			return a.ApprovalSubject == held.ApprovalSubject || !a.Until.IsZero() && !a.Until.After(held.At)
 		})
 		if len(answers) >= sandbox.MaxAnswers {
-			return sandbox.Errorf(sandbox.CodeQuotaExceeded, "the sandbox has %d answers that hold; answer once, or change its network policy, which forgets them", len(answers))
+			return sandbox.Errorf(sandbox.CodeQuotaExceeded, "the sandbox already has %d answers in effect; answer once, or replace its network policy to clear them", len(answers))
 		}
 		r.Answers = append(answers, held)
 		return nil

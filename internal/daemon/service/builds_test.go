@@ -253,7 +253,7 @@ func TestBuildLost(t *testing.T) {
 	must(t, os.WriteFile(filepath.Join(w.cfg.BuildDir, "bld-lost.log"), []byte(`{"step":"one","log":"half\n"}`+"\n"+`{"step":"on`), 0o600))
 	w.restart()
 	b, log, _ := w.follow("bld-lost")
-	if b.State != sandbox.BuildFailed || !strings.Contains(b.Reason, "daemon ended") || log != "half\n" {
+	if b.State != sandbox.BuildFailed || !strings.Contains(b.Reason, "daemon exited") || log != "half\n" {
 		t.Errorf("%+v %q", b, log)
 	}
 }

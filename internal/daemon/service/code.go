@@ -26,7 +26,7 @@ func (s *Service) RunCode(ctx context.Context, ref string, req sandbox.RunCodeRe
 		}
 		result, err := h.runCode(c.Ctx, &req, f)
 		if err != nil && s.gate.Context().Err() != nil && ctx.Err() == nil && sandbox.CodeOf(err) == sandbox.CodeCancelled {
-			err = call.Unavailable(err, "the server is shutting down and has interrupted the code; run it again when the server is back")
+			err = call.Unavailable(err, "the server is shutting down and interrupted the code; run it again when the server is back")
 		}
 		return result, err
 	})

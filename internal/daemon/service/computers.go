@@ -216,10 +216,10 @@ func checkScreenshot(req *sandbox.ScreenshotRequest) error {
 	switch req.Format {
 	case "", sandbox.ImagePNG, sandbox.ImageJPEG:
 	default:
-		return validate.Errorf("format %s is not known; use %q or %q", validate.Quote(string(req.Format)), sandbox.ImagePNG, sandbox.ImageJPEG)
+		return validate.Errorf("format %s is not valid; use %q or %q", validate.Quote(string(req.Format)), sandbox.ImagePNG, sandbox.ImageJPEG)
 	}
 	if req.Quality != 0 && req.Format != sandbox.ImageJPEG {
-		return validate.Errorf("quality is for the format %q only; leave it out", sandbox.ImageJPEG)
+		return validate.Errorf("quality works only with the format %q; leave it out", sandbox.ImageJPEG)
 	}
 	return checkRanges(
 		bound{"width", int64(req.Width), 0, sandbox.MaxScreenWidth},
@@ -257,17 +257,17 @@ func checkRegion(r *sandbox.Region) error {
 // sense, is for the agent to say, who reads them.
 func checkInputs(inputs []sandbox.Input) error {
 	if len(inputs) == 0 || len(inputs) > sandbox.MaxInputs {
-		return validate.Errorf("a call takes 1 to %d inputs and this one has %d; send more in further calls", sandbox.MaxInputs, len(inputs))
+		return validate.Errorf("a call takes 1 to %d inputs, but this one has %d; split it into several calls", sandbox.MaxInputs, len(inputs))
 	}
 	typed := 0
 	for i := range inputs {
 		in := &inputs[i]
 		if len(in.Type) > maxKeyBytes || len(in.Button) > maxKeyBytes || len(in.Path) > sandbox.MaxDragPoints || len(in.Keys) > sandbox.MaxInputKeys {
-			return validate.Errorf("input %d is too long; a drag has at most %d points, and an input %d keys", i+1, sandbox.MaxDragPoints, sandbox.MaxInputKeys)
+			return validate.Errorf("input %d is too long; a drag has at most %d points, and a key input at most %d keys", i+1, sandbox.MaxDragPoints, sandbox.MaxInputKeys)
 		}
 		for _, k := range in.Keys {
 			if len(k) > maxKeyBytes || validate.Text("keys", k) != nil {
-				return validate.Errorf("input %d: key %s is not one; use names such as Return, ctrl+c or F5", i+1, validate.Quote(k))
+				return validate.Errorf("input %d: key %s is not known; use names such as Return, ctrl+c or F5", i+1, validate.Quote(k))
 			}
 		}
 		if err := validate.Text("text", in.Text); err != nil {
@@ -276,35 +276,35 @@ func checkInputs(inputs []sandbox.Input) error {
 		typed += len(in.Text)
 	}
 	if typed > sandbox.MaxTypedBytes {
-		return sandbox.Errorf(sandbox.CodeTooLarge, "the text to type has %d bytes; type at most %d at once, or put it into the clipboard and paste it", typed, sandbox.MaxTypedBytes)
+		return sandbox.Errorf(sandbox.CodeTooLarge, "the text to type has %d bytes; type at most %d at once, or copy it to the clipboard and paste it", typed, sandbox.MaxTypedBytes)
 	}
 	return nil
 }
 
 func checkClipboard(text string) error {
 	if len(text) > sandbox.MaxClipboard {
-		return sandbox.Errorf(sandbox.CodeTooLarge, "the text has %d bytes; the clipboard takes at most %d", len(text), sandbox.MaxClipboard)
+		return sandbox.Errorf(sandbox.CodeTooLarge, "the text has %d bytes; the clipboard holds at most %d", len(text), sandbox.MaxClipboard)
 	}
 	return validate.Text("text", text)
 }
 
 func checkWindow(req *sandbox.WindowRequest) error {
 	if req.ID < 1 || req.ID >= 1<<32 {
-		return sandbox.Errorf(sandbox.CodeNotFound, "there is no window %d; list the windows for their ids", req.ID)
+		return sandbox.Errorf(sandbox.CodeNotFound, "there is no window %d; list the windows to see their ids", req.ID)
 	}
 	switch req.Action {
 	case sandbox.WindowPlace:
 		if req.Region == nil {
-			return validate.Errorf("place needs a region; give x, y, width and height")
+			return validate.Errorf("place needs a region; set x, y, width and height")
 		}
 		return checkRegion(req.Region)
 	case sandbox.WindowFocus, sandbox.WindowClose, sandbox.WindowMinimize, sandbox.WindowMaximize:
 		if req.Region != nil {
-			return validate.Errorf("%s takes no region; leave it out, or use place", req.Action)
+			return validate.Errorf("%s does not take a region; leave it out, or use place", req.Action)
 		}
 		return nil
 	}
-	return validate.Errorf("action %s is not known; use focus, close, minimize, maximize or place", validate.Quote(string(req.Action)))
+	return validate.Errorf("action %s is not valid; use focus, close, minimize, maximize or place", validate.Quote(string(req.Action)))
 }
 
 // addressSchemes are those of what a browser shows without asking anybody.
@@ -312,14 +312,14 @@ var addressSchemes = []string{"http", "https", "file", "about"}
 
 func checkAddress(address string) error {
 	if len(address) > maxAddress {
-		return sandbox.Errorf(sandbox.CodeTooLarge, "the address has %d bytes; at most %d can be opened, write a page to a file for more", len(address), maxAddress)
+		return sandbox.Errorf(sandbox.CodeTooLarge, "the URL has %d bytes; at most %d can be opened, so write a page to a file for more", len(address), maxAddress)
 	}
 	if err := validate.Text("url", address); err != nil {
 		return err
 	}
 	u, err := url.Parse(address)
 	if err != nil || !slices.Contains(addressSchemes, u.Scheme) || (u.Scheme == "http" || u.Scheme == "https") && u.Host == "" {
-		return validate.Errorf("%s is not an address to open; give one such as https://example.com, with one of %s", validate.Quote(address), strings.Join(addressSchemes, ", "))
+		return validate.Errorf("%s is not a URL that can be opened; use one such as https://example.com, with one of %s", validate.Quote(address), strings.Join(addressSchemes, ", "))
 	}
 	return nil
 }

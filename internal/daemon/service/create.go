@@ -262,7 +262,7 @@ func failureText(err error) string {
 	if e, ok := errors.AsType[*sandbox.Error](err); ok {
 		return e.Message
 	}
-	return "it could not be started; the server's log has the details"
+	return "it could not be started; see the server's log for details"
 }
 
 // usageOf returns what new sandboxes add to their team's usage.

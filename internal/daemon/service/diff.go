@@ -66,7 +66,7 @@ func checkDiff(req *sandbox.DiffRequest) error {
 
 func checkPaths(paths []string) error {
 	if len(paths) > sandbox.MaxDiffPaths {
-		return validate.Errorf("%d paths are given; give at most %d", len(paths), sandbox.MaxDiffPaths)
+		return validate.Errorf("%d paths are given; use at most %d", len(paths), sandbox.MaxDiffPaths)
 	}
 	for _, p := range paths {
 		if err := checkPath("paths", p); err != nil {
@@ -82,7 +82,7 @@ func checkPath(field, p string) error {
 		return err
 	}
 	if p == "" || p[0] != '/' {
-		return validate.Errorf("path %s is not absolute; begin it with /", validate.Quote(p))
+		return validate.Errorf("path %s must be absolute; begin it with /", validate.Quote(p))
 	}
 	return nil
 }
@@ -101,7 +101,7 @@ func (s *Service) subjectFor(c *call.Call, ref string) (*subject, error) {
 	}
 	snap, err := c.Snapshot(ref)
 	if sandbox.CodeOf(err) == sandbox.CodeNotFound {
-		return nil, sandbox.Errorf(sandbox.CodeNotFound, "there is no sandbox or snapshot %s; list them to see which there are", validate.Quote(ref))
+		return nil, sandbox.Errorf(sandbox.CodeNotFound, "there is no sandbox or snapshot %s; list them to see which exist", validate.Quote(ref))
 	}
 	if err != nil {
 		return nil, err
@@ -136,7 +136,7 @@ func (s *Service) sandboxSubject(r *store.Record) (*subject, error) {
 // with its template.
 func (s *Service) diff(ctx context.Context, from, to *subject, req *sandbox.DiffRequest) (*sandbox.Diff, error) {
 	if from != nil && from.origin != to.origin {
-		return nil, sandbox.Errorf(sandbox.CodeConflict, "%s and %s were made from different templates; compare each with its own by leaving out against", from.id, to.id)
+		return nil, sandbox.Errorf(sandbox.CodeConflict, "%s and %s were created from different templates; compare each with its own template by leaving out against", from.id, to.id)
 	}
 	lower, err := openLower(to.root)
 	if err != nil {
@@ -193,7 +193,7 @@ func mapOwners(uid, gid int) func(uint32, uint32) (uint32, uint32) {
 func (s *Service) readLayer(ctx context.Context, of *subject, opts layer.ReadOptions, copyTo io.Writer) (*layer.Layer, error) {
 	r, err := s.checkpointer.Changes(ctx, of.source)
 	if errors.Is(err, engine.ErrNotFound) {
-		return nil, call.Unavailable(err, "sandbox %s ended or changed during the call; look at it and try again", of.id)
+		return nil, call.Unavailable(err, "sandbox %s ended or changed during the call; check its state and try again", of.id)
 	}
 	if err != nil {
 		return nil, err
@@ -208,7 +208,7 @@ func (s *Service) readLayer(ctx context.Context, of *subject, opts layer.ReadOpt
 		return nil, ctx.Err()
 	}
 	if err != nil && sandbox.CodeOf(err) == sandbox.CodeInternal && !call.DiskFull(err) {
-		return nil, call.Unavailable(err, "the changed files of %s could not be read; try again, the server's log has the details", of.id)
+		return nil, call.Unavailable(err, "cannot read the changed files of %s; try again, and see the server's log for details", of.id)
 	}
 	return l, err
 }

@@ -180,7 +180,7 @@ func (s *Service) draftFromSnapshot(c *call.Call, req *sandbox.CreateRequest) (s
 	switch r.Mounts = snap.Mounts; {
 	case req.Mounts == nil:
 	case snap.Kind != sandbox.SnapshotFiles:
-		return r, none, validate.Errorf("mounts are given with a snapshot of memory, in which programs have files of its own mounts open; leave them out, or begin with a snapshot of kind %q", sandbox.SnapshotFiles)
+		return r, none, validate.Errorf("mounts do not work with a snapshot of memory, because its programs have files of its own mounts open; leave mounts out, or use a snapshot of kind %q", sandbox.SnapshotFiles)
 	default:
 		if err := s.Volumes.Mount(c, &r, req.Mounts); err != nil {
 			return r, none, err
@@ -205,9 +205,9 @@ func (s *Service) draftFromSnapshot(c *call.Call, req *sandbox.CreateRequest) (s
 func checkFromSnapshot(req *sandbox.CreateRequest) error {
 	switch {
 	case req.Template != "":
-		return validate.Errorf("both template and snapshot are given; a snapshot has its template with it, leave one out")
+		return validate.Errorf("template and snapshot are both given; a snapshot has its template, so leave one out")
 	case req.Resources != (sandbox.Resources{}):
-		return validate.Errorf("resources are given with a snapshot, which has its own; leave them out, and change vcpus, memory_mib and max_pids by an update")
+		return validate.Errorf("resources do not work with a snapshot, which has its own; leave them out, and change vcpus, memory_mib and max_pids with an update")
 	}
 	return nil
 }

@@ -115,14 +115,14 @@ func checkSetEnv(req *sandbox.SetEnvRequest) error {
 		return err
 	}
 	if len(req.Unset) > sandbox.MaxEnvPairs {
-		return validate.Errorf("unset has %d names; give at most %d", len(req.Unset), sandbox.MaxEnvPairs)
+		return validate.Errorf("unset has %d names; use at most %d", len(req.Unset), sandbox.MaxEnvPairs)
 	}
 	for _, name := range req.Unset {
 		if err := validate.Env(map[string]string{name: ""}); err != nil {
 			return err
 		}
 		if _, both := req.Set[name]; both {
-			return validate.Errorf("variable %s is in set and in unset; decide for one", validate.Quote(name))
+			return validate.Errorf("variable %s is in both set and unset; remove it from one of them", validate.Quote(name))
 		}
 	}
 	return nil

@@ -83,7 +83,7 @@ func fileStart(p sandbox.Page) (limit int, after string, err error) {
 		return limit, "", err
 	}
 	if after = place.Text; !path.IsAbs(after) || path.Clean(after) != after || validate.Text("cursor", after) != nil {
-		return 0, "", validate.Errorf("the cursor is not one that this server gave out; start over without a cursor")
+		return 0, "", validate.Errorf("the cursor is not valid; start over without a cursor")
 	}
 	return limit, after, nil
 }
@@ -101,7 +101,7 @@ func (s *Service) ReadFile(ctx context.Context, ref string, req sandbox.ReadFile
 		return nil, err
 	}
 	if req.Offset < 0 || req.Limit < 0 {
-		return nil, validate.Errorf("offset %d and limit %d must not be negative; give 0 for the start and the whole rest", req.Offset, req.Limit)
+		return nil, validate.Errorf("offset %d and limit %d must not be negative; use 0 for the start and for no limit", req.Offset, req.Limit)
 	}
 	r, err := h.client.ReadFile(v.Ctx, &req)
 	if err != nil {
@@ -124,7 +124,7 @@ func (s *Service) ArchiveDir(ctx context.Context, ref, p string, maxBytes int64)
 		return nil, err
 	}
 	if maxBytes < 0 {
-		return nil, validate.Errorf("max_bytes is %d; give a positive number, or 0 for no bound", maxBytes)
+		return nil, validate.Errorf("max_bytes is %d; use a positive number, or 0 for no limit", maxBytes)
 	}
 	r, err := h.client.ArchiveDir(v.Ctx, p, maxBytes)
 	if err != nil {
@@ -214,9 +214,9 @@ func broken(err error, appended bool) error {
 		return err
 	}
 	if appended {
-		return sandbox.Wrap(sandbox.CodeCancelled, errors.Unwrap(err), "the content ended too early; what came before was appended, so look at the file before you send the rest")
+		return sandbox.Wrap(sandbox.CodeCancelled, errors.Unwrap(err), "the content ended early; what arrived was appended, so check the file before you send the rest")
 	}
-	return sandbox.Wrap(sandbox.CodeCancelled, errors.Unwrap(err), "the content ended too early, so nothing was written; send it again")
+	return sandbox.Wrap(sandbox.CodeCancelled, errors.Unwrap(err), "the content ended early, so nothing was written; send it again")
 }
 
 // EditFile implements [sandbox.Files].
@@ -227,7 +227,7 @@ func (s *Service) EditFile(ctx context.Context, ref string, req sandbox.EditFile
 			return nil, err
 		}
 		if req.OldText == "" {
-			return nil, validate.Errorf("old_text is empty; give the text to replace, or write the whole file")
+			return nil, validate.Errorf("old_text is empty; set it to the text to replace, or write the whole file")
 		}
 		if err := validate.Text("old_text", req.OldText); err != nil {
 			return nil, err
@@ -236,7 +236,7 @@ func (s *Service) EditFile(ctx context.Context, ref string, req sandbox.EditFile
 			return nil, err
 		}
 		if n := len(req.OldText) + len(req.NewText); n > sandbox.MaxEditFileBytes {
-			return nil, sandbox.Errorf(sandbox.CodeTooLarge, "old_text and new_text have %d bytes; give at most %d, or write the whole file", n, sandbox.MaxEditFileBytes)
+			return nil, sandbox.Errorf(sandbox.CodeTooLarge, "old_text and new_text have %d bytes; use at most %d, or write the whole file", n, sandbox.MaxEditFileBytes)
 		}
 		res, err := h.client.EditFile(c.Ctx, &req)
 		return res, h.explain(c.Ctx, err)
@@ -320,7 +320,7 @@ func (s *Service) WatchFiles(ctx context.Context, ref string, req sandbox.WatchR
 			return err
 		}
 		if f == nil {
-			return validate.Errorf("nobody takes the changes; give a function that does")
+			return validate.Errorf("the function that receives the changes is missing; pass one")
 		}
 		err = h.client.WatchFiles(c.Ctx, &req, func(e sandbox.WatchEvent) error {
 			if err := f(e); err != nil {

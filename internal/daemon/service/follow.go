@@ -51,7 +51,7 @@ func (s *Service) FollowEvents(ctx context.Context, req sandbox.FollowEventsRequ
 		case out.err != nil:
 			return out.err
 		case errors.Is(err, events.ErrClosed):
-			return call.Unavailable(err, "the server is shutting down; follow again, after the last event, when it is back")
+			return call.Unavailable(err, "the server is shutting down; when it is back, follow again from the last event")
 		case ended && s.gate.Context().Err() == nil:
 			return nil
 		}
@@ -66,14 +66,14 @@ func (s *Service) EndStreams() { s.events.Close() }
 func checkEventsRequest(req *sandbox.FollowEventsRequest) error {
 	for _, k := range req.Kinds {
 		if !slices.Contains(sandbox.EventKinds, k) {
-			return validate.Errorf("kind %s is not known; use some of %q", validate.Quote(string(k)), sandbox.EventKinds)
+			return validate.Errorf("kind %s is not valid; use one of %q", validate.Quote(string(k)), sandbox.EventKinds)
 		}
 	}
 	if len(req.After) > maxEventID {
-		return validate.Errorf("after has %d bytes; send the id of an event, or %q", len(req.After), sandbox.EventsOldest)
+		return validate.Errorf("after has %d bytes; set it to the id of an event, or to %q", len(req.After), sandbox.EventsOldest)
 	}
 	if req.Sandbox == "" && len(req.Kinds) == 1 && req.Kinds[0] == sandbox.EventNetwork {
-		return validate.Errorf("events of kind %q are told of one sandbox; name it as sandbox", sandbox.EventNetwork)
+		return validate.Errorf("events of kind %q are reported only for one sandbox; name it as sandbox", sandbox.EventNetwork)
 	}
 	return nil
 }

@@ -129,7 +129,7 @@ func (s *Service) fork(ctx context.Context, id string, req *sandbox.ForkRequest)
 	if err != nil {
 		s.rollbackFork(ctx, children)
 		if errors.Is(context.Cause(ctx), errKilled) {
-			err = sandbox.Errorf(sandbox.CodeConflict, "one of the forks was killed while they were being made, so none was; try again")
+			err = sandbox.Errorf(sandbox.CodeConflict, "one of the forks was killed during the fork, so none was created; try again")
 		}
 		return nil, err
 	}
@@ -224,7 +224,7 @@ func (s *Service) rollbackFork(ctx context.Context, children []store.Record) {
 		if err == nil {
 			err = s.cfg.Store.DeleteSandbox(ctx, r.ID)
 		} else {
-			s.recordFailure(ctx, r.ID, "it could not be made with the other forks", true)
+			s.recordFailure(ctx, r.ID, "it could not be created together with the other forks", true)
 		}
 		if err != nil {
 			s.log.Error("remove what a failed fork left", "sandbox", r.ID, "error", err)

@@ -282,7 +282,7 @@ func silentError(cause error, id string, since time.Time) error {
 
 // silentReason tells a sandbox's owner what it means that the agent does not answer.
 func silentReason(since time.Time) string {
-	return "its agent has not answered since " + since.UTC().Format(time.RFC3339) +
-		" although its kernel runs: a program in it has stopped or traces process 1, or leaves it no processor time; " +
+	return "its agent has not responded since " + since.UTC().Format(time.RFC3339) +
+		" although its kernel is running: a program in it has stopped or is tracing process 1, or uses all processor time; " +
 		"kill the sandbox, restore a snapshot of it, or pause it and resume it from its files"
 }

@@ -22,7 +22,7 @@ func (s *Service) RunIsolated(ctx context.Context, req sandbox.RunIsolatedReques
 	}
 	code := req.RunCodeRequest
 	if code.Context != "" {
-		return nil, validate.Errorf("the sandbox is made for this code alone; leave context out")
+		return nil, validate.Errorf("isolated code gets a sandbox of its own; leave context out")
 	}
 	if err := validate.Code(&code); err != nil {
 		return nil, err

@@ -92,7 +92,7 @@ func (s *Service) Exec(ctx context.Context, ref string, req sandbox.ExecRequest,
 			return job, nil
 		}
 		if s.gate.Context().Err() != nil && ctx.Err() == nil && !events.failed {
-			return job, call.Unavailable(err, "the server is shutting down while job %s runs; it runs on, get the job when the server is back", id)
+			return job, call.Unavailable(err, "the server is shutting down; job %s keeps running, so get the job when the server is back", id)
 		}
 		// The agent knows the caller's deadline too, and may be the first to say so.
 		code := sandbox.CodeOf(err)
@@ -111,7 +111,7 @@ func (s *Service) Exec(ctx context.Context, ref string, req sandbox.ExecRequest,
 			s.announceLater(h.realm, h.id, job.ID)
 		}
 		if err = h.explain(c.Ctx, err); job != nil && sandbox.CodeOf(err) == sandbox.CodeUnavailable {
-			err = call.Unavailable(err, "the connection to the sandbox broke while job %s ran; it may run on, get the job to see", id)
+			err = call.Unavailable(err, "the connection to the sandbox was lost while job %s was running; it may still be running, so get the job to check", id)
 		}
 		return job, err
 	})
@@ -165,7 +165,7 @@ func (s *Service) Attach(ctx context.Context, ref, job string, req sandbox.Attac
 			return nil, err
 		}
 		if req.StdoutOffset < 0 || req.StderrOffset < 0 {
-			return nil, validate.Errorf("an offset is negative; offsets start at 0")
+			return nil, validate.Errorf("an offset must not be negative; offsets start at 0")
 		}
 		if err := cmp.Or(
 			validate.Range("detach_after_ms", req.DetachAfterMS, 0, validate.MaxMillis),
@@ -229,10 +229,10 @@ func (s *Service) ReadOutput(ctx context.Context, ref, job string, req sandbox.O
 			return nil, err
 		}
 		if req.Stream != sandbox.Stdout && req.Stream != sandbox.Stderr {
-			return nil, validate.Errorf("stream %s is not known; use %q or %q", validate.Quote(string(req.Stream)), sandbox.Stdout, sandbox.Stderr)
+			return nil, validate.Errorf("stream %s is not valid; use %q or %q", validate.Quote(string(req.Stream)), sandbox.Stdout, sandbox.Stderr)
 		}
 		if req.Offset < 0 {
-			return nil, validate.Errorf("offset is negative; offsets start at 0")
+			return nil, validate.Errorf("offset must not be negative; offsets start at 0")
 		}
 		if err := validate.Range("limit", req.Limit, 0, sandbox.MaxOutputRead); err != nil {
 			return nil, err
@@ -271,7 +271,7 @@ func (s *Service) ResizeTerminal(ctx context.Context, ref, job string, size sand
 			return err
 		}
 		if size.Cols == 0 || size.Rows == 0 {
-			return validate.Errorf("the terminal is %d by %d; give at least 1 column and 1 row", size.Cols, size.Rows)
+			return validate.Errorf("the terminal is %d by %d; use at least 1 column and 1 row", size.Cols, size.Rows)
 		}
 		return h.explain(c.Ctx, h.client.ResizeTerminal(c.Ctx, job, size))
 	})
@@ -286,7 +286,7 @@ func (s *Service) SignalJob(ctx context.Context, ref, job, signal string, killAf
 		}
 		sig, err := agentclient.ParseSignal(signal)
 		if err != nil {
-			return nil, validate.Errorf("signal %s is not known; %w", validate.Quote(signal), err)
+			return nil, validate.Errorf("signal %s is not valid; %w", validate.Quote(signal), err)
 		}
 		c.Detail = fmt.Sprintf("%s signal %d", job, sig)
 		if err := validate.Range("kill_after_ms", killAfterMS, 0, validate.MaxMillis); err != nil {

@@ -42,7 +42,7 @@ func (s *Service) checkKeyFor(c *call.Call, req *sandbox.CreateKeyRequest) error
 		return err
 	}
 	if req.Name == "" || len(req.Name) > maxKeyName {
-		return validate.Errorf("name has %d bytes; give the key a name of 1 to %d that says what it is for", len(req.Name), maxKeyName)
+		return validate.Errorf("name has %d bytes; use a name of 1 to %d bytes that says what the key is for", len(req.Name), maxKeyName)
 	}
 	if req.Team == "" {
 		req.Team = c.Caller.Team
@@ -51,7 +51,7 @@ func (s *Service) checkKeyFor(c *call.Call, req *sandbox.CreateKeyRequest) error
 		return err
 	}
 	if req.Team != c.Caller.Team && c.Caller.KeyID != call.LocalKeyID {
-		return sandbox.Errorf(sandbox.CodeForbidden, "only the user who runs the server makes keys of other teams; leave team out for a key of your own")
+		return sandbox.Errorf(sandbox.CodeForbidden, "only the user who runs the server can create keys of other teams; leave team out to create a key of your own")
 	}
 	if err := validate.Scopes(req.Scopes); err != nil {
 		return err
@@ -96,7 +96,7 @@ func (s *Service) RevokeKey(ctx context.Context, ref string) (*sandbox.Key, erro
 		}
 		k, err := s.cfg.Store.RevokeKey(c.Ctx, s.keyTeamFor(c), id, time.Now())
 		if sandbox.CodeOf(err) == sandbox.CodeNotFound {
-			return nil, sandbox.Errorf(sandbox.CodeNotFound, "there is no key %s; list the keys to see which there are", validate.Quote(ref))
+			return nil, sandbox.Errorf(sandbox.CodeNotFound, "there is no key %s; list the keys to see which exist", validate.Quote(ref))
 		}
 		if err != nil {
 			return nil, err

@@ -23,9 +23,9 @@ func TestLargerThanTheMachine(t *testing.T) {
 		r    sandbox.Resources
 		want string
 	}{
-		{sandbox.Resources{VCPUs: 3}, "vcpus is 3, and the server's machine has 2 processors"},
-		{sandbox.Resources{MemoryMiB: 251}, "memory_mib is 251, and the server's machine has 250 MiB of memory"},
-		{sandbox.Resources{DiskMiB: 9001}, "disk_mib is 9001, and the server's machine has 9000 MiB of disk"},
+		{sandbox.Resources{VCPUs: 3}, "vcpus is 3, but the server's machine has only 2 processors"},
+		{sandbox.Resources{MemoryMiB: 251}, "memory_mib is 251, but the server's machine has only 250 MiB of memory"},
+		{sandbox.Resources{DiskMiB: 9001}, "disk_mib is 9001, but the server's machine has only 9000 MiB of disk"},
 	} {
 		refused := func(what string, err error, want string) {
 			t.Helper()

@@ -371,10 +371,10 @@ func TestReconcile(t *testing.T) {
 			reason string
 		}{
 			"running":  {sandbox.StateRunning, ""},
-			"lost":     {sandbox.StateFailed, "its supervisor ended unexpectedly while the daemon was down"},
+			"lost":     {sandbox.StateFailed, "its supervisor exited unexpectedly while the daemon was down"},
 			"rebooted": {sandbox.StateFailed, "the machine restarted at 1970-01-01T00:00:01Z"},
 			"died":     {sandbox.StateFailed, "killed while nobody looked"},
-			"creating": {sandbox.StateFailed, "the daemon ended while the sandbox was being created"},
+			"creating": {sandbox.StateFailed, "the daemon exited while the sandbox was being created"},
 			"stopping": {sandbox.StateKilled, "killed by key-red"},
 			"held":     {sandbox.StateFailed, "boom"},
 			"updating": {sandbox.StateRunning, ""},

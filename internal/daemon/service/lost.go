@@ -13,10 +13,10 @@ import (
 
 const (
 	// reasonUnknown is the reason of a sandbox whose instance the engine does not know.
-	reasonUnknown = "its supervisor ended unexpectedly"
+	reasonUnknown = "its supervisor exited unexpectedly"
 	// reasonAbandoned is the reason of a sandbox whose creation failed, where the
 	// failure could not be recorded.
-	reasonAbandoned = "it could not be created; the server's log has the details"
+	reasonAbandoned = "it could not be created; see the server's log for details"
 )
 
 // failLost records the end of sandboxes that the store has as running but that have no

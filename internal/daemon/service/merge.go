@@ -51,11 +51,11 @@ func checkMerge(req *sandbox.MergeRequest) error {
 	switch req.Kind {
 	case sandbox.MergeWhole:
 		if req.Policy != "" || len(req.Resolve) > 0 || len(req.Paths) > 0 || req.KillWinner {
-			return validate.Errorf("policy, resolve, paths and kill_winner are for merging %q; a merge of the whole takes all, and the winner's id ends", sandbox.MergeFiles)
+			return validate.Errorf("policy, resolve, paths and kill_winner work only with the merge kind %q; a merge of the whole takes everything, and the winner's id ends", sandbox.MergeFiles)
 		}
 	case sandbox.MergeFiles:
 	default:
-		return validate.Errorf("kind %s is not known; use %q or %q", validate.Quote(string(req.Kind)), sandbox.MergeWhole, sandbox.MergeFiles)
+		return validate.Errorf("kind %s is not valid; use %q or %q", validate.Quote(string(req.Kind)), sandbox.MergeWhole, sandbox.MergeFiles)
 	}
 	if err := checkPolicy(req.Policy); err != nil {
 		return err
@@ -68,14 +68,14 @@ func checkMerge(req *sandbox.MergeRequest) error {
 
 func checkResolve(resolve map[string]sandbox.MergePolicy) error {
 	if len(resolve) > sandbox.MaxResolved {
-		return validate.Errorf("resolve has %d paths; give at most %d, or a directory that they are in", len(resolve), sandbox.MaxResolved)
+		return validate.Errorf("resolve has %d paths; use at most %d, or name a directory that contains them", len(resolve), sandbox.MaxResolved)
 	}
 	for p, policy := range resolve {
 		if err := checkPath("resolve", p); err != nil {
 			return err
 		}
 		if path.Clean(p) != p {
-			return validate.Errorf("path %s in resolve is not as conflicts are listed; write it as %s", validate.Quote(p), validate.Quote(path.Clean(p)))
+			return validate.Errorf("path %s in resolve is not in the form that conflicts have; use %s", validate.Quote(p), validate.Quote(path.Clean(p)))
 		}
 		if policy != sandbox.PolicyOurs && policy != sandbox.PolicyTheirs {
 			return validate.Errorf("resolve has %s for %s; use %q or %q", validate.Quote(string(policy)), validate.Quote(p), sandbox.PolicyOurs, sandbox.PolicyTheirs)
@@ -89,7 +89,7 @@ func checkPolicy(p sandbox.MergePolicy) error {
 	case sandbox.PolicyNone, sandbox.PolicyOurs, sandbox.PolicyTheirs:
 		return nil
 	}
-	return validate.Errorf("policy %s is not known; use %q or %q, or leave it out to be told of conflicts", validate.Quote(string(p)), sandbox.PolicyOurs, sandbox.PolicyTheirs)
+	return validate.Errorf("policy %s is not valid; use %q or %q, or leave it out to get a list of conflicts", validate.Quote(string(p)), sandbox.PolicyOurs, sandbox.PolicyTheirs)
 }
 
 func (s *Service) merge(ctx context.Context, parent, winner *store.Record, req *sandbox.MergeRequest) (*sandbox.MergeResult, error) {
@@ -267,7 +267,7 @@ func (s *Service) forkPoint(ctx context.Context, parent, winner *store.Record) (
 	for child.ForkedFrom != parent.ID {
 		next, err := s.cfg.Store.Sandbox(ctx, child.ForkedFrom)
 		if child.ForkedFrom == "" || sandbox.CodeOf(err) == sandbox.CodeNotFound {
-			return nil, sandbox.Errorf(sandbox.CodeConflict, "sandbox %s was not forked from %s, so it cannot be told what it has changed since; merge the whole of it, or name its parent", winner.ID, parent.ID)
+			return nil, sandbox.Errorf(sandbox.CodeConflict, "sandbox %s was not forked from %s, so its changes since then are not known; merge the whole of it, or name its parent", winner.ID, parent.ID)
 		}
 		if err != nil {
 			return nil, err
@@ -275,7 +275,7 @@ func (s *Service) forkPoint(ctx context.Context, parent, winner *store.Record) (
 		child = next
 	}
 	if child.ForkPoint == "" || child.Origin != parent.Origin {
-		return nil, sandbox.Errorf(sandbox.CodeConflict, "the state at which sandbox %s was forked from %s is not kept any more; merge the whole of it", winner.ID, parent.ID)
+		return nil, sandbox.Errorf(sandbox.CodeConflict, "the state at which sandbox %s was forked from %s is no longer kept; merge the whole of it", winner.ID, parent.ID)
 	}
 	root, err := startup.RootOf(child.Root)
 	if err != nil {

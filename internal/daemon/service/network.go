@@ -20,7 +20,7 @@ import (
 )
 
 var (
-	errNoGateway = sandbox.Errorf(sandbox.CodeUnsupported, "this server cannot change the network of a running sandbox; create a new one with the policy")
+	errNoGateway = sandbox.Errorf(sandbox.CodeUnsupported, "this server cannot change the network of a running sandbox; create a new sandbox with the policy")
 	errNoLog     = sandbox.Errorf(sandbox.CodeUnsupported, "this server keeps no network logs")
 )
 
@@ -43,7 +43,7 @@ func (s *Service) push(ctx context.Context, h *handle, r *store.Record) error {
 		if e, ok := errors.AsType[*sandbox.Error](err); ok {
 			return e
 		}
-		return call.Unavailable(err, "sandbox %s does not answer now; try again", r.ID)
+		return call.Unavailable(err, "sandbox %s is not responding; try again", r.ID)
 	}
 	return nil
 }
@@ -229,21 +229,21 @@ func (s *Service) checkLogRequest(req *sandbox.NetworkLogRequest) error {
 	switch req.Kind {
 	case "", sandbox.NetworkConnection, sandbox.NetworkDNS, sandbox.NetworkRequest:
 	default:
-		return validate.Errorf("kind %s is not known; use %q, %q or %q", validate.Quote(string(req.Kind)), sandbox.NetworkConnection, sandbox.NetworkDNS, sandbox.NetworkRequest)
+		return validate.Errorf("kind %s is not valid; use %q, %q or %q", validate.Quote(string(req.Kind)), sandbox.NetworkConnection, sandbox.NetworkDNS, sandbox.NetworkRequest)
 	}
 	switch req.Verdict {
 	case "", sandbox.NetworkAllowed, sandbox.NetworkBlocked, sandbox.NetworkFailed:
 	default:
-		return validate.Errorf("verdict %s is not known; use %q, %q or %q", validate.Quote(string(req.Verdict)), sandbox.NetworkAllowed, sandbox.NetworkBlocked, sandbox.NetworkFailed)
+		return validate.Errorf("verdict %s is not valid; use %q, %q or %q", validate.Quote(string(req.Verdict)), sandbox.NetworkAllowed, sandbox.NetworkBlocked, sandbox.NetworkFailed)
 	}
 	if err := validate.Text("host", req.Host); err != nil {
 		return err
 	}
 	if len(req.Host) > maxHostName {
-		return validate.Errorf("host has %d bytes; names of hosts have at most %d", len(req.Host), maxHostName)
+		return validate.Errorf("host has %d bytes; host names have at most %d", len(req.Host), maxHostName)
 	}
 	if req.Since != nil && req.Until != nil && req.Until.Before(*req.Since) {
-		return validate.Errorf("until is before since; exchange them")
+		return validate.Errorf("until is earlier than since; swap them")
 	}
 	_, err := store.PageLimit(req.Page)
 	return err

@@ -39,11 +39,11 @@ func (s *Service) SignalProcess(ctx context.Context, ref string, pid int, signal
 	return call.Run(ctx, s.gate, call.Audited(sandbox.ScopeSandboxesWrite, "process.signal"), func(c *call.Call) error {
 		sig, err := agentclient.ParseSignal(signal)
 		if err != nil {
-			return validate.Errorf("signal %s is not known; %w", validate.Quote(signal), err)
+			return validate.Errorf("signal %s is not valid; %w", validate.Quote(signal), err)
 		}
 		// Every other number means more than one process to the kernel.
 		if pid < 2 || pid > 1<<30 {
-			return validate.Errorf("pid is %d; give the id of a process as the list of processes shows it, 2 or more", pid)
+			return validate.Errorf("pid is %d; use a process id of 2 or more from the list of processes", pid)
 		}
 		h, err := s.openFor(c, ref)
 		if err != nil {
@@ -59,7 +59,7 @@ func (s *Service) SignalProcess(ctx context.Context, ref string, pid int, signal
 func (s *Service) usage(ctx context.Context, h *handle, r *store.Record) (*sandbox.Stats, error) {
 	host, err := h.instance.Stats(ctx)
 	if err != nil {
-		return nil, h.explain(ctx, call.Unavailable(err, "sandbox %s does not tell what it uses now; try again", r.ID))
+		return nil, h.explain(ctx, call.Unavailable(err, "sandbox %s does not report what it uses; try again", r.ID))
 	}
 	st := &sandbox.Stats{
 		SandboxID: r.ID, CPUSeconds: float64(host.CPUNanos) / 1e9,
@@ -118,9 +118,9 @@ func (s *Service) watched(c *call.Call, req *sandbox.StatsRequest) ([]store.Reco
 		case err != nil:
 			return nil, "", err
 		case req.Namespace != "":
-			return nil, "", validate.Errorf("give a sandbox or a namespace, not both")
+			return nil, "", validate.Errorf("sandbox and namespace are both given; use one of them")
 		case req.Cursor != "":
-			return nil, "", validate.Errorf("a sandbox is no listing that a cursor goes on with; leave the cursor or the sandbox out")
+			return nil, "", validate.Errorf("a cursor does not work with sandbox; leave one of them out")
 		}
 		r, err := c.Resolve(req.Sandbox)
 		return []store.Record{r}, "", err
@@ -161,7 +161,7 @@ func (s *Service) StatsSeries(ctx context.Context, ref string, req sandbox.Stats
 		if req.Since != nil {
 			// What clocks differ by is forgiven.
 			if req.Since.Before(since.Add(-time.Minute)) {
-				return nil, validate.Errorf("since is more than %s ago; statistics are kept that long", sandbox.StatsRetention)
+				return nil, validate.Errorf("since is more than %s ago, longer than statistics are kept; use a later time", sandbox.StatsRetention)
 			}
 			since = *req.Since
 		}

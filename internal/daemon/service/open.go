@@ -82,7 +82,7 @@ const openTries = 5
 
 // errMoved says that a record is out of date: the sandbox has been paused, or has
 // another instance.
-var errMoved error = sandbox.Errorf(sandbox.CodeUnavailable, "the sandbox was paused, resumed, restored or merged at the same moment; try again")
+var errMoved error = sandbox.Errorf(sandbox.CodeUnavailable, "the sandbox was paused, resumed, restored or merged at the same time; try again")
 
 // isOpen reports whether a sandbox has a handle.
 func (s *Service) isOpen(id string) bool {
@@ -145,7 +145,7 @@ func (s *Service) attach(ctx context.Context, r *store.Record, place chan struct
 		if e, ok := errors.AsType[*sandbox.Error](err); ok {
 			return nil, e
 		}
-		return nil, call.Unavailable(err, "sandbox %s does not answer now; try again", r.ID)
+		return nil, call.Unavailable(err, "sandbox %s is not responding; try again", r.ID)
 	}
 	h := newHandle(r, instance)
 	h.noteJobs()
@@ -182,5 +182,5 @@ func (s *Service) vanished(r *store.Record) string {
 	if r.BootID != s.cfg.Boot.ID {
 		return "the machine restarted at " + s.cfg.Boot.At.Format(time.RFC3339)
 	}
-	return "its supervisor ended unexpectedly while the daemon was down"
+	return "its supervisor exited unexpectedly while the daemon was down"
 }

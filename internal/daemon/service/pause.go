@@ -115,18 +115,18 @@ func (s *Service) commitPause(ctx context.Context, r *store.Record, checkpoint s
 		}
 		return paused, err
 	}
-	s.drop(r.ID, sandbox.Errorf(sandbox.CodeNotRunning, "sandbox %s was paused during the call; what ran in it goes on when it is resumed, by the next call or sandbox_resume", r.ID))
+	s.drop(r.ID, sandbox.Errorf(sandbox.CodeNotRunning, "sandbox %s was paused during the call; what ran in it continues when it is resumed, by the next call or sandbox_resume", r.ID))
 	return paused, nil
 }
 
 func changedMeanwhile(id string) error {
-	return sandbox.Errorf(sandbox.CodeConflict, "sandbox %s was restored or merged at the same moment; look at it and try again", id)
+	return sandbox.Errorf(sandbox.CodeConflict, "sandbox %s was restored or merged at the same time; check its state and try again", id)
 }
 
 // engineError explains an error of the engine about a sandbox.
 func engineError(r *store.Record, err error) error {
 	if errors.Is(err, engine.ErrNotFound) {
-		return call.Unavailable(err, "sandbox %s does not answer now; try again", r.ID)
+		return call.Unavailable(err, "sandbox %s is not responding; try again", r.ID)
 	}
 	return err
 }
@@ -141,7 +141,7 @@ func (s *Service) Resume(ctx context.Context, ref string, req sandbox.ResumeRequ
 		switch r.State {
 		case sandbox.StateRunning:
 			if req.FilesOnly {
-				return nil, sandbox.Errorf(sandbox.CodeConflict, "sandbox %s runs; pause it, then resume it with files_only", r.ID)
+				return nil, sandbox.Errorf(sandbox.CodeConflict, "sandbox %s is running; pause it, then resume it with files_only", r.ID)
 			}
 			return s.view(r), nil
 		case sandbox.StatePaused:
@@ -297,7 +297,7 @@ func (s *Service) expect(instance string) (died func() error, forget func()) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if why := s.coming[instance]; why != "" {
-			return sandbox.Errorf(sandbox.CodeUnavailable, "the machine that the sandbox was to go on in ended at once: %s; try again", why)
+			return sandbox.Errorf(sandbox.CodeUnavailable, "the machine that the sandbox was to continue on ended at once: %s; try again", why)
 		}
 		return nil
 	}
@@ -359,7 +359,7 @@ func (s *Service) swap(r *store.Record, h *handle) {
 	case same:
 		h.client.Close()
 	case old != nil:
-		old.end(sandbox.Errorf(sandbox.CodeNotRunning, "sandbox %s was put into another state during the call; look at it and try again", r.ID))
+		old.end(sandbox.Errorf(sandbox.CodeNotRunning, "sandbox %s changed its state during the call; check its state and try again", r.ID))
 	}
 	// The sandbox may have been killed since the record was changed. Whoever kills a
 	// sandbox changes the record first and drops the handle second.

@@ -112,7 +112,7 @@ func (s *Service) repairPaused(ctx context.Context, r *store.Record, found bool)
 func (s *Service) repair(ctx context.Context, r store.Record, st engine.Status, found bool) error {
 	switch r.State {
 	case sandbox.StateCreating:
-		_, err := s.fail(ctx, &r, "the daemon ended while the sandbox was being created")
+		_, err := s.fail(ctx, &r, "the daemon exited while the sandbox was being created")
 		return err
 	case sandbox.StatePaused:
 		return s.repairPaused(ctx, &r, found)

@@ -118,7 +118,7 @@ func TestRecoverAfterALostDatabase(t *testing.T) {
 	if volume.ID != v.ID || volume.Kind != sandbox.OrphanVolume || volume.Team != "red" || volume.SizeBytes == 0 || !volume.EndsAt.Equal(volume.Since.Add(recovery.DefaultRetention)) {
 		t.Errorf("the volume is %+v", volume)
 	}
-	if kept.Kind != sandbox.OrphanCheckpoint || kept.SandboxID != work.ID || paused.ID == "" || !strings.Contains(ran.Reason, "it ran") {
+	if kept.Kind != sandbox.OrphanCheckpoint || kept.SandboxID != work.ID || paused.ID == "" || !strings.Contains(ran.Reason, "it was running") {
 		t.Errorf("aside are %+v", found)
 	}
 	if ids := w.state.IDs(); len(ids) != 0 {

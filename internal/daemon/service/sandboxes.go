@@ -80,7 +80,7 @@ func (s *Service) filterFor(c *call.Call, req *sandbox.ListRequest) (store.Sandb
 	}
 	for _, st := range req.States {
 		if !slices.Contains(states, st) {
-			return f, validate.Errorf("state %s is not known; use some of %v", validate.Quote(string(st)), states)
+			return f, validate.Errorf("state %s is not valid; use one of %v", validate.Quote(string(st)), states)
 		}
 	}
 	if len(f.States) == 0 {

@@ -41,19 +41,19 @@ func checkSnapshotRequest(req *sandbox.CreateSnapshotRequest) error {
 	switch req.Kind {
 	case "", sandbox.SnapshotMemory, sandbox.SnapshotFiles:
 	default:
-		return validate.Errorf("kind %s is not known; use %q or %q", validate.Quote(string(req.Kind)), sandbox.SnapshotMemory, sandbox.SnapshotFiles)
+		return validate.Errorf("kind %s is not valid; use %q or %q", validate.Quote(string(req.Kind)), sandbox.SnapshotMemory, sandbox.SnapshotFiles)
 	}
 	if err := validate.Text("label", req.Label); err != nil {
 		return err
 	}
 	if n := len(req.Label); n > sandbox.MaxSnapshotLabel {
-		return validate.Errorf("the label has %d bytes; give at most %d", n, sandbox.MaxSnapshotLabel)
+		return validate.Errorf("the label has %d bytes; use at most %d", n, sandbox.MaxSnapshotLabel)
 	}
 	if req.Name == "" {
 		return nil
 	}
 	if ids.IsSnapshot(req.Name) || ids.IsSandbox(req.Name) {
-		return validate.Errorf("name %s begins like an id; choose one that does not begin with %q or %q", validate.Quote(req.Name), ids.Snapshot, ids.Sandbox)
+		return validate.Errorf("name %s begins like an id; use one that does not begin with %q or %q", validate.Quote(req.Name), ids.Snapshot, ids.Sandbox)
 	}
 	return validate.Name("name", req.Name)
 }
@@ -119,7 +119,7 @@ func (s *Service) snapshotName(ctx context.Context, snap *store.SnapshotRecord) 
 	case sandbox.CodeNotFound:
 		return nil
 	case "":
-		return sandbox.Errorf(sandbox.CodeConflict, "the name %q is taken by another snapshot of the team; choose another name, or delete that snapshot first", snap.Name)
+		return sandbox.Errorf(sandbox.CodeConflict, "the name %q is taken by another snapshot of the team; use another name, or delete that snapshot first", snap.Name)
 	}
 	return err
 }
@@ -257,10 +257,10 @@ func (s *Service) DeleteSnapshot(ctx context.Context, ref string) (*sandbox.Snap
 func (s *Service) RestoreSnapshot(ctx context.Context, ref string, req sandbox.RestoreRequest) (*sandbox.Sandbox, error) {
 	return call.Do(ctx, s.gate, call.AuditedAtOnce(sandbox.ScopeSandboxesWrite, "sandbox.restore"), func(c *call.Call) (*sandbox.Sandbox, error) {
 		if (req.Snapshot == "") == (req.Step == 0) {
-			return nil, validate.Errorf("give exactly one of snapshot, an id or name, and step, such as -1 for the state before the last command")
+			return nil, validate.Errorf("set exactly one of snapshot, an id or name, and step, such as -1 for the state before the last command")
 		}
 		if req.Step > 0 {
-			return nil, validate.Errorf("step is %d; give -1 for the state before the last command, -2 for the one before that, and so on", req.Step)
+			return nil, validate.Errorf("step is %d; use -1 for the state before the last command, -2 for the one before that, and so on", req.Step)
 		}
 		if err := s.needCheckpointer(); err != nil {
 			return nil, err
@@ -308,9 +308,9 @@ func (s *Service) chosen(c *call.Call, r *store.Record, req *sandbox.RestoreRequ
 		return steps[-req.Step-1], nil
 	}
 	if len(steps) == 0 {
-		return store.SnapshotRecord{}, sandbox.Errorf(sandbox.CodeNotFound, "sandbox %s has no history; create it with history, or set it by an update, to have a step before each command", r.ID)
+		return store.SnapshotRecord{}, sandbox.Errorf(sandbox.CodeNotFound, "sandbox %s has no history; to keep a step before each command, set history when you create or update it", r.ID)
 	}
-	return store.SnapshotRecord{}, sandbox.Errorf(sandbox.CodeNotFound, "sandbox %s has the steps -1 to -%d; step %d is not kept any more", r.ID, len(steps), req.Step)
+	return store.SnapshotRecord{}, sandbox.Errorf(sandbox.CodeNotFound, "sandbox %s has the steps -1 to -%d; step %d is no longer kept", r.ID, len(steps), req.Step)
 }
 
 // restore makes a sandbox continue from a snapshot.

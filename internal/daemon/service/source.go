@@ -157,7 +157,7 @@ func (s *Service) values(ctx context.Context, bindings []engine.Binding, sealed 
 				err = open()
 			}
 			if errors.Is(err, vault.ErrDamaged) || errors.Is(err, vault.ErrKeyMissing) {
-				return call.Unavailable(err, "the value of secret %q cannot be opened; rotate the secret, or detach it", secret.Name)
+				return call.Unavailable(err, "the value of secret %q cannot be unsealed; rotate the secret, or detach it", secret.Name)
 			}
 			if err != nil {
 				return err

@@ -73,29 +73,29 @@ func (s *Service) Try(ctx context.Context, ref string, req sandbox.TryRequest, s
 // attempt.
 func checkTry(req *sandbox.TryRequest) ([]sandbox.ExecRequest, error) {
 	if len(req.Commands) == 0 {
-		return nil, validate.Errorf("no command is given; give one for all attempts, or one for each")
+		return nil, validate.Errorf("there is no command; set one for all attempts, or one for each")
 	}
 	req.Count = cmp.Or(req.Count, len(req.Commands))
 	if err := validate.Range("count", int64(req.Count), 1, sandbox.MaxForks); err != nil {
 		return nil, err
 	}
 	if len(req.Commands) != 1 && len(req.Commands) != req.Count {
-		return nil, validate.Errorf("%d commands are given for %d attempts; give one for all, or one for each", len(req.Commands), req.Count)
+		return nil, validate.Errorf("%d commands are given for %d attempts; set one for all, or one for each", len(req.Commands), req.Count)
 	}
 	req.Pick = cmp.Or(req.Pick, sandbox.PickNone)
 	if req.Pick != sandbox.PickNone && req.Pick != sandbox.PickFirstSuccess {
 		if n, err := strconv.Atoi(req.Pick); err != nil || n < 0 || n >= req.Count {
-			return nil, validate.Errorf("pick %s is not known; use %q, %q or an index from 0 to %d", validate.Quote(req.Pick), sandbox.PickNone, sandbox.PickFirstSuccess, req.Count-1)
+			return nil, validate.Errorf("pick %s is not valid; use %q, %q or an index from 0 to %d", validate.Quote(req.Pick), sandbox.PickNone, sandbox.PickFirstSuccess, req.Count-1)
 		}
 	}
 	req.Keep = cmp.Or(req.Keep, sandbox.KeepNone)
 	switch req.Keep {
 	case sandbox.KeepNone, sandbox.KeepWinners, sandbox.KeepAll:
 	default:
-		return nil, validate.Errorf("keep %s is not known; use %q, %q or %q", validate.Quote(string(req.Keep)), sandbox.KeepNone, sandbox.KeepWinners, sandbox.KeepAll)
+		return nil, validate.Errorf("keep %s is not valid; use %q, %q or %q", validate.Quote(string(req.Keep)), sandbox.KeepNone, sandbox.KeepWinners, sandbox.KeepAll)
 	}
 	if req.Pick == sandbox.PickNone && (req.Merge != "" || req.Policy != "") {
-		return nil, validate.Errorf("merge and policy say how the picked attempt comes back, but pick is %q; pick one, or leave them out", sandbox.PickNone)
+		return nil, validate.Errorf("merge and policy apply to the picked attempt, but pick is %q; pick an attempt, or leave them out", sandbox.PickNone)
 	}
 	merge := sandbox.MergeRequest{Kind: req.Merge, Policy: req.Policy}
 	if err := checkMerge(&merge); err != nil {

@@ -44,7 +44,7 @@ func (p Place) Cursor(listing string) string {
 // ParseCursor is the inverse of [Place.Cursor]. Anything else is an invalid
 // error.
 func ParseCursor(listing, s string) (Place, error) {
-	bad := sandbox.Errorf(sandbox.CodeInvalid, "the cursor is not one that this server gave out; start over without a cursor")
+	bad := sandbox.Errorf(sandbox.CodeInvalid, "the cursor is not valid; start over without a cursor")
 	if len(s) > maxCursorBytes {
 		return Place{}, bad
 	}

@@ -47,7 +47,7 @@ func Complete(req sandbox.CreateSecretRequest) (sandbox.CreateSecretRequest, err
 		}
 	}
 	if len(req.Hosts) == 0 {
-		return req, sandbox.Errorf(sandbox.CodeInvalid, "a secret needs the hosts to which its value may go, such as \"api.example.com\": give hosts, or a provider that implies them")
+		return req, sandbox.Errorf(sandbox.CodeInvalid, "a secret needs the hosts its value may be sent to, such as \"api.example.com\": set hosts, or a provider that has them")
 	}
 	hosts, err := checkHosts(req.Hosts)
 	if err != nil {
@@ -66,7 +66,7 @@ func Complete(req sandbox.CreateSecretRequest) (sandbox.CreateSecretRequest, err
 
 func checkName(name string) error {
 	if name == "" || len(name) > sandbox.MaxNameLength || strings.Trim(name, base64url) != "" {
-		return sandbox.Errorf(sandbox.CodeInvalid, "a secret's name has 1 to %d of the characters a-z, A-Z, 0-9, _ and -", sandbox.MaxNameLength)
+		return sandbox.Errorf(sandbox.CodeInvalid, "a secret's name must be 1 to %d of the characters a-z, A-Z, 0-9, _ and -", sandbox.MaxNameLength)
 	}
 	return nil
 }
@@ -78,20 +78,20 @@ func CheckValue(v sandbox.SecretValue) error {
 	case value == "":
 		return sandbox.Errorf(sandbox.CodeInvalid, "a secret needs a value")
 	case len(value) > sandbox.MaxSecretBytes:
-		return sandbox.Errorf(sandbox.CodeTooLarge, "the value has %d bytes: a secret holds up to %d", len(value), sandbox.MaxSecretBytes)
+		return sandbox.Errorf(sandbox.CodeTooLarge, "the value has %d bytes: a secret has at most %d", len(value), sandbox.MaxSecretBytes)
 	case strings.ContainsAny(value, "\r\n"):
-		return sandbox.Errorf(sandbox.CodeInvalid, "the value has a line break, which no HTTP header can carry: give it without one, and a key file in base64")
+		return sandbox.Errorf(sandbox.CodeInvalid, "the value has a line break, which HTTP headers cannot carry: remove it, or encode a key file as base64")
 	case !fitsHeader(value):
-		return sandbox.Errorf(sandbox.CodeInvalid, "the value has control characters, which no HTTP header can carry: give it in base64")
+		return sandbox.Errorf(sandbox.CodeInvalid, "the value has control characters, which HTTP headers cannot carry: encode it as base64")
 	case strings.Trim(value, " \t") != value:
-		return sandbox.Errorf(sandbox.CodeInvalid, "the value begins or ends with white space, which HTTP takes away: give it without")
+		return sandbox.Errorf(sandbox.CodeInvalid, "the value begins or ends with white space, which HTTP removes: remove it")
 	}
 	return nil
 }
 
 func checkHosts(hosts []string) ([]string, error) {
 	if len(hosts) > sandbox.MaxSecretHosts {
-		return nil, sandbox.Errorf(sandbox.CodeInvalid, "a secret has up to %d hosts: use \"*.domain\" for all below a domain", sandbox.MaxSecretHosts)
+		return nil, sandbox.Errorf(sandbox.CodeInvalid, "a secret has at most %d hosts: use \"*.domain\" for all below a domain", sandbox.MaxSecretHosts)
 	}
 	if slices.Equal(hosts, []string{sandbox.AnyHost}) {
 		return hosts, nil
@@ -117,17 +117,17 @@ func checkHost(host string) (string, error) {
 	}
 	if addr, err := netip.ParseAddr(h); err == nil {
 		if addr.Zone() != "" || addr.Is4In6() {
-			return invalid("give an address in its plain form")
+			return invalid("use the address in its plain form")
 		}
 		return addr.String(), nil
 	}
 	switch {
 	case strings.Contains(h, "://"):
-		return invalid("give the host alone, without a scheme and a path")
+		return invalid("use only the host, without scheme and path")
 	case strings.Contains(h, "/"):
-		return invalid("give a domain; a secret cannot be for a range of addresses")
+		return invalid("use a domain; a secret cannot be for a range of addresses")
 	case strings.Contains(h, ":"):
-		return invalid("give the host without a port: a secret is for all ports on which the host speaks TLS")
+		return invalid("use the host without a port: a secret is for all ports on which the host speaks TLS")
 	}
 	domain, wildcard := strings.CutPrefix(h, "*.")
 	if why := checkDomain(domain); why != "" {
@@ -135,7 +135,7 @@ func checkHost(host string) (string, error) {
 	}
 	if wildcard {
 		if suffix, _ := publicsuffix.PublicSuffix(domain); suffix == domain { // such as "com"
-			return invalid("anybody can have a name below " + domain + ": name the domain that is yours")
+			return invalid("anybody can get a name below " + domain + ": use the domain that is yours")
 		}
 	}
 	return h, nil
@@ -163,7 +163,7 @@ func checkDomain(d string) string {
 	// 0x7f.1 for addresses.
 	last := d[strings.LastIndexByte(d, '.')+1:]
 	if last[0] >= '0' && last[0] <= '9' {
-		return "it ends like an address and is none: write an IPv4 address as four decimal numbers"
+		return "it ends like an address but is not one: write an IPv4 address as four decimal numbers"
 	}
 	return ""
 }
@@ -184,7 +184,7 @@ func checkAuth(a sandbox.SecretAuth) (sandbox.SecretAuth, error) {
 			return invalid("auth.name: the header %s cannot carry a secret", a.Name)
 		}
 		if len(a.Prefix) > maxPrefix || !fitsHeader(a.Prefix) {
-			return invalid("auth.prefix stands before the value in the header, such as \"Bearer \": up to %d characters on one line", maxPrefix)
+			return invalid("auth.prefix goes before the value in the header, such as \"Bearer \": at most %d characters in one line", maxPrefix)
 		}
 		if !isUser(a.User) {
 			return invalid(badUser, maxUser)
@@ -194,23 +194,23 @@ func checkAuth(a sandbox.SecretAuth) (sandbox.SecretAuth, error) {
 			return invalid(badUser, maxUser)
 		}
 		if a.Name != "" || a.Prefix != "" {
-			return invalid("auth.name and auth.prefix are not for the type basic, which is always in the Authorization header")
+			return invalid("auth.name and auth.prefix do not work with the type basic, which always uses the Authorization header")
 		}
 	case "query":
 		if a.Name == "" || len(a.Name) > maxParam || strings.ContainsAny(a.Name, "\x00\r\n") {
-			return invalid("auth.name is needed for the type query: the name of the parameter, such as \"key\"")
+			return invalid("auth.name is required for the type query: the name of the parameter, such as \"key\"")
 		}
 		if a.Prefix != "" || a.User != "" {
-			return invalid("auth.prefix and auth.user are not for the type query")
+			return invalid("auth.prefix and auth.user do not work with the type query")
 		}
 	default:
-		return invalid("auth.type %q: choose header, basic or query", clip.Text(a.Type, maxShown))
+		return invalid("auth.type %q is not valid: use header, basic or query", clip.Text(a.Type, maxShown))
 	}
 	return a, nil
 }
 
 // badUser is the error text for an invalid user name; its argument is [maxUser].
-const badUser = "auth.user is a user name of up to %d characters without a colon"
+const badUser = "auth.user must be a user name of at most %d characters without a colon"
 
 // isUser reports whether s can be the user name in basic authentication.
 func isUser(s string) bool {

@@ -139,18 +139,18 @@ func readKeyFile(file string) ([]key, error) {
 		}
 		rest, ok := bytes.CutPrefix(line, []byte(keyPrefix))
 		if !ok {
-			return nil, fmt.Errorf("%s has a line that is no key: put the file back from a backup", file)
+			return nil, fmt.Errorf("%s has a line that is not a key: restore the file from a backup", file)
 		}
 		more, err := parseKeyList(string(rest))
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w: put the file back from a backup", file, err)
+			return nil, fmt.Errorf("%s: %w: restore the file from a backup", file, err)
 		}
 		if keys = append(keys, more...); len(keys) > maxKeys {
 			return nil, fmt.Errorf("%s has more than %d keys", file, maxKeys)
 		}
 	}
 	if len(keys) == 0 {
-		return nil, fmt.Errorf("%s has no key: put the file back from a backup; without one, remove it, and rotate every secret", file)
+		return nil, fmt.Errorf("%s has no key: restore the file from a backup; if there is none, remove the file and rotate every secret", file)
 	}
 	return keys, nil
 }

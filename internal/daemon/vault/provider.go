@@ -72,7 +72,7 @@ var presets = []preset{
 func findPreset(name string) (preset, error) {
 	i, ok := slices.BinarySearchFunc(presets, name, func(p preset, name string) int { return strings.Compare(p.name, name) })
 	if !ok {
-		return preset{}, sandbox.Errorf(sandbox.CodeInvalid, "there is no provider %q: choose one of %s, or give the hosts yourself", clip.Text(name, maxShown), providerNames())
+		return preset{}, sandbox.Errorf(sandbox.CodeInvalid, "there is no provider %q: use one of %s, or set the hosts yourself", clip.Text(name, maxShown), providerNames())
 	}
 	return presets[i], nil
 }

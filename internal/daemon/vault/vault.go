@@ -140,7 +140,7 @@ func (v *Vault) find(id keyID) (key, error) {
 			return k, nil
 		}
 	}
-	return key{}, fmt.Errorf("%w: key %x is not in %s; put it back from a backup, or rotate the secret with a new value", ErrKeyMissing, id, cmp.Or(v.file, EnvKey))
+	return key{}, fmt.Errorf("%w: key %x is not in %s; restore it from a backup, or rotate the secret with a new value", ErrKeyMissing, id, cmp.Or(v.file, EnvKey))
 }
 
 // Reseal opens a value that was sealed for ref and seals it with the current key.
@@ -172,7 +172,7 @@ func (v *Vault) Rotate(ctx context.Context, all func(ctx context.Context, reseal
 	keys := v.keys
 	v.mu.RUnlock()
 	if len(keys) >= maxKeys {
-		return fmt.Errorf("%s holds %d keys from unfinished rotations: reseal all secrets before making another", v.file, len(keys))
+		return fmt.Errorf("%s has %d keys of rotations that did not finish: seal all secrets again before creating another key", v.file, len(keys))
 	}
 	keys = append([]key{newKey()}, keys...)
 	if err := v.replace(keys); err != nil {

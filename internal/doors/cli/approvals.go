@@ -12,26 +12,26 @@ import (
 )
 
 func (a *app) approvalsCommand() *cobra.Command {
-	cmd := group("approvals", "Answer what network policies ask",
+	cmd := group("approvals", "Answer connection requests that a network policy asks about",
 		a.approvalsListCommand(),
 		a.make(command{
-			Use: "get APPROVAL", Short: "Show a question, or how it was answered",
+			Use: "get APPROVAL", Short: "Show a question and its answer",
 			Example: "  cove approvals get apr-3k2m5n7p2q4r6s3t5u7v2w4x6y",
 			Do:      show(approvalDetails, byName(sandbox.Service.GetApproval)),
 		}),
-		a.approvalsAnswerCommand("allow", "Let connections go on that wait", true),
-		a.approvalsAnswerCommand("deny", "Refuse connections that wait", false))
-	cmd.Long = "Answer what network policies ask. Where a rule says ask, a connection waits, for two minutes or\n" +
-		"what the policy says, and is refused then. An answer is for the port of the name or of the\n" +
-		"address that was asked about, and for nothing else. Names come from code in the sandbox: read\n" +
-		"them to their end before you allow them."
+		a.approvalsAnswerCommand("allow", "Allow connections that wait for an answer", true),
+		a.approvalsAnswerCommand("deny", "Refuse connections that wait for an answer", false))
+	cmd.Long = "Answer the questions that network policies ask. When a rule says ask, the connection waits for an\n" +
+		"answer: two minutes, or the time set in the policy. Without an answer it is refused.\n\n" +
+		"An answer covers only the port of the name or address in the question. The name comes from code\n" +
+		"in the sandbox: read all of it before you allow it."
 	cmd.Example = "  cove egress ask work '*'\n" +
 		"  cove approvals ls\n" +
 		"  cove approvals allow apr-3k2m5n7p2q4r6s3t5u7v2w4x6y --for sandbox"
 	return cmd
 }
 
-var approvalTable = table([]string{"ID", "SANDBOX", "WANTS", "WAITING", "STATE", "LEFT"}, func(v *sandbox.Approval) []any {
+var approvalTable = table([]string{"ID", "SANDBOX", "REQUEST", "WAITING", "STATE", "EXPIRES"}, func(v *sandbox.Approval) []any {
 	name := v.SandboxName
 	if name == "" {
 		name = v.SandboxID
@@ -45,9 +45,9 @@ var approvalTable = table([]string{"ID", "SANDBOX", "WANTS", "WAITING", "STATE",
 
 var approvalDetails = details(func(v *sandbox.Approval) []any {
 	return []any{
-		"id", v.ID, "sandbox", v.SandboxID, "wants", v.Text(), "waiting", v.Waiting, "state", v.State,
+		"id", v.ID, "sandbox", v.SandboxID, "request", v.Text(), "waiting", v.Waiting, "state", v.State,
 		"asked", stamp(&v.AskedAt), "expires", stamp(&v.ExpiresAt), "ended", stamp(v.EndedAt),
-		"holds for", v.Scope, "until", stamp(v.Until), "answered by", v.AnsweredBy,
+		"scope", v.Scope, "until", stamp(v.Until), "answered by", v.AnsweredBy,
 	}
 })
 
@@ -57,8 +57,8 @@ func (a *app) approvalsListCommand() *cobra.Command {
 		Use: "ls", Short: "List open questions, newest first",
 		Example: "  cove approvals ls\n  cove approvals ls --sandbox work --all",
 		Flags: func(f *pflag.FlagSet) {
-			f.StringVar(&req.Sandbox, "sandbox", "", "only those of this sandbox")
-			f.BoolVar(&req.All, "all", false, "those that are over too, as far as they are remembered")
+			f.StringVar(&req.Sandbox, "sandbox", "", "Show only questions of this sandbox")
+			f.BoolVar(&req.All, "all", false, "Include questions that are closed, as far as the server remembers them")
 		},
 		Do: list(approvalTable, func(ctx context.Context, c *call) ([]sandbox.Approval, error) {
 			return all(func(s sandbox.Service, ctx context.Context, page sandbox.Page) (*sandbox.List[sandbox.Approval], error) {
@@ -73,19 +73,19 @@ func (a *app) approvalsAnswerCommand(verb, short string, allow bool) *cobra.Comm
 	held := "once"
 	return a.make(command{
 		Use: verb + " APPROVAL", Short: short,
-		Long: short + ". The first answer counts.\n\n" +
-			"It holds for the connections that wait now (once), until the sandbox ends or its policy is\n" +
-			"replaced (sandbox), or for a time, such as 1h.",
+		Long: short + ". The first answer to a question is final.\n\n" +
+			"--for sets how long the answer holds: for the connections that wait now (once), until the sandbox\n" +
+			"ends or its policy is replaced (sandbox), or for a duration such as 1h.",
 		Example: fmt.Sprintf("  cove approvals %[1]s apr-3k2m5n7p2q4r6s3t5u7v2w4x6y\n  cove approvals %[1]s apr-3k2m5n7p2q4r6s3t5u7v2w4x6y --for 1h", verb),
 		Flags: func(f *pflag.FlagSet) {
-			f.StringVar(&held, "for", "once", "once, sandbox, or a time such as 30m")
+			f.StringVar(&held, "for", "once", "How long the answer holds: once, sandbox, or a duration such as 30m")
 		},
 		Do: show(approvalDetails, func(ctx context.Context, c *call) (*sandbox.Approval, error) {
 			req := sandbox.AnswerApprovalRequest{Allow: allow, Scope: sandbox.ApprovalScope(held)}
 			if req.Scope != sandbox.ApproveOnce && req.Scope != sandbox.ApproveSandbox {
 				d, err := time.ParseDuration(held)
 				if err != nil || d < time.Second || d%time.Second != 0 {
-					return nil, c.misuse("--for %q is neither once nor sandbox nor a time of whole seconds, such as 1h", held)
+					return nil, c.misuse("--for %q is not valid; use once, sandbox, or a duration of whole seconds such as 1h", held)
 				}
 				req.Scope, req.Seconds = sandbox.ApproveDuration, int64(d/time.Second)
 			}

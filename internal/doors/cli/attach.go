@@ -22,7 +22,7 @@ func (a *app) talk(ctx context.Context, c *client.Client, name string, req sandb
 	var console *os.File
 	if opts.Terminal {
 		if !isTerminal(a.Stdin) {
-			return nil, errors.New("standard input is not a terminal; leave out -t")
+			return nil, errors.New("standard input is not a terminal; run the command without -t")
 		}
 		console = a.Stdin.(*os.File)
 		req.Terminal = terminalSize(console)
@@ -65,7 +65,7 @@ func (a *app) outputSink() sandbox.JobSink {
 			return nil
 		}
 		if gap := ev.Offset - seen[ev.Stream]; gap > 0 {
-			a.say("%d bytes of %s are missing here: they were not kept", gap, ev.Stream)
+			a.say("%d bytes of %s were not kept and are missing here", gap, ev.Stream)
 		}
 		seen[ev.Stream] = ev.Offset + int64(len(ev.Data))
 		out := a.Stdout

@@ -18,20 +18,21 @@ import (
 func (a *app) backupCommand() *cobra.Command {
 	var opts backup.Options
 	return a.make(command{
-		Use: "backup FILE", Short: "Back up the local server to one file, while it runs",
-		Long: "Write all that the local server keeps into one file, while it runs: the database as of one instant\n" +
-			"with the snapshots, paused sandboxes and volumes that it names, templates, and the keys that open\n" +
-			"secrets and sign links. The file is for its owner only: who has it has the secrets too, unless their\n" +
-			"key is in COVE_SECRETS_KEY. It is there whole or not at all, with checksums.\n\n" +
-			"Sandboxes that run go on. Of them the records are in it; their memory and files are not, unless in\n" +
-			"a snapshot: pause or snapshot what must survive. After cove restore they are failed, with the reason.\n" +
-			"Volumes that are written to are copied file by file, so pause their sandboxes where files must fit\n" +
-			"together. What cove recover lists, logs, pipes, sockets and devices are left out.",
+		Use: "backup FILE", Short: "Back up the local server to a file while it runs",
+		Long: "Write everything the local server keeps to one file, while the server runs: the database as of one\n" +
+			"instant, the snapshots, paused sandboxes and volumes it names, the templates, and the keys that\n" +
+			"unseal secrets and sign links. The backup is written with checksums, and completely or not at all.\n\n" +
+			"Anyone who can read the file can read the secrets, unless their key is in COVE_SECRETS_KEY. Only\n" +
+			"its owner gets access to it.\n\n" +
+			"Running sandboxes keep running. The backup has their records, but not their memory and files: pause\n" +
+			"or snapshot what must survive. After cove restore they are failed, with a reason. A volume that is in\n" +
+			"use is copied file by file: pause its sandboxes if its files must be consistent with each other. The\n" +
+			"backup leaves out what cove recover lists, logs, pipes, sockets and devices.",
 		Example: "  cove backup cove-$(date +%F).tar.zst\n" +
 			"  cove backup --config /etc/cove.yaml /mnt/backup/cove.tar.zst",
 		Flags: func(f *pflag.FlagSet) {
-			f.StringVar(&opts.Config, "config", "", "configuration file of the server, to be kept too")
-			f.BoolVar(&opts.NoTemplates, "no-templates", false, "leave built templates out; snapshots made of them need them")
+			f.StringVar(&opts.Config, "config", "", "Include this server configuration file")
+			f.BoolVar(&opts.NoTemplates, "no-templates", false, "Leave out built templates (snapshots made from them need them)")
 		},
 		Do: action{here: true, run: func(ctx context.Context, c *call) error { return c.writeBackup(ctx, opts) }},
 	})
@@ -50,7 +51,7 @@ func (a *app) withoutDatabaseServer(instead string) error {
 // localState returns the state directory for a command that works on it directly.
 func (a *app) localState() (string, error) {
 	if a.globals.URL != "" {
-		return "", sandbox.Errorf(sandbox.CodeInvalid, "this is about the server of this machine; leave out --url (COVE_URL)")
+		return "", sandbox.Errorf(sandbox.CodeInvalid, "this command works on the local server; run it without --url and COVE_URL")
 	}
 	return a.stateDir()
 }
@@ -74,7 +75,7 @@ func (c *call) writeBackup(ctx context.Context, opts backup.Options) (err error)
 	if err != nil {
 		return err
 	}
-	c.say("%s has %s; keep it where its secrets are safe", opts.File, bytesText(info.Size()))
+	c.say("wrote %s (%s); it contains secrets, so keep it safe", opts.File, bytesText(info.Size()))
 	return nil
 }
 
@@ -87,21 +88,21 @@ func (a *app) progress(verb string) func(bytes int64, at string) {
 	return func(bytes int64, at string) {
 		if now := time.Now(); now.Sub(last) >= progressEvery {
 			last = now
-			a.say("%s %s, at %s", bytesText(bytes), verb, at)
+			a.say("%s %s (%s)", bytesText(bytes), verb, at)
 		}
 	}
 }
 
 func (a *app) restoreCommand() *cobra.Command {
 	return a.make(command{
-		Use: "restore FILE", Short: "Restore the state directory of a server from a backup",
-		Long: "Restore the state directory of a server from a file that cove backup has made. The directory must be\n" +
-			"empty or missing, at its former path, and no server may run. The checksums are compared before\n" +
-			"anything is put in place.\n\n" +
-			"Snapshots, paused sandboxes, volumes, secrets and keys are as they were. Memory goes on with a\n" +
-			"processor of the same kind only; the files of a snapshot can be had on any. Sandboxes that ran are\n" +
-			"failed, with a reason that says so. A configuration file that was kept becomes config.yaml in the\n" +
-			"state directory; put it where the server looks for it.",
+		Use: "restore FILE", Short: "Restore a server's state directory from a backup",
+		Long: "Restore a server's state directory from a file that cove backup wrote. The directory must be empty or\n" +
+			"missing, its path must be the same as before, and no server may be running. Checksums are verified\n" +
+			"before anything is put in place.\n\n" +
+			"Snapshots, paused sandboxes, volumes, secrets and keys come back as they were. Saved memory needs a\n" +
+			"processor of the same kind; the files of a snapshot work on any. Sandboxes that were running are\n" +
+			"failed, with a reason. A configuration file in the backup is written to config.yaml in the state\n" +
+			"directory; move it to where the server reads it.",
 		Example: "  cove daemon stop\n" +
 			"  mv /var/lib/cove /var/lib/cove.old\n" +
 			"  cove restore cove-2026-03-04.tar.zst",
@@ -126,6 +127,6 @@ func (a *app) runRestore(ctx context.Context, file string) (err error) {
 	if err != nil {
 		return err
 	}
-	a.say("%s is as it was on %s; start the server", dir, stamp(&about.CreatedAt))
+	a.say("restored %s to its state of %s; start the server", dir, stamp(&about.CreatedAt))
 	return nil
 }

@@ -92,27 +92,30 @@ func (a *app) command() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "cove",
 		Short: "Run untrusted code for AI agents in gVisor sandboxes",
-		Long: "Cove runs untrusted code for AI agents in gVisor sandboxes.\n\n" +
-			"Commands talk to a daemon on this machine, which is started when it is needed, or to\n" +
-			"the server that --url names.\n\n" +
-			"Exit codes: 0 success, 1 error, 2 wrong command line, 128+n ended by signal n. run and exec\n" +
-			"pass on the exit code of the command they ran; 124 means that it timed out, 125 that Cove\n" +
-			"failed, 126 that the program cannot be run, 127 that there is no such program.",
+		Long: "Run untrusted code for AI agents in gVisor sandboxes.\n\n" +
+			"Commands use the daemon on this machine, and start it if necessary. With --url they use a remote\n" +
+			"server.",
 		Example: "  cove run -- python3 -c 'print(6*7)'\n" +
-			"  cove create --name work && cove exec work -- uname -a",
+			"  cove create --name work\n" +
+			"  cove exec work -- uname -a\n" +
+			"  cove fork work -n 3\n" +
+			"  cove kill work",
 		Version:           a.Version,
 		SilenceUsage:      true,
 		SilenceErrors:     true,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: false},
 	}
 	flags := root.PersistentFlags()
-	flags.StringVar(&a.globals.URL, "url", "", "server to talk to in place of the local daemon (COVE_URL)")
-	flags.StringVar(&a.globals.Key, "key", "", "API key for it (COVE_API_KEY; there it does not show in ps)")
-	flags.StringVar(&a.globals.StateDir, "state-dir", "", "state directory of the local daemon (COVE_STATE_DIR)")
-	flags.StringVar(&a.globals.Namespace, "namespace", "", "work in this namespace only, '*' is all (COVE_NAMESPACE; default all)")
+	flags.BoolP("help", "h", false, "Show help for a command")
+	root.Flags().BoolP("version", "v", false, "Print the version")
+	flags.StringVar(&a.globals.URL, "url", "", "Use the server at this URL instead of the local daemon (COVE_URL)")
+	flags.StringVar(&a.globals.Key, "key", "", "API key for the server; prefer COVE_API_KEY, which ps does not show")
+	flags.StringVar(&a.globals.StateDir, "state-dir", "", "State directory of the local daemon (COVE_STATE_DIR)")
+	flags.StringVar(&a.globals.Namespace, "namespace", "", "Work in this namespace only; '*' means all (COVE_NAMESPACE; default all)")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usageError(cmd, err) })
 	root.PersistentPreRun = func(*cobra.Command, []string) { a.globals.complete(a.Env) }
 	a.addGroups(root)
+	root.AddCommand(exitCodesTopic())
 	a.completeNames(root)
 	return root
 }
@@ -169,20 +172,17 @@ func (a *app) exitCode(ctx context.Context, err error) int {
 	}
 	if u, ok := errors.AsType[*usage](err); ok {
 		a.say("%v", u.err)
-		a.say("see %s --help", u.command)
+		a.hint(u.command)
 		if code == exitError {
 			code = exitUsage
 		}
 		return code
 	}
 	if text := err.Error(); strings.HasPrefix(text, "unknown command") {
-		// Cobra's suggestions are on lines of their own.
-		for line := range strings.Lines(text) {
-			if line = strings.TrimSpace(line); line != "" {
-				a.say("%s", line)
-			}
-		}
-		a.say("see cove --help")
+		what, suggestions, _ := strings.Cut(text, "\n")
+		a.say("%s", what)
+		fmt.Fprint(a.Stderr, suggestions) // cobra's, on lines of their own
+		a.hint("cove")
 		return exitUsage
 	}
 	if ctx.Err() != nil {
@@ -199,6 +199,11 @@ func (a *app) say(format string, args ...any) {
 	fmt.Fprintf(a.Stderr, "cove: "+format+"\n", args...)
 }
 
+// hint points to the help of a command, after an error of the command line.
+func (a *app) hint(command string) {
+	fmt.Fprintf(a.Stderr, "Run '%s --help' for more information.\n", command)
+}
+
 // isTerminal reports whether f is a terminal.
 func isTerminal(f any) bool {
 	file, ok := f.(*os.File)
@@ -211,9 +216,9 @@ func argsBetween(least, most int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		switch {
 		case len(args) < least:
-			return usageError(cmd, fmt.Errorf("%s: too few arguments; use: %s", cmd.Name(), cmd.UseLine()))
+			return usageError(cmd, fmt.Errorf("%s: missing argument; usage: %s", cmd.Name(), cmd.UseLine()))
 		case most >= 0 && len(args) > most:
-			return usageError(cmd, fmt.Errorf("%s: unexpected argument %q; use: %s", cmd.Name(), args[most], cmd.UseLine()))
+			return usageError(cmd, fmt.Errorf("%s: unexpected argument %q; usage: %s", cmd.Name(), args[most], cmd.UseLine()))
 		}
 		return nil
 	}

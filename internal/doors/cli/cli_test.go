@@ -10,9 +10,12 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -306,7 +309,7 @@ func TestHelp(t *testing.T) {
 	a := &app{Program: Program{Env: func(string) string { return "" }}}
 	root := a.command()
 	for _, cmd := range root.Commands() {
-		if cmd.Hidden || cmd.Name() == "help" || cmd.Name() == "completion" {
+		if cmd.Hidden || cmd.Name() == "help" || cmd.Name() == "completion" || cmd.IsAdditionalHelpTopicCommand() {
 			continue
 		}
 		if cmd.HasSubCommands() {
@@ -323,6 +326,27 @@ func TestHelp(t *testing.T) {
 	}
 }
 
+// Descriptions of commands and flags are phrases that begin with a capital letter.
+func TestHelpIsUniform(t *testing.T) {
+	a := &app{Program: Program{Env: func(string) string { return "" }}}
+	var check func(*cobra.Command)
+	check = func(cmd *cobra.Command) {
+		uniform := func(what, text string) {
+			if first, _ := utf8.DecodeRuneInString(text); !unicode.IsUpper(first) || strings.HasSuffix(text, ".") {
+				t.Errorf("%s: %s: %q does not begin with a capital letter, or ends with a period", cmd.CommandPath(), what, text)
+			}
+		}
+		if !cmd.Hidden {
+			uniform("description", cmd.Short)
+			cmd.LocalFlags().VisitAll(func(f *pflag.Flag) { uniform("--"+f.Name, f.Usage) })
+		}
+		for _, sub := range cmd.Commands() {
+			check(sub)
+		}
+	}
+	check(a.command())
+}
+
 func TestUnknownFlagOfEveryCommandIsAUsageError(t *testing.T) {
 	for _, command := range []string{"ls", "get", "create", "exec", "run", "cp", "kill", "logs", "serve", "mcp", "version", "doctor", "stats", "update", "audit", "key ls", "key create", "key revoke", "template ls", "template build", "pause", "resume", "fork", "diff", "merge", "try", "snapshot create", "snapshot ls", "snapshot get", "snapshot restore", "snapshot rm"} {
 		var out, errs bytes.Buffer
@@ -330,7 +354,7 @@ func TestUnknownFlagOfEveryCommandIsAUsageError(t *testing.T) {
 			Args: append(strings.Fields(command), "--no-such-flag"), Stdin: strings.NewReader(""), Stdout: &out, Stderr: &errs,
 			Env: func(string) string { return "" },
 		})
-		if code != exitUsage || !strings.Contains(errs.String(), "cove: unknown flag: --no-such-flag\ncove: see cove "+command+" --help\n") || out.Len() > 0 {
+		if code != exitUsage || !strings.Contains(errs.String(), "cove: unknown flag: --no-such-flag\nRun 'cove "+command+" --help' for more information.\n") || out.Len() > 0 {
 			t.Errorf("%s: code %d, said %q", command, code, errs.String())
 		}
 	}
@@ -348,7 +372,7 @@ func TestVersionFlag(t *testing.T) {
 func TestTablesFit(t *testing.T) {
 	id := "sbx-" + strings.Repeat("x", 26)
 	rows := func() [][]string {
-		return [][]string{{"ID", "STATE", "REASON"}, {id, "failed", "its supervisor ended unexpectedly while the daemon was down, and nothing was kept"}}
+		return [][]string{{"ID", "STATE", "REASON"}, {id, "failed", "its supervisor exited unexpectedly while the daemon was down, and nothing was kept"}}
 	}
 	width := func(rows [][]string) int {
 		return utf8.RuneCountInString(strings.Join(rows[1], "  "))

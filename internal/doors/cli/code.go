@@ -29,29 +29,30 @@ type codeOptions struct {
 
 // AddFlags adds the options' flags.
 func (o *codeOptions) AddFlags(f *pflag.FlagSet) {
-	f.StringVarP((*string)(&o.Language), "language", "l", "", "python, javascript, typescript, bash or go; by default as the file's name says, or python")
-	f.StringVarP(&o.Code, "code", "c", "", "the code, in place of a file")
-	f.StringVar(&o.Context, "context", "", "interpreter to run it in, which keeps its state (default \"default\")")
-	f.BoolVar(&o.Fresh, "fresh", false, "run it in an interpreter of its own that ends afterwards")
-	f.BoolVar(&o.Isolated, "isolated", false, "run it in a sandbox of its own that is gone afterwards")
-	f.StringVarP(&o.Template, "template", "T", "", "with --isolated: template of the sandbox")
-	f.Var(millisecondsFlag(&o.TimeoutMS), "timeout", "interrupt the code after this time (exit code 124; default 1m)")
-	f.VarP(pairsFlag(&o.Env), "env", "e", "environment for this code, key=value; may be repeated")
-	f.StringVarP(&o.User, "user", "u", "", "user that a new interpreter runs as")
-	f.StringVarP(&o.WorkDir, "workdir", "w", "", "working directory for this code")
-	f.StringVar(&o.Input, "input", "", "text that input() reads")
-	f.StringVarP(&o.OutputDir, "output-dir", "o", "", "save images, tables and other outputs in this directory")
+	f.StringVarP((*string)(&o.Language), "language", "l", "", "Language: python, javascript, typescript, bash or go (default from the file name, or python)")
+	f.StringVarP(&o.Code, "code", "c", "", "Run this code instead of a file")
+	f.StringVar(&o.Context, "context", "", "Interpreter to run the code in; it keeps its state (default \"default\")")
+	f.BoolVar(&o.Fresh, "fresh", false, "Run the code in a new interpreter that ends afterwards")
+	f.BoolVar(&o.Isolated, "isolated", false, "Run the code in a new sandbox that is removed afterwards")
+	f.StringVarP(&o.Template, "template", "T", "", "Template of the sandbox (with --isolated)")
+	f.Var(millisecondsFlag(&o.TimeoutMS), "timeout", "Interrupt the code after this time, with exit code 124 (default 1m)")
+	f.VarP(pairsFlag(&o.Env), "env", "e", "Environment variable for this code (repeatable)")
+	f.StringVarP(&o.User, "user", "u", "", "User to run a new interpreter as")
+	f.StringVarP(&o.WorkDir, "workdir", "w", "", "Working directory for this code")
+	f.StringVar(&o.Input, "input", "", "Text for input() to read")
+	f.StringVarP(&o.OutputDir, "output-dir", "o", "", "Save images, tables and other outputs to this directory")
 }
 
 func (a *app) codeCommand() *cobra.Command {
 	var opts codeOptions
 	return a.make(command{
-		Use: "code [flags] {SANDBOX | --isolated} [FILE]", Short: "Run code as in a notebook",
-		Long: "Run code in an interpreter that keeps its state from one run to the next. The code is that of -c,\n" +
-			"of FILE or of standard input (also \"-\"). On a terminal, without code, lines are read and run one\n" +
-			"after the other until ^D. What the code prints comes as it is written, the first MiB of standard\n" +
-			"output and of standard error; the value of its last expression follows. The exit code is that of\n" +
-			"the code: 1 after an error, 124 after a timeout; 125 means that Cove failed.",
+		Use: "code [flags] {SANDBOX | --isolated} [FILE]", Short: "Run code in an interpreter that keeps its state",
+		Long: "Run code in an interpreter that keeps variables between runs, like a notebook. The code comes from\n" +
+			"-c, from FILE, or from standard input (also written as \"-\"). On a terminal, without code, cove reads\n" +
+			"and runs one line after another until ^D.\n\n" +
+			"Output appears as it is written: the first MiB of standard output and of standard error, then the\n" +
+			"value of the last expression. The exit code is 0 on success, 1 after an error in the code, 124 after\n" +
+			"a timeout, and 125 if Cove failed.",
 		Example: "  cove code work -c 'x = 6'\n" +
 			"  cove code work -c 'x * 7'\n" +
 			"  cove code work -o plots analysis.py\n" +
@@ -59,7 +60,7 @@ func (a *app) codeCommand() *cobra.Command {
 			"  cove code --isolated -c 'print(6 * 7)'",
 		Args:     cobra.ArbitraryArgs,
 		Flags:    opts.AddFlags,
-		JSONHelp: "print the result as JSON when the code has ended",
+		JSONHelp: "Print the result as JSON when the code has ended",
 		Failed:   exitFailed,
 		Do:       action{json: true, run: func(ctx context.Context, c *call) error { return c.runCode(ctx, &opts) }},
 	})
@@ -69,7 +70,7 @@ func (a *app) codeCommand() *cobra.Command {
 func codeArgs(opts *codeOptions, args []string) (name, file string, err error) {
 	if !opts.Isolated {
 		if len(args) == 0 {
-			return "", "", errors.New("code: no sandbox is named; name one, or give --isolated")
+			return "", "", errors.New("code: missing sandbox; name one or use --isolated")
 		}
 		name, args = args[0], args[1:]
 	}
@@ -77,15 +78,15 @@ func codeArgs(opts *codeOptions, args []string) (name, file string, err error) {
 	case len(args) > 1:
 		return "", "", fmt.Errorf("code: unexpected argument %q", args[1])
 	case len(args) == 1 && opts.Code != "":
-		return "", "", errors.New("code: give -c or a file, not both")
+		return "", "", errors.New("code: -c and a file are both given; use one of them")
 	case len(args) == 1:
 		file = args[0]
 	}
 	switch {
 	case opts.Isolated && opts.Context != "":
-		return "", "", errors.New("code: --context is of a sandbox that lives on; leave it out with --isolated")
+		return "", "", errors.New("code: --context needs a sandbox that stays; leave it out with --isolated")
 	case !opts.Isolated && opts.Template != "":
-		return "", "", errors.New("code: --template is for --isolated")
+		return "", "", errors.New("code: --template works only with --isolated")
 	}
 	return name, file, nil
 }
@@ -177,11 +178,11 @@ func (c *call) codeEnd(result *sandbox.CodeResult) error {
 		fmt.Fprintln(c.Stderr, clean(strings.TrimRight(text, "\n")))
 	}
 	if result.Restarted {
-		c.say("the interpreter was restarted and its state is lost: %s", clean(result.Reason))
+		c.say("the interpreter was restarted and lost its state: %s", clean(result.Reason))
 	}
 	switch {
 	case result.TimedOut:
-		return &exit{code: exitTimeout, err: errors.New("the code was interrupted at its timeout; allow more with --timeout")}
+		return &exit{code: exitTimeout, err: errors.New("the code timed out and was interrupted; allow more time with --timeout")}
 	case result.ExitCode != 0:
 		return &exit{code: result.ExitCode}
 	}
@@ -220,7 +221,7 @@ func (s *codeShow) missing(r *sandbox.CodeResult) {
 		written, came int64
 	}{{"output", r.StdoutBytes, s.stdout}, {"error", r.StderrBytes, s.stderr}} {
 		if n := stream.written - stream.came; n > 0 {
-			s.a.say("%d bytes of standard %s are left out after the first %d; write that much to a file", n, stream.name, stream.came)
+			s.a.say("%d bytes of standard %s are left out after the first %d; write large output to a file", n, stream.name, stream.came)
 		}
 	}
 }
@@ -248,7 +249,7 @@ func (s *codeShow) output(out *sandbox.CodeOutput) error {
 		}
 	}
 	for _, mime := range slices.Sorted(maps.Keys(out.Files)) {
-		s.a.say("%s is in the sandbox, too large to bring along: %s", mime, cleanLine(out.Files[mime]))
+		s.a.say("%s is too large to copy here; it is in the sandbox at %s", mime, cleanLine(out.Files[mime]))
 	}
 	if len(unseen) > 0 {
 		s.a.say("not shown: %s; save it with --output-dir", strings.Join(unseen, ", "))

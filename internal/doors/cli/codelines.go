@@ -20,9 +20,9 @@ func (c *call) codeLines(ctx context.Context, name string, opts *codeOptions) er
 	}
 	console, ok := c.Stdin.(*os.File)
 	if !ok {
-		return errors.New("standard input is not a terminal; give the code with -c")
+		return errors.New("standard input is not a terminal; pass the code with -c")
 	}
-	c.say("%s; ^D ends, an empty line runs a block", lang)
+	c.say("%s; press ^D to exit, enter an empty line to run a block", lang)
 	lines := term.NewTerminal(struct {
 		io.Reader
 		io.Writer

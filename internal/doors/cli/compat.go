@@ -67,8 +67,7 @@ var compatProducts = []compatProduct{
 		env: func(base, key string) []envVar {
 			return []envVar{{"HOPX_BASE_URL", base + door.Prefix}, {"HOPX_API_KEY", key}}
 		},
-		note: "the SDK reads no variable for the server: have the program give baseURL: process.env.HOPX_BASE_URL, " +
-			"or the key goes to HOPX; docs/compat.md has another way",
+		note: "the SDK reads no environment variable for the server: set baseURL: process.env.HOPX_BASE_URL in the program, or it sends the key to HOPX; see docs/compat.md for another way",
 	},
 	{
 		name: "daytona", title: "Daytona", tested: daytona.Tested,
@@ -105,15 +104,15 @@ func (p *compatProduct) command() string { return `eval "$(cove compat ` + p.nam
 func (a *app) compatCommand() *cobra.Command {
 	cmd := a.make(command{
 		Use: "compat", Short: "Use other products' SDKs with Cove",
-		Long: "List the products whose own SDKs work with Cove, unmodified: a program that uses one is switched\n" +
-			"by environment variables alone.",
+		Long: "List the products whose SDKs work with Cove unmodified. Environment variables switch a program that\n" +
+			"uses one of them to Cove.",
 		Example: "  cove compat\n  " + compatProducts[0].command(),
 		Do: action{here: true, run: func(_ context.Context, c *call) error {
 			var rows [][]string
 			for _, p := range compatProducts {
 				rows = append(rows, []string{p.name, p.tested, p.command()})
 			}
-			return c.printTable([]string{"PRODUCT", "TESTED WITH", "SWITCH BY"}, rows)
+			return c.printTable([]string{"PRODUCT", "TESTED WITH", "ENABLE WITH"}, rows)
 		}},
 	})
 	for i := range compatProducts {
@@ -124,13 +123,13 @@ func (a *app) compatCommand() *cobra.Command {
 
 func (a *app) compatProductCommand(p *compatProduct) *cobra.Command {
 	return a.make(command{
-		Use: p.name, Short: "Print the environment by which " + p.title + "'s SDKs use Cove",
-		Long: "Print the environment variables by which " + p.title + "'s SDKs use Cove, as lines for a shell. The daemon is\n" +
-			"started if it does not run. A key is made once and kept in the state directory, in " + p.keyFile() + ";\n" +
-			"with --url, the lines have the key of --key. JSON has the variables to set in env, those to unset in\n" +
-			"unset, and in note what a program has to do beside.\n\n" +
-			"A daemon that was started on demand ends after " + onDemandIdle + " without clients and sandboxes, and has the same\n" +
-			"address when it is started again; one that stays is started with: cove serve",
+		Use: p.name, Short: "Print the environment variables that point " + p.title + "'s SDKs to Cove",
+		Long: "Print the environment variables that point " + p.title + "'s SDKs to Cove, as shell commands. The daemon is\nstarted if necessary. " +
+			"The key is created once and kept in the state directory, in " + p.keyFile() + ";\n" +
+			"with --url, the key of --key is printed instead. With --json, env has the variables to set, unset\n" +
+			"the variables to unset, and note what else the program must do.\n\n" +
+			"A daemon started on demand stops after " + onDemandIdle + " without clients and sandboxes, and gets the same\n" +
+			"address when it starts again. To keep a daemon running, use: cove serve",
 		Example: "  " + p.command() + "\n  cove compat " + p.name + " --json",
 		Do:      action{here: true, json: true, run: func(ctx context.Context, c *call) error { return c.compat(ctx, p) }},
 	})
@@ -149,7 +148,7 @@ func (c *call) compat(ctx context.Context, p *compatProduct) error {
 		}
 	}
 	if key == "" {
-		return sandbox.Errorf(sandbox.CodeInvalid, "a server far away asks for a key; give one with --key or COVE_API_KEY")
+		return sandbox.Errorf(sandbox.CodeInvalid, "a remote server needs an API key; set --key or COVE_API_KEY")
 	}
 	env := p.env(base, key)
 	if p.more != nil {
@@ -163,7 +162,7 @@ func (c *call) compat(ctx context.Context, p *compatProduct) error {
 		return c.printJSON(p.view(env))
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "# %s's SDKs use Cove with these; tested with %s.\n", p.title, p.tested)
+	fmt.Fprintf(&b, "# Point %s's SDKs to Cove (tested with %s).\n", p.title, p.tested)
 	for _, v := range env {
 		fmt.Fprintf(&b, "export %s='%s'\n", v.name, strings.ReplaceAll(v.value, "'", `'\''`))
 	}
@@ -214,10 +213,10 @@ func (a *app) compatAddress(ctx context.Context) (string, error) {
 	var said struct{ Base string }
 	data, err := io.ReadAll(io.LimitReader(resp.Body, maxAddress))
 	if err != nil || resp.StatusCode != http.StatusOK || json.Unmarshal(data, &said) != nil {
-		return "", sandbox.Errorf(sandbox.CodeUnavailable, "the daemon does not tell its address; it may be of another version: cove daemon restart")
+		return "", sandbox.Errorf(sandbox.CodeUnavailable, "the daemon does not report its address, perhaps because it is another version; run: cove daemon restart")
 	}
 	if said.Base == "" {
-		return "", sandbox.Errorf(sandbox.CodeUnavailable, "the daemon has no TCP address that other programs could use; start it with: cove serve, or name the server with --url")
+		return "", sandbox.Errorf(sandbox.CodeUnavailable, "the daemon has no TCP address that other programs can use; start it with cove serve, or name a server with --url")
 	}
 	return strings.TrimSuffix(said.Base, e2b.Prefix), nil
 }
@@ -270,7 +269,7 @@ func (a *app) compatKey(ctx context.Context, p *compatProduct) (string, error) {
 		return "", err
 	}
 	if err := durable.WriteFile(file, data); err != nil {
-		return "", fmt.Errorf("keep the key for %s's clients: %w", p.title, err)
+		return "", fmt.Errorf("save the key for %s's clients: %w", p.title, err)
 	}
 	return made.Secret, nil
 }

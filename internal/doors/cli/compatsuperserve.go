@@ -23,14 +23,14 @@ func (a *app) superserveShim() ([]envVar, error) {
 		return nil, err
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("make the state directory: %w", err)
+		return nil, fmt.Errorf("create the state directory: %w", err)
 	}
 	file := filepath.Join(dir, shimFile)
 	if file, err = filepath.Abs(file); err != nil {
 		return nil, err
 	}
 	if err := durable.WriteFile(file, []byte(superserve.Shim)); err != nil {
-		return nil, fmt.Errorf("keep the shim for Superserve's clients: %w", err)
+		return nil, fmt.Errorf("save the shim for Superserve's clients: %w", err)
 	}
 	return []envVar{{"NODE_OPTIONS", withImport(os.Getenv("NODE_OPTIONS"), file)}}, nil
 }

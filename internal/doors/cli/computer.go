@@ -20,32 +20,32 @@ import (
 const computerTemplate = "desktop"
 
 func (a *app) computerCommand() *cobra.Command {
-	cmd := group("computer", "Use sandboxes that have a screen",
+	cmd := group("computer", "Use sandboxes that have a desktop",
 		a.computerCreateCommand(),
 		a.make(command{
-			Use: "screen SANDBOX", Short: "Print the size of the screen and the position of the pointer",
+			Use: "screen SANDBOX", Short: "Show the screen size and the pointer position",
 			Example: "  cove computer screen pc",
 			Do:      show(screenDetails, byName(sandbox.Service.GetScreen)),
 		}),
 		a.computerScreenshotCommand(), a.computerMoveCommand(), a.computerClickCommand(),
-		a.computerButtonCommand(sandbox.InputPress, "Press a button and hold it, at a position or where the pointer is"),
-		a.computerButtonCommand(sandbox.InputRelease, "Release a button, at a position or where the pointer is"),
+		a.computerButtonCommand(sandbox.InputPress, "Press and hold a mouse button"),
+		a.computerButtonCommand(sandbox.InputRelease, "Release a mouse button"),
 		a.computerDragCommand(), a.computerTypeCommand(), a.computerKeyCommand(), a.computerScrollCommand(), a.computerWindowsCommand(),
 		a.make(command{
-			Use: "clipboard SANDBOX [TEXT]", Short: "Print the clipboard, or put text into it",
+			Use: "clipboard SANDBOX [TEXT]", Short: "Print the clipboard, or copy text to it",
 			Example: "  cove computer clipboard pc\n  cove computer clipboard pc 'copied'",
 			Do:      action{run: clipboard},
 		}),
 		a.make(command{
-			Use: "open SANDBOX URL", Short: "Open an address in the computer's browser",
+			Use: "open SANDBOX URL", Short: "Open a URL in the computer's browser",
 			Example: "  cove computer open pc https://example.com",
 			Do: action{run: func(ctx context.Context, c *call) error {
 				return c.client.OpenURL(ctx, c.args[0], c.args[1])
 			}},
 		}),
 		a.computerViewCommand())
-	cmd.Long = "Use sandboxes that have a screen: see it, and use pointer, keyboard, clipboard and windows.\n" +
-		"Computers are sandboxes like others: exec, cp, pause, fork and kill work on them."
+	cmd.Long = "Use sandboxes that have a desktop: take screenshots, and control the pointer, keyboard, clipboard and\n" +
+		"windows. A computer is an ordinary sandbox: exec, cp, pause, fork and kill work on it."
 	cmd.Example = "  cove template build desktop\n  cove computer create --name pc\n  cove computer open pc https://example.com\n" +
 		"  cove computer screenshot pc -o screen.png\n  cove computer view pc --control"
 	return cmd
@@ -59,7 +59,7 @@ func (a *app) computerCreateCommand() *cobra.Command {
 	var opts sandboxOptions
 	return a.make(command{
 		Use: "create [flags]", Short: "Create a computer and print its id",
-		Long:    "Create a computer and print its id when its screen is there. It is cove create with the template\n" + computerTemplate + ", which is built when it is first asked for.",
+		Long:    "Create a computer and print its id once its screen is ready. This is cove create with the template\n" + computerTemplate + ", which is built on first use.",
 		Example: "  cove computer create --name pc\n  cove computer create -T browser --idle-timeout 10m --on-timeout pause",
 		Flags:   opts.AddFlags,
 		Do: show(only(sandboxID), func(ctx context.Context, c *call) (*sandbox.Sandbox, error) {
@@ -76,17 +76,17 @@ func (a *app) computerScreenshotCommand() *cobra.Command {
 	var output, region string
 	jpeg := false
 	return a.make(command{
-		Use: "screenshot SANDBOX", Short: "Write a picture of the screen to a file",
+		Use: "screenshot SANDBOX", Short: "Save a screenshot",
 		Example: "  cove computer screenshot pc -o screen.png --stable 500ms\n  cove computer screenshot pc --jpeg --width 640 -o - | display",
 		Flags: func(f *pflag.FlagSet) {
-			f.StringVarP(&output, "output", "o", "", "file to write; \"-\" is standard output (default SANDBOX.png)")
-			f.StringVar(&region, "region", "", "X,Y,WIDTH,HEIGHT of the screen (default all)")
-			f.IntVar(&req.Width, "width", 0, "scale it down to this width")
-			f.IntVar(&req.Height, "height", 0, "scale it down to this height")
-			f.BoolVar(&req.Cursor, "cursor", false, "show the pointer")
-			f.Var(millisecondsFlag(&req.StableMS), "stable", "wait until the screen has not changed for this long")
-			f.BoolVar(&jpeg, "jpeg", false, "write JPEG in place of PNG")
-			f.IntVar(&req.Quality, "quality", 0, "of JPEG, 1 to 100 (default 80)")
+			f.StringVarP(&output, "output", "o", "", "File to write; \"-\" is standard output (default SANDBOX.png)")
+			f.StringVar(&region, "region", "", "Part of the screen, as X,Y,WIDTH,HEIGHT (default all)")
+			f.IntVar(&req.Width, "width", 0, "Scale down to this width")
+			f.IntVar(&req.Height, "height", 0, "Scale down to this height")
+			f.BoolVar(&req.Cursor, "cursor", false, "Include the pointer")
+			f.Var(millisecondsFlag(&req.StableMS), "stable", "Wait until the screen has not changed for this long")
+			f.BoolVar(&jpeg, "jpeg", false, "Write JPEG instead of PNG")
+			f.IntVar(&req.Quality, "quality", 0, "JPEG quality, 1 to 100 (default 80)")
 		},
 		Do: action{run: func(ctx context.Context, c *call) (err error) {
 			if jpeg {
@@ -100,7 +100,7 @@ func (a *app) computerScreenshotCommand() *cobra.Command {
 				return err
 			}
 			if req.StableMS > 0 && !shot.Stable {
-				c.say("the screen still changes; this is how it is now")
+				c.say("the screen is still changing; this is its current state")
 			}
 			return c.saveScreenshot(shot, output)
 		}},
@@ -115,7 +115,7 @@ func (c *call) saveScreenshot(shot *sandbox.Screenshot, file string) error {
 		file = c.args[0] + "." + strings.TrimPrefix(strings.Replace(shot.MIME, "jpeg", "jpg", 1), "image/")
 	}
 	if err := os.WriteFile(file, shot.Data, 0o644); err != nil {
-		return fmt.Errorf("write the picture: %w", err)
+		return fmt.Errorf("write the screenshot: %w", err)
 	}
 	c.say("wrote %s: %dx%d", file, shot.Width, shot.Height)
 	return nil
@@ -137,7 +137,7 @@ func parseRegion(text string) (*sandbox.Region, error) {
 func numbers(text string, count int) ([]int, error) {
 	parts := strings.Split(text, ",")
 	if len(parts) != count {
-		return nil, fmt.Errorf("%q is not %d numbers separated by commas", text, count)
+		return nil, fmt.Errorf("%q is not %d comma-separated numbers", text, count)
 	}
 	n := make([]int, count)
 	for i, p := range parts {
@@ -180,7 +180,7 @@ func atPosition(in *sandbox.Input) action {
 
 func (a *app) computerMoveCommand() *cobra.Command {
 	return a.make(command{
-		Use: "move SANDBOX X Y", Short: "Move the pointer to a position",
+		Use: "move SANDBOX X Y", Short: "Move the pointer",
 		Example: "  cove computer move pc 640 400",
 		Do:      atPosition(&sandbox.Input{Type: sandbox.InputMove}),
 	})
@@ -189,13 +189,13 @@ func (a *app) computerMoveCommand() *cobra.Command {
 func (a *app) computerClickCommand() *cobra.Command {
 	in := sandbox.Input{Type: sandbox.InputClick}
 	return a.make(command{
-		Use: "click SANDBOX [X Y]", Short: "Click at a position, or where the pointer is",
+		Use: "click SANDBOX [X Y]", Short: "Click at a position, or at the pointer",
 		Example: "  cove computer click pc 640 400\n  cove computer click pc 640 400 --count 2\n  cove computer click pc 10 10 --button right",
 		Flags: func(f *pflag.FlagSet) {
-			f.StringVarP(&in.Button, "button", "b", "", "left, middle, right, back or forward (default left)")
-			f.IntVarP(&in.Count, "count", "n", 0, "how often; 2 is a double click (default 1)")
-			f.StringSliceVar(&in.Keys, "keys", nil, "keys to hold, such as ctrl")
-			f.Var(millisecondsFlag(&in.DurationMS), "hold", "how long the button is down each time")
+			f.StringVarP(&in.Button, "button", "b", "", "Button: left, middle, right, back or forward (default left)")
+			f.IntVarP(&in.Count, "count", "n", 0, "Number of clicks; 2 is a double click (default 1)")
+			f.StringSliceVar(&in.Keys, "keys", nil, "Keys to hold, such as ctrl")
+			f.Var(millisecondsFlag(&in.DurationMS), "hold", "How long to hold the button down each time")
 		},
 		Do: atPosition(&in),
 	})
@@ -208,7 +208,7 @@ func (a *app) computerButtonCommand(kind sandbox.InputType, short string) *cobra
 		Use: string(kind) + " SANDBOX [X Y]", Short: short,
 		Example: fmt.Sprintf("  cove computer %s pc 100 100", kind),
 		Flags: func(f *pflag.FlagSet) {
-			f.StringVarP(&in.Button, "button", "b", "", "left, middle, right, back or forward (default left)")
+			f.StringVarP(&in.Button, "button", "b", "", "Button: left, middle, right, back or forward (default left)")
 		},
 		Do: atPosition(&in),
 	})
@@ -221,13 +221,13 @@ func (a *app) computerDragCommand() *cobra.Command {
 		Example: "  cove computer drag pc 100 100 300 200\n  cove computer drag pc 100 100 300 100 300 300 --duration 1s --keys shift",
 		Args:    argsBetween(5, 1+2*(1+sandbox.MaxDragPoints)),
 		Flags: func(f *pflag.FlagSet) {
-			f.StringVarP(&in.Button, "button", "b", "", "left, middle or right (default left)")
-			f.StringSliceVar(&in.Keys, "keys", nil, "keys to hold, such as shift")
-			f.Var(millisecondsFlag(&in.DurationMS), "duration", "how long it takes (default 150ms)")
+			f.StringVarP(&in.Button, "button", "b", "", "Button: left, middle or right (default left)")
+			f.StringSliceVar(&in.Keys, "keys", nil, "Keys to hold, such as shift")
+			f.Var(millisecondsFlag(&in.DurationMS), "duration", "Duration of the drag (default 150ms)")
 		},
 		Do: input(&in, func(args []string) error {
 			if len(args)%2 != 0 {
-				return errors.New("the last position has no Y")
+				return errors.New("the last position has an X but no Y")
 			}
 			for xy := range slices.Chunk(args[2:], 2) {
 				n, err := numbers(strings.Join(xy, ","), 2)
@@ -244,10 +244,10 @@ func (a *app) computerDragCommand() *cobra.Command {
 func (a *app) computerTypeCommand() *cobra.Command {
 	in := sandbox.Input{Type: sandbox.InputText}
 	return a.make(command{
-		Use: "type SANDBOX TEXT", Short: "Type text, in any script",
+		Use: "type SANDBOX TEXT", Short: "Type text in any script",
 		Example: "  cove computer type pc 'Grüße, 世界 😀'",
 		Flags: func(f *pflag.FlagSet) {
-			f.Var(millisecondsFlag(&in.DurationMS), "delay", "time between characters")
+			f.Var(millisecondsFlag(&in.DurationMS), "delay", "Time between characters")
 		},
 		Do: input(&in, func(args []string) error {
 			in.Text = args[0]
@@ -260,12 +260,12 @@ func (a *app) computerKeyCommand() *cobra.Command {
 	in := sandbox.Input{Type: sandbox.InputKey}
 	down, up := false, false
 	cmd := a.make(command{
-		Use: "key SANDBOX KEYS...", Short: "Press keys or combinations, one after another",
+		Use: "key SANDBOX KEYS...", Short: "Press keys or key combinations, one after another",
 		Example: "  cove computer key pc Return\n  cove computer key pc ctrl+a BackSpace\n  cove computer key pc shift --down",
 		Flags: func(f *pflag.FlagSet) {
-			f.BoolVar(&down, "down", false, "hold them down until they are released with --up")
-			f.BoolVar(&up, "up", false, "release them")
-			f.Var(millisecondsFlag(&in.DurationMS), "hold", "how long each is down")
+			f.BoolVar(&down, "down", false, "Hold the keys down until they are released with --up")
+			f.BoolVar(&up, "up", false, "Release the keys")
+			f.Var(millisecondsFlag(&in.DurationMS), "hold", "How long to hold each down")
 		},
 		Do: input(&in, func(args []string) error {
 			in.Keys = args
@@ -287,13 +287,13 @@ func (a *app) computerScrollCommand() *cobra.Command {
 	var at string
 	var up, left, right bool
 	cmd := a.make(command{
-		Use: "scroll SANDBOX NOTCHES", Short: "Turn the wheel, by default down",
+		Use: "scroll SANDBOX NOTCHES", Short: "Turn the mouse wheel, down by default",
 		Example: "  cove computer scroll pc 5\n  cove computer scroll pc 3 --up --at 640,400",
 		Flags: func(f *pflag.FlagSet) {
-			f.StringVar(&at, "at", "", "X,Y of the pointer (default where it is)")
-			f.BoolVar(&up, "up", false, "up")
-			f.BoolVar(&left, "left", false, "left")
-			f.BoolVar(&right, "right", false, "right")
+			f.StringVar(&at, "at", "", "Pointer position as X,Y (default where it is)")
+			f.BoolVar(&up, "up", false, "Scroll up")
+			f.BoolVar(&left, "left", false, "Scroll left")
+			f.BoolVar(&right, "right", false, "Scroll right")
 		},
 		Do: input(&in, func(args []string) error {
 			n, err := strconv.Atoi(args[0])
@@ -329,7 +329,7 @@ func (a *app) computerWindowsCommand() *cobra.Command {
 		Use: "windows SANDBOX [focus|close|minimize|maximize|place WINDOW]", Short: "List windows, or change one",
 		Example: "  cove computer windows pc\n  cove computer windows pc close 10485762\n  cove computer windows pc place 10485762 --region 0,0,640,400",
 		Flags: func(f *pflag.FlagSet) {
-			f.StringVar(&region, "region", "", "X,Y,WIDTH,HEIGHT of the screen, with place")
+			f.StringVar(&region, "region", "", "Part of the screen for place, as X,Y,WIDTH,HEIGHT")
 		},
 		Do: list(windowTable, func(ctx context.Context, c *call) ([]sandbox.Window, error) {
 			if len(c.args) == 1 && region == "" {
@@ -347,14 +347,14 @@ func (a *app) computerWindowsCommand() *cobra.Command {
 // windowRequest is what a command line asks of a window.
 func windowRequest(c *call, region string) (req sandbox.WindowRequest, err error) {
 	if len(c.args) == 2 {
-		return req, fmt.Errorf("windows: which window? use: %s", c.cmd.UseLine())
+		return req, fmt.Errorf("windows: missing window id; usage: %s", c.cmd.UseLine())
 	}
 	req.Action = sandbox.WindowAction(c.arg(1))
 	if (region != "") != (req.Action == sandbox.WindowPlace) {
-		return req, errors.New("windows: place and --region go together")
+		return req, errors.New("windows: use --region with place, and place with --region")
 	}
 	if req.ID, err = strconv.ParseInt(c.arg(2), 10, 64); err != nil {
-		return req, fmt.Errorf("windows: %q is not the id of a window", c.arg(2))
+		return req, fmt.Errorf("windows: %q is not a window id; list the windows to see their ids", c.arg(2))
 	}
 	req.Region, err = parseRegion(region)
 	return req, err
@@ -387,19 +387,19 @@ func (a *app) computerViewCommand() *cobra.Command {
 	open := false
 	return a.make(command{
 		Use: "view SANDBOX", Short: "Print a link to the live view of the screen",
-		Long: "Print a link to a page that shows the screen as it changes, for whoever has the link, until it\n" +
-			"expires. Visitors only watch, unless they are given control. Watching keeps no computer awake.",
+		Long: "Print a link to a page that shows the screen live. Anyone who has the link can open it until it\n" +
+			"expires. Visitors can only watch, unless you give them control. Watching does not keep a computer awake.",
 		Example: "  cove computer view pc\n  cove computer view pc --control --expires 10m --open",
 		Flags: func(f *pflag.FlagSet) {
-			f.BoolVar(&req.Control, "control", false, "let the visitor use pointer and keyboard")
-			f.Var(secondsFlag(&req.TTLSeconds), "expires", "how long the link opens the view (default "+sandbox.DefaultPreviewLink.String()+")")
-			f.BoolVar(&open, "open", false, "open it in this machine's browser too")
+			f.BoolVar(&req.Control, "control", false, "Let visitors use the pointer and keyboard")
+			f.Var(secondsFlag(&req.TTLSeconds), "expires", "How long the link opens the view (default "+sandbox.DefaultPreviewLink.String()+")")
+			f.BoolVar(&open, "open", false, "Open the link in this machine's browser too")
 		},
 		Do: show(func(c *call, link *sandbox.ViewLink) error {
 			if open {
 				// Its own output would mix with ours; what it cannot do, the link can.
 				if err := exec.Command("xdg-open", link.URL).Start(); err != nil {
-					c.say("no browser could be started; open the link yourself")
+					c.say("cannot start a browser; open the link yourself")
 				}
 			}
 			c.warnUnreachable(link.URL)

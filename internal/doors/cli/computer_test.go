@@ -67,19 +67,19 @@ func TestComputerCommandsPassEverythingOn(t *testing.T) {
 
 func TestComputerCommandsRefuse(t *testing.T) {
 	for line, says := range map[string]string{
-		"move a 10":                             "too few",
+		"move a 10":                             "missing argument",
 		"move a x 10":                           `"x" is not a number`,
-		"press a 10":                            `not 2 numbers`,
+		"press a 10":                            `not 2 comma-separated numbers`,
 		"key a x --down --up":                   "none of the others",
 		"key a x --up --hold 1s":                "none of the others",
-		"drag a 1 2":                            "too few",
+		"drag a 1 2":                            "missing argument",
 		"drag a 1 2 3 4 5":                      "no Y",
 		"drag a 1 2 3 x":                        `"x" is not a number`,
-		"windows a place 7":                     "go together",
-		"windows a close 7 --region 0,0,1,1":    "go together",
-		"windows a --region 0,0,1,1":            "go together",
-		"windows a place 7 --region 0,0,1":      "4 numbers",
-		"windows a place x --region 0,0,640,48": "not the id",
+		"windows a place 7":                     "use --region with place",
+		"windows a close 7 --region 0,0,1,1":    "use --region with place",
+		"windows a --region 0,0,1,1":            "use --region with place",
+		"windows a place 7 --region 0,0,1":      "4 comma-separated numbers",
+		"windows a place x --region 0,0,640,48": "not a window id",
 	} {
 		s := &screened{}
 		if got := lineWith(t, s, "", strings.Fields("computer "+line)...); got.Code == 0 || !strings.Contains(got.Errors, says) || len(s.heard) > 0 {

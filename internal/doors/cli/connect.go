@@ -37,7 +37,7 @@ func (a *app) userAgent() string { return "cove/" + a.Version }
 // far away is none of the user's doing; a daemon here is restarted by them.
 func (a *app) compareVersion(server string) {
 	if server != a.Version && a.globals.URL == "" {
-		a.say("the daemon is of version %s and this program of %s; bring them together with: cove daemon restart", clean(server), a.Version)
+		a.say("the daemon is version %s but this program is version %s; update the daemon with: cove daemon restart", clean(server), a.Version)
 	}
 }
 
@@ -56,7 +56,7 @@ func (a *app) stateDir() (string, error) {
 	}
 	abs, err := filepath.Abs(dir)
 	if err != nil {
-		return "", sandbox.Wrap(sandbox.CodeInvalid, err, "the state directory cannot be found; give its absolute path with --state-dir")
+		return "", sandbox.Wrap(sandbox.CodeInvalid, err, "cannot determine the state directory; set its absolute path with --state-dir")
 	}
 	return abs, nil
 }

@@ -27,14 +27,14 @@ const openFile = "console-open.html"
 func (a *app) consoleCommand() *cobra.Command {
 	var noOpen bool
 	return a.make(command{
-		Use: "console [flags]", Short: "Open the console, a web page to see and drive sandboxes, signed in",
-		Long: "Print a link to the console, a web page to see and drive sandboxes, and open it in a browser where\n" +
-			"there is a display. The link signs in once, within a minute. The daemon is started if it does not\n" +
-			"run; while a page is open, it does not end for idleness.\n\n" +
-			"With --url, print the address of that server's console, where one signs in with an API key.",
+		Use: "console [flags]", Short: "Open the web console",
+		Long: "Print a link to the console, the web page for seeing and controlling sandboxes, and open it in a\n" +
+			"browser if there is a display. The link signs in once and is valid for a minute. The daemon is started\n" +
+			"if necessary, and does not stop for idleness while a page is open.\n\n" +
+			"With --url, print the address of that server's console, which asks for an API key.",
 		Example: "  cove console\n  cove console --no-open\n  cove console --url https://cove.example.com",
 		Flags: func(f *pflag.FlagSet) {
-			f.BoolVar(&noOpen, "no-open", false, "print the link only")
+			f.BoolVar(&noOpen, "no-open", false, "Print the link, but do not open it")
 		},
 		Do: action{here: true, json: true, run: func(ctx context.Context, c *call) error { return c.openConsole(ctx, !noOpen) }},
 	})
@@ -54,7 +54,7 @@ func (c *call) openConsole(ctx context.Context, open bool) error {
 	}
 	if open && !c.json && (c.Env("DISPLAY") != "" || c.Env("WAYLAND_DISPLAY") != "") {
 		if err := c.browse(ctx, link.URL); err != nil {
-			c.say("no browser could be opened (%s); open the link above", clean(err.Error()))
+			c.say("cannot open a browser (%s); open the link above", clean(err.Error()))
 		}
 	}
 	return nil
@@ -100,7 +100,7 @@ func (a *app) consoleLink(ctx context.Context) (*console.Link, error) {
 	}
 	var link console.Link
 	if resp.StatusCode != http.StatusOK || json.Unmarshal(data, &link) != nil || link.URL == "" {
-		return nil, sandbox.Errorf(sandbox.CodeUnavailable, "the daemon that runs has no console; it is of another version: cove daemon restart")
+		return nil, sandbox.Errorf(sandbox.CodeUnavailable, "the running daemon has no console, because it is another version; run: cove daemon restart")
 	}
 	return &link, nil
 }

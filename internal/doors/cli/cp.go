@@ -17,22 +17,22 @@ func (a *app) cpCommand() *cobra.Command {
 	maxSize := int64(16 << 10)
 	return a.make(command{
 		Use: "cp [flags] SOURCE TARGET", Short: "Copy files between this machine and a sandbox",
-		Long: "Copy a file or a directory into a sandbox or out of it. The side in the sandbox is written\n" +
-			"SANDBOX:PATH; - is standard input or output. A target that is a directory, or ends in /, gets the\n" +
-			"source under its own name. Files appear whole or not at all. Symbolic links in a directory are copied\n" +
-			"as links, whatever their target; pipes, sockets and devices are left out.",
+		Long: "Copy a file or a directory into or out of a sandbox. Write the path in the sandbox as SANDBOX:PATH;\n" +
+			"- is standard input or output. If the target is a directory or ends in /, the source keeps its name.\n\n" +
+			"A file appears completely or not at all. Symbolic links in a directory are copied as links, whatever\n" +
+			"their target. Pipes, sockets and devices are left out.",
 		Example: "  cove cp main.py work:/workspace/\n" +
 			"  cove cp work:/workspace/out ./out\n" +
 			"  curl -s https://example.com/data | cove cp - work:data.csv\n" +
 			"  cove cp work:/workspace/result.json - | jq .",
 		Flags: func(f *pflag.FlagSet) {
-			f.StringVar(&owner, "owner", "", "owner in the sandbox: a user or uid[:gid]")
-			f.Var(sizeFlag(&maxSize), "max-size", "largest size to which a directory from a sandbox may unpack (default 16g)")
+			f.StringVar(&owner, "owner", "", "Owner in the sandbox: a user, or uid[:gid]")
+			f.Var(sizeFlag(&maxSize), "max-size", "Limit on the unpacked size of a directory from a sandbox (default 16g)")
 		},
 		Do: action{run: func(ctx context.Context, c *call) error {
 			source, target := parseSide(c.args[0]), parseSide(c.args[1])
 			if (source.sandbox == "") == (target.sandbox == "") {
-				return c.misuse("cp: one of the two is written SANDBOX:PATH, the other is here")
+				return c.misuse("cp: write one path as SANDBOX:PATH and the other as a path on this machine")
 			}
 			if target.sandbox != "" {
 				u := &upload{app: c.app, c: c.client, sandbox: target.sandbox, owner: owner}

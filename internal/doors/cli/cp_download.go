@@ -36,7 +36,7 @@ func (d *download) run(ctx context.Context, source, target string) error {
 	}
 	if info.Type == sandbox.TypeDirectory {
 		if target == "-" {
-			return errors.New("a directory cannot be written to standard output; name a directory")
+			return errors.New("a directory cannot be written to standard output; name a target directory")
 		}
 		return d.dir(ctx, source, d.target(info, target))
 	}
@@ -127,7 +127,7 @@ func (d *download) dir(ctx context.Context, source, target string) error {
 	defer archive.Close()
 	spool, err := os.CreateTemp("", "cove-cp-*.zip")
 	if err != nil {
-		return fmt.Errorf("make a temporary file: %w", err)
+		return fmt.Errorf("create a temporary file: %w", err)
 	}
 	defer spool.Close()
 	defer os.Remove(spool.Name())
@@ -152,7 +152,7 @@ func (d *download) dir(ctx context.Context, source, target string) error {
 }
 
 func tooBig(maxBytes int64) error {
-	return sandbox.Errorf(sandbox.CodeTooLarge, "the directory holds more than %s; copy parts of it, or allow more with --max-size", bytesText(maxBytes))
+	return sandbox.Errorf(sandbox.CodeTooLarge, "the directory holds more than %s; copy parts of it, or raise the limit with --max-size", bytesText(maxBytes))
 }
 
 // unpack unpacks a ZIP file that a sandbox made below root. It is hostile: what
@@ -194,7 +194,7 @@ func unpack(root *os.Root, archive io.ReaderAt, size, maxBytes int64) error {
 func entryName(entry *zip.File) (string, error) {
 	name := strings.TrimSuffix(entry.Name, "/")
 	if !filepath.IsLocal(name) || strings.ContainsRune(name, 0) {
-		return "", sandbox.Errorf(sandbox.CodeInvalid, "the archive from the sandbox names a file outside of the directory (%q); nothing more is unpacked", entry.Name)
+		return "", sandbox.Errorf(sandbox.CodeInvalid, "the archive from the sandbox names a file outside the directory (%q); unpacking stopped there", entry.Name)
 	}
 	return name, nil
 }
@@ -216,7 +216,7 @@ func unpackLink(root *os.Root, entry *zip.File) error {
 		return damaged(err)
 	}
 	if len(target) == 0 || len(target) == sandbox.MaxPathBytes || bytes.ContainsRune(target, 0) {
-		return sandbox.Errorf(sandbox.CodeInvalid, "the archive from the sandbox has a symbolic link (%q) without a valid target; nothing more is unpacked", entry.Name)
+		return sandbox.Errorf(sandbox.CodeInvalid, "the archive from the sandbox has a symbolic link (%q) without a valid target; unpacking stopped there", entry.Name)
 	}
 	if err := makeParent(root, name); err != nil {
 		return err

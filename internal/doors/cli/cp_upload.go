@@ -62,7 +62,7 @@ func (u *upload) target(ctx context.Context, source, target string, isDir bool) 
 	case there.Type == sandbox.TypeDirectory:
 		return path.Join(target, name), nil
 	case isDir:
-		return "", sandbox.Errorf(sandbox.CodeConflict, "%s is a file in the sandbox; a directory cannot take its place", target)
+		return "", sandbox.Errorf(sandbox.CodeConflict, "%s is a file in the sandbox and cannot be replaced by a directory; choose another target", target)
 	}
 	return target, nil
 }
@@ -114,7 +114,7 @@ func (u *upload) tree(ctx context.Context, source, target string) error {
 		case entry.Type() == fs.ModeSymlink:
 			return u.symlink(ctx, local, remote)
 		}
-		u.app.say("left out, as it is no file, directory or symbolic link: %s", clean(local))
+		u.app.say("skipped, because it is not a file, directory or symbolic link: %s", clean(local))
 		return nil
 	})
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-const historyHelp = "keep so many automatic snapshots, one before each command; see: cove snapshot ls -a"
+const historyHelp = "Keep this many automatic snapshots, one before each command (see cove snapshot ls -a)"
 
 // sandboxOptions describe a sandbox to be made.
 type sandboxOptions struct {
@@ -20,25 +20,25 @@ type sandboxOptions struct {
 // AddFlags adds the options' flags.
 func (o *sandboxOptions) AddFlags(f *pflag.FlagSet) {
 	req := &o.req
-	f.StringVar(&req.Name, "name", "", "name, unique among your sandboxes")
-	f.StringVarP(&req.Template, "template", "T", "", "template; see: cove template ls")
-	f.StringVar(&req.Snapshot, "snapshot", "", "snapshot to begin with in place of a template; see: cove snapshot ls")
-	f.VarP(pairsFlag(&req.Metadata), "metadata", "m", "metadata to find it by, key=value; may be repeated")
-	f.VarP(pairsFlag(&req.Env), "env", "e", "environment of its commands, key=value; may be repeated")
-	f.IntVar(&req.Resources.VCPUs, "vcpus", 0, "processors")
-	f.Var(sizeFlag(&req.Resources.MemoryMiB), "memory", "memory, such as 512m or 2g")
-	f.Var(sizeFlag(&req.Resources.DiskMiB), "disk", "what it may write, such as 4g")
-	f.Int64Var(&req.Resources.MaxPIDs, "pids", 0, "processes and threads")
-	f.StringVarP(&req.User, "user", "u", "", "user that commands run as")
-	f.StringVarP(&req.WorkDir, "workdir", "w", "", "working directory of commands")
-	f.Var(optionalSecondsFlag(&req.LifetimeSeconds), "lifetime", "end it after this time; 0 is no bound")
-	f.Var(optionalSecondsFlag(&req.IdleTimeoutSeconds), "idle-timeout", "end it after this time without use; 0 is no bound")
-	f.StringVar((*string)(&req.OnTimeout), "on-timeout", "", "what the ends above mean: kill or pause")
-	f.Var(secondsFlag(&req.PausedLifetimeSeconds), "paused-lifetime", "end it when it has been paused for this time without a break; 0 is never")
+	f.StringVar(&req.Name, "name", "", "Name, unique among your sandboxes")
+	f.StringVarP(&req.Template, "template", "T", "", "Template to start from (see cove template ls)")
+	f.StringVar(&req.Snapshot, "snapshot", "", "Snapshot to start from, instead of a template (see cove snapshot ls)")
+	f.VarP(pairsFlag(&req.Metadata), "metadata", "m", "Metadata to filter by (repeatable)")
+	f.VarP(pairsFlag(&req.Env), "env", "e", "Environment variable for commands (repeatable)")
+	f.IntVar(&req.Resources.VCPUs, "vcpus", 0, "Number of processors")
+	f.Var(sizeFlag(&req.Resources.MemoryMiB), "memory", "Memory limit, such as 512m or 2g")
+	f.Var(sizeFlag(&req.Resources.DiskMiB), "disk", "Disk limit, such as 4g")
+	f.Int64Var(&req.Resources.MaxPIDs, "pids", 0, "Limit on processes and threads")
+	f.StringVarP(&req.User, "user", "u", "", "User to run commands as")
+	f.StringVarP(&req.WorkDir, "workdir", "w", "", "Working directory for commands")
+	f.Var(optionalSecondsFlag(&req.LifetimeSeconds), "lifetime", "End the sandbox after this time; 0 means no limit")
+	f.Var(optionalSecondsFlag(&req.IdleTimeoutSeconds), "idle-timeout", "End the sandbox after this time without use; 0 means no limit")
+	f.StringVar((*string)(&req.OnTimeout), "on-timeout", "", "What to do when one of these times ends: kill or pause")
+	f.Var(secondsFlag(&req.PausedLifetimeSeconds), "paused-lifetime", "End the sandbox after it has been paused for this time without a break; 0 means never")
 	f.IntVar(&req.History, "history", 0, historyHelp)
-	f.Var(listFlag(&req.Mounts, "mount", parseMount), "mount", "show a volume, a directory of the server or one in memory:\ntype=volume|bind|tmpfs,source=NAME,target=/data[,readonly][,tmpfs-size=64m]; may be repeated")
-	f.Var(listFlag(&req.Mounts, "volume", parseVolume), "volume", "show a volume: NAME:/data[:ro]; may be repeated")
-	f.Var(listFlag(&req.Ports, "ports", parsePublished), "publish", "port of this machine that leads to one of the sandbox, [ADDRESS:]HOST:GUEST; may be repeated")
+	f.Var(listFlag(&req.Mounts, "mount", parseMount), "mount", "Mount a volume, a directory of the server, or memory:\ntype=volume|bind|tmpfs,source=NAME,target=/data[,readonly][,tmpfs-size=64m] (repeatable)")
+	f.Var(listFlag(&req.Mounts, "volume", parseVolume), "volume", "Mount a volume, as NAME:/data[:ro] (repeatable)")
+	f.Var(listFlag(&req.Ports, "ports", parsePublished), "publish", "Forward a port of this machine to the sandbox, as [ADDRESS:]HOST:GUEST (repeatable)")
 	o.networkOptions.AddFlags(f)
 }
 
@@ -60,7 +60,7 @@ func (a *app) createCommand() *cobra.Command {
 	var opts sandboxOptions
 	return a.make(command{
 		Use: "create [flags]", Short: "Create a sandbox and print its id",
-		Long: "Create a sandbox and print its id when it runs.",
+		Long: "Create a sandbox and print its id once it is running.",
 		Example: "  cove create --name work --memory 2g --lifetime 8h\n" +
 			"  cove create -T code-interpreter -m task=review -e LANG=C.UTF-8\n" +
 			"  cove create --snapshot before-upgrade --idle-timeout 10m --on-timeout pause\n" +
@@ -75,6 +75,6 @@ func (a *app) createCommand() *cobra.Command {
 // warnUnenforced tells which limits the machine does not enforce.
 func (a *app) warnUnenforced(sb *sandbox.Sandbox) {
 	for _, what := range sb.Unenforced {
-		a.say("not enforced on this machine: %s (see: cove doctor)", clean(what))
+		a.say("this machine does not enforce: %s (see cove doctor)", clean(what))
 	}
 }

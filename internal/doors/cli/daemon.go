@@ -74,7 +74,7 @@ func (d *daemon) start(ctx context.Context) (net.Conn, error) {
 	}
 	lock, err := lockFile(ctx, filepath.Join(d.stateDir, "start.lock"))
 	if err != nil {
-		return nil, sandbox.Wrap(sandbox.CodeUnavailable, err, fmt.Sprintf("the local daemon cannot be started (%v); check the rights of %s", err, d.stateDir))
+		return nil, sandbox.Wrap(sandbox.CodeUnavailable, err, fmt.Sprintf("cannot start the local daemon (%v); check the permissions of %s", err, d.stateDir))
 	}
 	defer lock.Close()
 	if conn, err := d.connect(ctx); err == nil {
@@ -117,7 +117,7 @@ func (d *daemon) spawn(ctx context.Context) (net.Conn, error) {
 	logPath := filepath.Join(d.stateDir, "serve.log")
 	log, err := openLog(logPath)
 	if err != nil {
-		return nil, sandbox.Wrap(sandbox.CodeUnavailable, err, fmt.Sprintf("the local daemon cannot be started (%v); check the rights of %s", err, d.stateDir))
+		return nil, sandbox.Wrap(sandbox.CodeUnavailable, err, fmt.Sprintf("cannot start the local daemon (%v); check the permissions of %s", err, d.stateDir))
 	}
 	defer log.Close()
 	before, err := log.Seek(0, 2)
@@ -126,11 +126,11 @@ func (d *daemon) spawn(ctx context.Context) (net.Conn, error) {
 	}
 	cmd, err := detachedCommand("serve", "--on-demand", "--state-dir", d.stateDir, "--socket", d.socket)
 	if err != nil {
-		return nil, sandbox.Wrap(sandbox.CodeUnavailable, err, "the local daemon cannot be started: the program's own file is not found; start it with: cove serve")
+		return nil, sandbox.Wrap(sandbox.CodeUnavailable, err, "cannot start the local daemon: the executable of this program was not found; start the daemon with: cove serve")
 	}
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {
-		return nil, sandbox.Wrap(sandbox.CodeUnavailable, err, fmt.Sprintf("the local daemon cannot be started (%v); start it with: cove serve", err))
+		return nil, sandbox.Wrap(sandbox.CodeUnavailable, err, fmt.Sprintf("cannot start the local daemon (%v); start it with: cove serve", err))
 	}
 	ended := make(chan error, 1)
 	// The daemon is meant to outlive this program. Should it end first, this
@@ -170,7 +170,7 @@ func (d *daemon) await(ctx context.Context, ended <-chan error, logPath string, 
 		select {
 		case <-tick.C:
 		case err := <-ended:
-			return nil, d.notStarted(fmt.Sprintf("the local daemon ended at its start (%v)", err), logPath, before)
+			return nil, d.notStarted(fmt.Sprintf("the local daemon exited during startup (%v)", err), logPath, before)
 		case <-ctx.Done():
 			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 				return nil, d.notStarted("the local daemon does not answer after its start", logPath, before)
@@ -181,9 +181,9 @@ func (d *daemon) await(ctx context.Context, ended <-chan error, logPath string, 
 }
 
 func (d *daemon) notStarted(what, logPath string, before int64) error {
-	message := what + "; its log is " + logPath
+	message := what + "; see its log, " + logPath
 	if tail := readTail(logPath, before); tail != "" {
-		message += " and ends:\n" + tail
+		message += ", which ends:\n" + tail
 	}
 	return sandbox.Errorf(sandbox.CodeUnavailable, "%s", message)
 }

@@ -19,25 +19,26 @@ import (
 const daemonStopTime = 40 * time.Second
 
 func (a *app) daemonCommand() *cobra.Command {
-	return group("daemon", "See, restart and stop the local daemon",
+	return group("daemon", "Show, restart or stop the local daemon",
 		a.make(command{
-			Use: "status", Short: "Tell whether the local daemon runs, without starting it",
-			Long:    "Tell whether the local daemon runs, without starting it. The exit code is 1 when it does not.",
+			Use: "status", Short: "Show whether the local daemon is running",
+			Long:    "Show whether the local daemon is running, without starting it. The exit code is 1 if it is not.",
 			Example: "  cove daemon status --json",
 			Do:      action{here: true, json: true, run: runDaemonStatus},
 		}),
 		a.make(command{
-			Use: "restart", Short: "Restart the local daemon, with this program; sandboxes go on",
-			Long: "Restart the local daemon with this program, as after an upgrade. Sandboxes go on. A daemon that was\n" +
-				"started by cove serve is restarted where it was started: systemctl restart cove, for example.",
+			Use: "restart", Short: "Restart the local daemon; sandboxes keep running",
+			Long: "Restart the local daemon with this program, for example after an upgrade. Sandboxes keep running. A\n" +
+				"daemon that cove serve started must be restarted where it was started, for example with\n" +
+				"systemctl restart cove.",
 			Example: "  cove daemon restart",
 			Do:      action{here: true, run: func(ctx context.Context, c *call) error { return c.restartDaemon(ctx) }},
 		}),
 		a.make(command{
-			Use: "stop", Short: "Stop the local daemon; sandboxes go on",
-			Long: "Stop the local daemon when it has finished the calls that it is in. Sandboxes go on: the next daemon,\n" +
-				"which the next command starts, finds them again. A daemon of the machine's service manager comes\n" +
-				"back by itself.",
+			Use: "stop", Short: "Stop the local daemon; sandboxes keep running",
+			Long: "Stop the local daemon after it has finished its current calls. Sandboxes keep running, and the next\n" +
+				"daemon, which the next command starts, takes them over. A daemon that a service manager runs is\n" +
+				"started again by it.",
 			Example: "  cove daemon stop",
 			Do: action{here: true, run: func(ctx context.Context, c *call) error {
 				_, err := c.stopDaemon(ctx)
@@ -96,7 +97,7 @@ var daemonDetails = details(func(s *daemonStatus) []any {
 
 func (a *app) stopDaemon(ctx context.Context) (*server.Running, error) {
 	if a.globals.URL != "" {
-		return nil, sandbox.Errorf(sandbox.CodeInvalid, "this is about the daemon of this machine; leave out --url (COVE_URL)")
+		return nil, sandbox.Errorf(sandbox.CodeInvalid, "this command works on the local daemon; run it without --url and COVE_URL")
 	}
 	dir, err := a.stateDir()
 	if err != nil {
@@ -109,9 +110,9 @@ func (a *app) stopDaemon(ctx context.Context) (*server.Running, error) {
 	case err != nil:
 		return nil, err
 	case stopped == nil:
-		a.say("no daemon runs on %s", dir)
+		a.say("no daemon is running on %s", dir)
 	default:
-		a.say("stopped the daemon (process %d); sandboxes go on", stopped.PID)
+		a.say("stopped the daemon (process %d); sandboxes keep running", stopped.PID)
 	}
 	return stopped, nil
 }
@@ -140,7 +141,7 @@ func (a *app) restartDaemon(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	a.say("a daemon of version %s runs", version)
+	a.say("the daemon is running, version %s", version)
 	return nil
 }
 

@@ -15,19 +15,19 @@ func (a *app) diffCommand() *cobra.Command {
 	var req sandbox.DiffRequest
 	stat, exitCode := false, false
 	return a.make(command{
-		Use: "diff SUBJECT [AGAINST] [flags]", Short: "Show which files of a sandbox or snapshot differ",
-		Long: "Show how the files of a sandbox or snapshot differ from those of another, or from its template:\n" +
-			"A is added, D is deleted, M is modified. /tmp and /dev are memory and are not compared. Paused\n" +
-			"sandboxes stay paused.",
+		Use: "diff SUBJECT [AGAINST] [flags]", Short: "Show which files of a sandbox or snapshot changed",
+		Long: "Compare the files of a sandbox or snapshot with its template, or with another sandbox or snapshot: A is\n" +
+			"added, D is deleted, M is modified. /tmp and /dev are in memory and are not compared. Paused sandboxes\n" +
+			"stay paused.",
 		Example: "  cove diff work\n" +
 			"  cove diff idea-1 work -p --path /workspace\n" +
 			"  cove diff work before-upgrade --exit-code || echo changed",
 		Flags: func(f *pflag.FlagSet) {
-			f.StringArrayVar(&req.Paths, "path", nil, "only at or below this absolute path; may be repeated")
-			f.BoolVarP(&req.Patch, "patch", "p", false, "unified diffs of text files too")
-			f.BoolVar(&stat, "stat", false, "sizes and modes too, and how many changes there are")
-			f.IntVar(&req.Limit, "limit", 0, fmt.Sprintf("at most this many changes (default %d)", sandbox.DefaultDiffLimit))
-			f.BoolVar(&exitCode, "exit-code", false, "exit with 1 when there are changes")
+			f.StringArrayVar(&req.Paths, "path", nil, "Show only changes at or below this absolute path (repeatable)")
+			f.BoolVarP(&req.Patch, "patch", "p", false, "Show unified diffs of text files")
+			f.BoolVar(&stat, "stat", false, "Show sizes and modes, and the number of changes")
+			f.IntVar(&req.Limit, "limit", 0, fmt.Sprintf("Show at most this many changes (default %d)", sandbox.DefaultDiffLimit))
+			f.BoolVar(&exitCode, "exit-code", false, "Exit with code 1 if there are changes")
 		},
 		Do: action{json: true, run: func(ctx context.Context, c *call) error {
 			req.Against = c.arg(1)
@@ -58,7 +58,7 @@ func (a *app) printDiff(diff *sandbox.Diff, stat bool) error {
 		fmt.Fprintf(&b, "%d added, %d removed, %d modified\n", diff.Added, diff.Removed, diff.Modified)
 	}
 	if diff.Truncated {
-		a.say("only the first %d of %d changes are shown; see more with --limit", len(diff.Changes), diff.Added+diff.Removed+diff.Modified)
+		a.say("showing the first %d of %d changes; show more with --limit", len(diff.Changes), diff.Added+diff.Removed+diff.Modified)
 	}
 	return a.print(b.String())
 }

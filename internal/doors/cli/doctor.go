@@ -18,9 +18,9 @@ import (
 
 func (a *app) doctorCommand() *cobra.Command {
 	return a.make(command{
-		Use: "doctor", Short: "Tell what this machine lets Cove do, and how to get what is missing",
-		Long: "Tell what this machine lets Cove do for the user who asks, and how to get what is missing. The exit\n" +
-			"code is 1 when sandboxes cannot run here at all.",
+		Use: "doctor", Short: "Check whether this machine can run sandboxes",
+		Long: "Check what this machine allows Cove to do for the current user, and show how to fix what is missing. The\n" +
+			"exit code is 1 if sandboxes cannot run on this machine.",
 		Example: "  cove doctor\n  cove doctor --json",
 		Do:      action{here: true, json: true, run: runDoctor},
 	})
@@ -52,7 +52,7 @@ func checkMachine(ctx context.Context, stateDir string, store sandbox.SecretValu
 	report := machine.Probe(ctx, machine.Config{StateDir: stateDir})
 	if _, err := agentbin.Binary(); err != nil {
 		report.Checks = append(report.Checks, sandbox.MachineCheck{
-			Name: "agent", Status: sandbox.CheckWarn, Detail: "this program was built without the agent and is the agent of its sandboxes itself, which makes their start slower",
+			Name: "agent", Status: sandbox.CheckWarn, Detail: "this program was built without the agent and runs as the agent itself, so sandboxes start more slowly",
 			Fix: "build the program with 'make build', which embeds the agent",
 		})
 	}
@@ -67,7 +67,7 @@ func checkMachine(ctx context.Context, stateDir string, store sandbox.SecretValu
 func gvisorCheck() sandbox.MachineCheck {
 	c := sandbox.MachineCheck{Name: "gVisor", Status: sandbox.CheckOK, Detail: gvisorText()}
 	if !runsc.Patched() {
-		c.Detail += ": a fork loads all of its memory; 'make build' makes a program whose forks load what they touch"
+		c.Detail += ": a fork loads all of its memory; a program built with 'make build' loads only what the fork touches"
 	}
 	return c
 }
@@ -79,16 +79,16 @@ func packagesCheck(pages, viewer, parser bool) sandbox.MachineCheck {
 		missing = append(missing, "the console")
 	}
 	if !viewer {
-		missing = append(missing, "the page of live views")
+		missing = append(missing, "the live view page")
 	}
 	if !parser {
-		missing = append(missing, "the parser of JavaScript, so that run_code takes no await or import at the top of it")
+		missing = append(missing, "the JavaScript parser, so run_code does not support top-level await and import")
 	}
 	if len(missing) == 0 {
-		return sandbox.MachineCheck{Name: "npm packages", Status: sandbox.CheckOK, Detail: "the console, the live view and the parser of JavaScript are in this program"}
+		return sandbox.MachineCheck{Name: "npm packages", Status: sandbox.CheckOK, Detail: "the console, the live view and the JavaScript parser are included"}
 	}
 	return sandbox.MachineCheck{
-		Name: "npm packages", Status: sandbox.CheckWarn, Detail: "this program was built without " + strings.Join(missing, ", without ") + "; all else works",
+		Name: "npm packages", Status: sandbox.CheckWarn, Detail: "this program was built without " + strings.Join(missing, ", without ") + "; everything else works",
 		Fix: "install Node.js 20.19 or later with npm, and build the program with 'make build'",
 	}
 }
@@ -105,7 +105,7 @@ func doctorText(report sandbox.MachineReport) string {
 			paragraph(&b, "", "fix", c.Fix)
 		}
 	}
-	b.WriteString("\nlimits of a sandbox\n")
+	b.WriteString("\nLimits of a sandbox\n")
 	for _, l := range report.Limits {
 		status := "held"
 		if !l.Enforced {
@@ -114,9 +114,9 @@ func doctorText(report sandbox.MachineReport) string {
 		paragraph(&b, status, l.Name, l.How)
 	}
 	if report.OK {
-		b.WriteString("\nsandboxes can run on this machine\n")
+		b.WriteString("\nSandboxes can run on this machine.\n")
 	} else {
-		b.WriteString("\nsandboxes cannot run on this machine\n")
+		b.WriteString("\nSandboxes cannot run on this machine.\n")
 	}
 	return b.String()
 }

@@ -15,10 +15,10 @@ func TestPackagesCheck(t *testing.T) {
 		pages, viewer, parser bool
 		detail                string
 	}{
-		{false, true, true, "without the console; all else works"},
-		{true, false, true, "without the page of live views; all else works"},
-		{true, true, false, "without the parser of JavaScript, so"},
-		{false, false, false, "without the console, without the page of live views, without the parser"},
+		{false, true, true, "without the console; everything else works"},
+		{true, false, true, "without the live view page; everything else works"},
+		{true, true, false, "without the JavaScript parser, so"},
+		{false, false, false, "without the console, without the live view page, without the JavaScript parser"},
 	} {
 		if c := packagesCheck(tt.pages, tt.viewer, tt.parser); c.Status != sandbox.CheckWarn || !strings.Contains(c.Detail, tt.detail) || !strings.Contains(c.Fix, "make build") {
 			t.Errorf("got %+v, want %q", c, tt.detail)

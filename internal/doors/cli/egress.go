@@ -17,20 +17,20 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-const egressHelp = "Show or change what a sandbox may reach. Changes take effect at once; existing connections are\n" +
-	"judged again.\n\n" +
-	"A connection is judged in this order, and the first match decides: allow_out, deny_out, the\n" +
-	"rules from the first to the last, the preset. The presets are open (the public Internet),\n" +
-	"packages (the usual package registries and code hosts) and none. Internal addresses of the\n" +
-	"host's network, private ones and loopback among them, are denied unless a rule names them.\n\n" +
+const egressHelp = "Show or change what a sandbox may connect to. Changes take effect at once, and existing connections\n" +
+	"are checked again.\n\n" +
+	"The first match decides, in this order: allow_out, deny_out, the rules from first to last, the\n" +
+	"preset. The presets are open (the public Internet), packages (common package registries and code\n" +
+	"hosts) and none. Internal addresses of the host's network, including private addresses and loopback,\n" +
+	"are denied unless a rule names them.\n\n" +
 	"A target is a domain (example.com), all domains below one (*.example.com), an address, a range\n" +
-	"(10.1.0.0/16), another sandbox of yours (sandbox:NAME) or \"*\".\n" +
-	"One can be asked about a secret's use too: secret:NAME, or secret:* for all."
+	"(10.1.0.0/16), another of your sandboxes (sandbox:NAME), or \"*\" for everything. An ask rule can also\n" +
+	"name a secret (secret:NAME, or secret:* for all), to be asked before the secret is used."
 
 func (a *app) egressCommand() *cobra.Command {
 	current := show(printPolicy, byName(sandbox.Service.GetNetwork))
 	cmd := a.make(command{
-		Use: "egress SANDBOX", Short: "Show or change what a sandbox may reach", Long: egressHelp,
+		Use: "egress SANDBOX", Short: "Show or change a sandbox's network policy", Long: egressHelp,
 		Example: "  cove egress work\n" +
 			"  cove egress set work none\n" +
 			"  cove egress set work --allow-out '*.pypi.org,github.com' --deny-out 0.0.0.0/0\n" +
@@ -39,16 +39,16 @@ func (a *app) egressCommand() *cobra.Command {
 	})
 	cmd.AddCommand(
 		a.make(command{
-			Use: "show SANDBOX", Short: "Show what a sandbox may reach, in the order in which it is judged",
+			Use: "show SANDBOX", Short: "Show a sandbox's network policy in the order of evaluation",
 			Example: "  cove egress show work\n  cove egress show work --json > policy.json",
 			Do:      current,
 		}),
-		a.egressRuleCommand(sandbox.NetworkAllow, "Let a sandbox reach something"),
-		a.egressRuleCommand(sandbox.NetworkDeny, "Keep a sandbox from reaching something"),
-		a.egressRuleCommand(sandbox.NetworkAsk, "Ask you before a sandbox reaches something"),
+		a.egressRuleCommand(sandbox.NetworkAllow, "Allow a sandbox to connect to targets"),
+		a.egressRuleCommand(sandbox.NetworkDeny, "Deny a sandbox connections to targets"),
+		a.egressRuleCommand(sandbox.NetworkAsk, "Ask before a sandbox connects to targets"),
 		a.make(command{
-			Use: "rm SANDBOX TARGET...", Short: "Remove what a policy says of targets",
-			Long:    "Remove the rules and headers for targets, and the targets from allow_out and deny_out.",
+			Use: "rm SANDBOX TARGET...", Short: "Remove targets from a sandbox's network policy",
+			Long:    "Remove the rules and headers for the targets, and the targets from allow_out and deny_out.",
 			Example: "  cove egress rm work api.example.com",
 			Do:      changedPolicy(forgetTargets),
 		}),
@@ -93,12 +93,12 @@ func printPolicy(c *call, p *sandbox.NetworkPolicy) error {
 	default:
 		row("preset "+string(presetOf(p)), sandbox.NetworkDeny, "*", "", nil)
 	}
-	if err := c.printTable([]string{"ORDER", "FROM", "ACTION", "TO", "PROTOCOL", "PORTS"}, rows); err != nil {
+	if err := c.printTable([]string{"ORDER", "SOURCE", "ACTION", "TO", "PROTOCOL", "PORTS"}, rows); err != nil {
 		return err
 	}
 	bandwidth := ""
 	if p.BytesPerSecond > 0 {
-		bandwidth = bytesText(p.BytesPerSecond) + " a second each way"
+		bandwidth = bytesText(p.BytesPerSecond) + "/s in each direction"
 	}
 	var headers []string
 	for _, r := range p.Headers {
@@ -107,8 +107,8 @@ func printPolicy(c *call, p *sandbox.NetworkPolicy) error {
 	return c.fields(
 		"headers", headers,
 		"placeholders", p.Placeholders,
-		"connections", amount(p.MaxConnections, "%d at the same time"),
-		"rate", amount(p.ConnectionsPerSecond, "%d new ones a second"),
+		"connections", amount(p.MaxConnections, "at most %d open"),
+		"rate", amount(p.ConnectionsPerSecond, "at most %d new per second"),
 		"bandwidth", bandwidth,
 		"questions", amount(p.AskTimeoutSeconds, "wait %d seconds for an answer"),
 	)
@@ -126,13 +126,13 @@ func (a *app) egressRuleCommand(action sandbox.NetworkAction, verb string) *cobr
 	last := false
 	return a.make(command{
 		Use: string(action) + " SANDBOX TARGET...", Short: verb,
-		Long: verb + ": add rules before those that are there. See\ncove egress --help for targets and the order.",
+		Long: verb + ". New rules go before the existing ones. See\ncove egress --help for targets and the order of evaluation.",
 		Example: fmt.Sprintf("  cove egress %[1]s work api.example.com '*.example.org' --port 443\n", action) +
 			fmt.Sprintf("  cove egress %s work 203.0.113.0/24 --protocol udp", action),
 		Flags: func(f *pflag.FlagSet) {
-			f.StringVar(&rule.Protocol, "protocol", "", "tcp, udp or icmp only")
-			f.StringSliceVar(&rule.Ports, "port", nil, "these ports only, such as 443 or 8000-8999; with commas or repeated")
-			f.BoolVar(&last, "last", false, "put the rules behind the others, not before them")
+			f.StringVar(&rule.Protocol, "protocol", "", "Match only tcp, udp or icmp")
+			f.StringSliceVar(&rule.Ports, "port", nil, "Match only these ports, such as 443 or 8000-8999 (comma-separated or repeatable)")
+			f.BoolVar(&last, "last", false, "Add the rules after the existing ones, not before them")
 		},
 		Do: changedPolicy(func(c *call, p *sandbox.NetworkPolicy) error {
 			var rules []sandbox.NetworkRule
@@ -145,7 +145,7 @@ func (a *app) egressRuleCommand(action sandbox.NetworkAction, verb string) *cobr
 				p.Rules = append(rules, p.Rules...)
 			}
 			if len(p.AllowOut)+len(p.DenyOut) > 0 {
-				c.say("this policy has allow_out or deny_out, which are looked at before the rules")
+				c.say("this policy has allow_out or deny_out, which are evaluated before the rules")
 			}
 			return nil
 		}),
@@ -162,7 +162,7 @@ func forgetTargets(c *call, p *sandbox.NetworkPolicy) error {
 		p.DenyOut = slices.DeleteFunc(p.DenyOut, func(to string) bool { return to == target })
 		p.Headers = slices.DeleteFunc(p.Headers, func(r sandbox.HeaderRule) bool { return r.To == target })
 		if before == said() {
-			return sandbox.Errorf(sandbox.CodeNotFound, "the policy says nothing of %s; see: cove egress %s", target, c.args[0])
+			return sandbox.Errorf(sandbox.CodeNotFound, "the policy has no entry for %s; show it with: cove egress %s", target, c.args[0])
 		}
 	}
 	return nil
@@ -177,21 +177,21 @@ type egressSetOptions struct {
 }
 
 func (o *egressSetOptions) AddFlags(f *pflag.FlagSet) {
-	f.StringSliceVar(&o.AllowOut, "allow-out", nil, "domain, *.domain, address or range that it may reach; with commas or repeated")
-	f.StringSliceVar(&o.DenyOut, "deny-out", nil, "address or range that it may not, unless --allow-out has it; 0.0.0.0/0 is all")
-	f.StringVarP(&o.File, "file", "f", "", "the whole policy in JSON or YAML, as cove egress --json prints it; - is standard input")
-	f.StringVar((*string)(&o.rest.Placeholders), "placeholders", "", "what becomes of a secret's placeholder that goes to a wrong host: forward or block")
-	f.IntVar(&o.rest.MaxConnections, "max-connections", 0, "connections at the same time")
-	f.IntVar(&o.rest.ConnectionsPerSecond, "connections-per-second", 0, "new connections and DNS questions a second")
-	f.Int64Var(&o.rest.BytesPerSecond, "bytes-per-second", 0, "bytes a second each way; 0 is no bound")
+	f.StringSliceVar(&o.AllowOut, "allow-out", nil, "Allow this domain, *.domain, address or range (comma-separated or repeatable)")
+	f.StringSliceVar(&o.DenyOut, "deny-out", nil, "Deny this address or range, unless --allow-out has it; 0.0.0.0/0 denies all (comma-separated or repeatable)")
+	f.StringVarP(&o.File, "file", "f", "", "Read the whole policy from a JSON or YAML file, as cove egress --json prints it; - is standard input")
+	f.StringVar((*string)(&o.rest.Placeholders), "placeholders", "", "What to do with a secret's placeholder sent to a wrong host: forward or block")
+	f.IntVar(&o.rest.MaxConnections, "max-connections", 0, "Limit on open connections")
+	f.IntVar(&o.rest.ConnectionsPerSecond, "connections-per-second", 0, "Limit on new connections and DNS queries per second")
+	f.Int64Var(&o.rest.BytesPerSecond, "bytes-per-second", 0, "Limit on bytes per second in each direction; 0 means no limit")
 }
 
 func (a *app) egressSetCommand() *cobra.Command {
 	var opts egressSetOptions
 	return a.make(command{
-		Use: "set SANDBOX [PRESET]", Short: "Replace what a sandbox may reach",
-		Long: "Replace the whole policy of a sandbox by a preset (" + presetNames() + "), lists, or a file.\n" +
-			"allow_out alone locks nothing: together with --deny-out 0.0.0.0/0 it is all that can be reached.",
+		Use: "set SANDBOX [PRESET]", Short: "Replace a sandbox's network policy",
+		Long: "Replace the whole network policy of a sandbox with a preset (" + presetNames() + "), lists, or a file.\n" +
+			"--allow-out alone restricts nothing: add --deny-out 0.0.0.0/0 to deny everything else.",
 		Example: "  cove egress set work packages\n" +
 			"  cove egress set work --allow-out 'api.example.com,*.pypi.org' --deny-out 0.0.0.0/0\n" +
 			"  cove egress work --json | jq '.rules += [{action: \"deny\", to: \"*\", protocol: \"udp\"}]' | cove egress set work -f -",
@@ -199,10 +199,10 @@ func (a *app) egressSetCommand() *cobra.Command {
 		Do: show(printPolicy, func(ctx context.Context, c *call) (*sandbox.NetworkPolicy, error) {
 			opts.Preset = c.arg(1)
 			if opts.File != "" && opts.given() {
-				return nil, c.misuse("egress set: a file is the whole policy; give either --file or the rest")
+				return nil, c.misuse("egress set: --file has the whole policy; leave out the preset, --allow-out and --deny-out")
 			}
 			if opts.File == "" && !opts.given() {
-				return nil, c.misuse("egress set: give a preset (%s), --allow-out, --deny-out or --file", presetNames())
+				return nil, c.misuse("egress set: missing policy; give a preset (%s), --allow-out, --deny-out or --file", presetNames())
 			}
 			policy, err := opts.whole(c.Stdin)
 			if err != nil {

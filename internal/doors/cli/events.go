@@ -17,18 +17,18 @@ func (a *app) eventsCommand() *cobra.Command {
 	var after string
 	follow := false
 	return a.make(command{
-		Use: "events [SANDBOX]", Short: "Show what happens to sandboxes, snapshots, jobs and builds",
-		Long: fmt.Sprintf("Show what has happened, the newest last: changes of sandboxes and of their state, snapshots, jobs,\n"+
-			"builds of templates, and every %s what running sandboxes use. The server remembers the last\n"+
-			"%d events since its start. What a sandbox tries to reach is shown with -f and the sandbox's name;\n"+
-			"what it tried before: cove netlog", sandbox.StatsInterval, sandbox.EventsKept),
+		Use: "events [SANDBOX]", Short: "Show events of sandboxes, snapshots, jobs and builds",
+		Long: fmt.Sprintf("Show events, oldest first: changes of sandboxes, snapshots, jobs and template builds, and every %s the\n"+
+			"resource usage of running sandboxes. The server remembers the last %d events since it started.\n\n"+
+			"What a sandbox tries to connect to is shown with -f and the sandbox's name. For earlier attempts, use:\n"+
+			"cove netlog", sandbox.StatsInterval, sandbox.EventsKept),
 		Example: "  cove events\n  cove events -f --kind sandbox,job\n  cove events -f work --json",
 		Flags: func(f *pflag.FlagSet) {
-			f.BoolVarP(&follow, "follow", "f", false, "go on with what comes")
-			f.StringSliceVar(&kinds, "kind", nil, "only these kinds: "+kindNames())
-			f.StringVar(&after, "after", "", "only what came after the event with this id, as --json shows it")
+			f.BoolVarP(&follow, "follow", "f", false, "Keep showing new events")
+			f.StringSliceVar(&kinds, "kind", nil, "Show only these kinds: "+kindNames())
+			f.StringVar(&after, "after", "", "Show only events after the one with this id (--json shows ids)")
 		},
-		JSONHelp: "print an event as JSON a line",
+		JSONHelp: "Print each event as a line of JSON",
 		Do: action{json: true, run: func(ctx context.Context, c *call) error {
 			req := sandbox.FollowEventsRequest{After: after, Once: !follow}
 			if req.After == "" {
@@ -63,11 +63,11 @@ func (c *call) liveEvent() func(sandbox.Event) error {
 			}{schemaVersion, &e})
 		}
 	}
-	row := c.liveTable([]string{"TIME", "KIND", "SANDBOX", "WHAT"}, len(time.RFC3339), 18, 30)
+	row := c.liveTable([]string{"TIME", "KIND", "SANDBOX", "DETAILS"}, len(time.RFC3339), 18, 30)
 	return func(e sandbox.Event) error {
 		if e.Kind == sandbox.EventBegun {
 			if e.Missed {
-				c.say("some events are not remembered any more; list what there is anew")
+				c.say("the server no longer remembers some of these events; list the sandboxes to see their current state")
 			}
 			return nil
 		}
@@ -83,9 +83,9 @@ func eventText(e *sandbox.Event) string {
 	case e.Snapshot != nil:
 		return strings.TrimSpace(e.SnapshotID + " " + e.Snapshot.Name + " " + e.Snapshot.Label)
 	case e.Job != nil && e.Job.State == sandbox.JobExited:
-		return fmt.Sprintf("%s ended with %d: %s", e.Job.ID, e.Job.ExitCode, strings.Join(e.Job.Command, " "))
+		return fmt.Sprintf("%s ended with exit code %d: %s", e.Job.ID, e.Job.ExitCode, strings.Join(e.Job.Command, " "))
 	case e.Job != nil:
-		return fmt.Sprintf("%s runs: %s", e.Job.ID, strings.Join(e.Job.Command, " "))
+		return fmt.Sprintf("%s started: %s", e.Job.ID, strings.Join(e.Job.Command, " "))
 	case e.Build != nil:
 		return strings.TrimSpace(fmt.Sprintf("%s of %s: %s %s", e.Build.ID, e.Build.Template, e.Build.State, e.Build.Reason))
 	case e.Stats != nil:

@@ -22,9 +22,9 @@ type commandOptions struct {
 
 // AddFlags adds the options' flags.
 func (o *commandOptions) AddFlags(f *pflag.FlagSet) {
-	f.BoolVarP(&o.Interactive, "interactive", "i", false, "pass standard input on")
-	f.BoolVarP(&o.Terminal, "tty", "t", false, "run it on a terminal; use with -i")
-	f.DurationVar(&o.Timeout, "timeout", 0, "end the command after this time (exit code 124); 0 is no bound")
+	f.BoolVarP(&o.Interactive, "interactive", "i", false, "Pass standard input to the command")
+	f.BoolVarP(&o.Terminal, "tty", "t", false, "Run the command on a terminal (use with -i)")
+	f.DurationVar(&o.Timeout, "timeout", 0, "End the command after this time, with exit code 124; 0 means no limit")
 	// What follows the first argument belongs to the command.
 	f.SetInterspersed(false)
 }
@@ -36,9 +36,10 @@ func (a *app) execCommand() *cobra.Command {
 	shell := false
 	return a.make(command{
 		Use: "exec [flags] SANDBOX [--] COMMAND [ARG...]", Short: "Run a command in a sandbox",
-		Long: "Run a command in a sandbox. Its output and its exit code become those of cove; 124 means that\n" +
-			"it timed out, 125 that Cove failed, 126 that the program cannot be run, 127 that there is none, 128+n\n" +
-			"that signal n ended it. Interrupting cove kills it.",
+		Long: "Run a command in a sandbox. Cove passes on its output and exit code. Interrupting cove kills the\n" +
+			"command.\n\n" +
+			"Exit codes of cove itself: 124 if the command timed out, 125 if Cove failed, 126 if the program cannot\n" +
+			"be executed, 127 if it was not found, 128+n if signal n ended it.",
 		Example: "  cove exec work -- ls -l /workspace\n" +
 			"  cove exec -s work 'for i in 1 2 3; do echo $i; done | tac'\n" +
 			"  cove exec -it work -- bash\n" +
@@ -46,14 +47,14 @@ func (a *app) execCommand() *cobra.Command {
 			"  cove exec -d work -- python3 -m http.server",
 		Flags: func(f *pflag.FlagSet) {
 			opts.AddFlags(f)
-			f.VarP(pairsFlag(&req.Env), "env", "e", "environment, key=value; may be repeated")
-			f.StringVarP(&req.User, "user", "u", "", "user to run as")
-			f.StringVarP(&req.WorkDir, "workdir", "w", "", "working directory")
-			f.BoolVarP(&shell, "shell", "s", false, "the command is one line for a shell")
-			f.BoolVarP(&req.Background, "background", "d", false, "print the job's id as soon as the command has started; see: cove logs")
-			f.StringVar(&webhook, "webhook", "", "with -d: POST to this URL when it has ended, signed with COVE_WEBHOOK_SECRET if that is set")
+			f.VarP(pairsFlag(&req.Env), "env", "e", "Environment variable (repeatable)")
+			f.StringVarP(&req.User, "user", "u", "", "User to run the command as")
+			f.StringVarP(&req.WorkDir, "workdir", "w", "", "Working directory")
+			f.BoolVarP(&shell, "shell", "s", false, "Run the command as one line in a shell")
+			f.BoolVarP(&req.Background, "background", "d", false, "Run in the background and print the job's id (see cove logs)")
+			f.StringVar(&webhook, "webhook", "", "With -d: POST to this URL when the command has ended, signed with COVE_WEBHOOK_SECRET if that is set")
 		},
-		JSONHelp: "with -d: print the job as JSON",
+		JSONHelp: "With -d: print the job as JSON",
 		Failed:   exitFailed,
 		Do: action{json: true, run: func(ctx context.Context, c *call) error {
 			req.TimeoutMS = opts.Timeout.Milliseconds()
@@ -82,13 +83,13 @@ func fillCommand(req *sandbox.ExecRequest, opts commandOptions, command []string
 	}
 	switch {
 	case len(command) == 0:
-		return errors.New("exec: no command; put it after the sandbox")
+		return errors.New("exec: missing command; put it after the sandbox")
 	case shell && len(command) > 1:
-		return errors.New("exec: a line for a shell is one argument; quote it")
+		return errors.New("exec: -s takes the command as one argument; put it in quotes")
 	case req.Background && (opts.Interactive || opts.Terminal):
-		return errors.New("exec: a background command has no input; leave out -i and -t")
+		return errors.New("exec: a background command has no standard input; leave out -i and -t")
 	case req.Webhook != nil && !req.Background:
-		return errors.New("exec: a webhook tells the end of a background command; add -d")
+		return errors.New("exec: --webhook works only with -d")
 	case shell:
 		req.Shell = command[0]
 	default:
@@ -109,11 +110,11 @@ func (a *app) runCommandIn(ctx context.Context, c *client.Client, name string, r
 	}
 	switch {
 	case job.EndCause == sandbox.EndTimeout:
-		return &exit{code: exitTimeout, err: fmt.Errorf("the command timed out after %s; allow more with --timeout", job.Duration().Round(time.Millisecond))}
+		return &exit{code: exitTimeout, err: fmt.Errorf("the command timed out after %s; allow more time with --timeout", job.Duration().Round(time.Millisecond))}
 	case job.EndCause == sandbox.EndOutOfMemory:
-		return &exit{code: job.ExitCode, err: errors.New("the command was killed: the sandbox is out of memory; give it more with: cove update --memory")}
+		return &exit{code: job.ExitCode, err: errors.New("the command was killed because the sandbox is out of memory; raise the limit with: cove update --memory")}
 	case job.EndCause == sandbox.EndProcessLimit:
-		return &exit{code: job.ExitCode, err: errors.New("the command was killed: it kept the sandbox at its limit of processes by starting ever more; start fewer, or allow more with: cove update --pids")}
+		return &exit{code: job.ExitCode, err: errors.New("the command was killed because it kept starting processes at the sandbox's limit; start fewer, or raise the limit with: cove update --pids")}
 	case job.ExitCode != 0:
 		return &exit{code: job.ExitCode}
 	}

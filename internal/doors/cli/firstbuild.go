@@ -20,7 +20,7 @@ func (a *app) create(ctx context.Context, c *client.Client, req sandbox.CreateRe
 	if getErr != nil || t.State != sandbox.TemplateAvailable {
 		return nil, err // it was something else
 	}
-	a.say("template %s is not built yet; building it takes some minutes and downloads what it is made of", clean(t.Name))
+	a.say("template %s is not built yet; building it downloads its parts and takes a few minutes", clean(t.Name))
 	if isTerminal(a.Stdin) && isTerminal(a.Stderr) {
 		yes, askErr := a.confirm(ctx, "build it now?")
 		if askErr != nil {
@@ -36,7 +36,7 @@ func (a *app) create(ctx context.Context, c *client.Client, req sandbox.CreateRe
 		a.sayBuild(ctx, c, t.Name, buildErr)
 	}
 	if sandbox.CodeOf(buildErr) == sandbox.CodeForbidden {
-		return nil, sandbox.Wrap(sandbox.CodeForbidden, buildErr, fmt.Sprintf("template %s is not built yet, and this key builds no templates; ask the server's operator to run 'cove template build %[1]s'", clean(t.Name)))
+		return nil, sandbox.Wrap(sandbox.CodeForbidden, buildErr, fmt.Sprintf("template %s is not built yet, and this key cannot build templates; ask the server's operator to run 'cove template build %[1]s'", clean(t.Name)))
 	}
 	if buildErr != nil {
 		return nil, buildErr

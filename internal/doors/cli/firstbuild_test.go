@@ -57,7 +57,7 @@ func TestFirstUseBuildsTheTemplate(t *testing.T) {
 	if got.Code != 0 || got.Out != "sbx-new\n" || len(svc.heard) != 2 || svc.heard[0] != buildsNode {
 		t.Errorf("%+v, heard %q", got, svc.heard)
 	}
-	if !strings.Contains(got.Errors, "template node is not built yet; building it takes some minutes") || !strings.Contains(got.Errors, "install Debian") {
+	if !strings.Contains(got.Errors, "template node is not built yet; building it downloads its parts") || !strings.Contains(got.Errors, "install Debian") {
 		t.Errorf("it says %q", got.Errors)
 	}
 	failing := &unbuilt{state: sandbox.TemplateAvailable, failed: sandbox.Errorf(sandbox.CodeInvalid, "there is no mmdebstrap")}

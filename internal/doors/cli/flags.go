@@ -59,7 +59,7 @@ func parseMiB(s string) (int64, error) {
 	}
 	n, err := strconv.ParseInt(text[:len(text)-1], 10, 64)
 	if err != nil || n < 0 || n > math.MaxInt64/factor {
-		return 0, fmt.Errorf("%q is not a size; write 512m or 2g", s)
+		return 0, fmt.Errorf("%q is not a size; use a form such as 512m or 2g", s)
 	}
 	return n * factor, nil
 }
@@ -80,7 +80,7 @@ func optionalSecondsFlag(to **int64) flagValue {
 func parseSeconds(s string) (int64, error) {
 	d, err := time.ParseDuration(s)
 	if err != nil || d < 0 || d%time.Second != 0 {
-		return 0, fmt.Errorf("%q is not a whole number of seconds; write 90s, 15m or 2h, or 0 for no limit", s)
+		return 0, fmt.Errorf("%q is not a whole number of seconds; use a form such as 90s, 15m or 2h, or 0 for no limit", s)
 	}
 	return int64(d / time.Second), nil
 }
@@ -101,7 +101,7 @@ func pairsFlag(to *map[string]string) flagValue {
 func addPair(to *map[string]string, s string) error {
 	key, value, ok := strings.Cut(s, "=")
 	if !ok || key == "" {
-		return fmt.Errorf("%q is not key=value", s)
+		return fmt.Errorf("%q is not of the form key=value", s)
 	}
 	if *to == nil {
 		*to = map[string]string{}

@@ -15,7 +15,7 @@ import (
 func (a *app) getCommand() *cobra.Command {
 	return a.make(command{
 		Use: "get SANDBOX", Short: "Show a sandbox",
-		Long:    "Show a sandbox, by id or name; an ended one for a day.",
+		Long:    "Show a sandbox by id or name. Sandboxes that have ended are kept for a day.",
 		Example: "  cove get work\n  cove get work --json | jq -r .state",
 		Do:      show(sandboxDetails, byName(sandbox.Service.Get)),
 	})

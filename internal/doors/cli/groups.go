@@ -15,7 +15,7 @@ func (a *app) addGroups(root *cobra.Command) {
 			a.execCommand(), a.codeCommand(), a.cpCommand(), a.jobCommand(), a.logsCommand(), a.psCommand(), a.envCommand(),
 			a.statsCommand(), a.topCommand(), a.eventsCommand(), a.computerCommand(),
 		}},
-		{"Time and forks", []*cobra.Command{
+		{"Snapshots and forks", []*cobra.Command{
 			a.pauseCommand(), a.resumeCommand(), a.snapshotCommand(), a.forkCommand(), a.diffCommand(), a.mergeCommand(), a.tryCommand(),
 		}},
 		{"Network and secrets", []*cobra.Command{

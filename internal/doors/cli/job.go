@@ -12,7 +12,7 @@ import (
 )
 
 func (a *app) jobCommand() *cobra.Command {
-	return group("job", "See and stop jobs: commands and code in the background",
+	return group("job", "Manage background commands and code",
 		a.make(command{
 			Use: "ls SANDBOX", Short: "List the jobs of a sandbox, oldest first",
 			Example: "  cove job ls work",
@@ -25,7 +25,7 @@ func (a *app) jobCommand() *cobra.Command {
 		}),
 		a.jobLogsCommand(), a.jobStopCommand(),
 		a.make(command{
-			Use: "webhooks SANDBOX", Short: "List the webhooks of a sandbox's jobs and approvals, newest first",
+			Use: "webhooks SANDBOX", Short: "List webhook deliveries of a sandbox, newest first",
 			Example: "  cove job webhooks work",
 			Do:      list(deliveryTable, allOf(sandbox.Service.ListDeliveries)),
 		}))
@@ -44,7 +44,7 @@ var jobDetails = details(func(j *sandbox.Job) []any {
 	}
 })
 
-var deliveryTable = table([]string{"ID", "FOR", "STATE", "ATTEMPTS", "STATUS", "NEXT", "URL", "ERROR"}, func(d *sandbox.Delivery) []any {
+var deliveryTable = table([]string{"ID", "SUBJECT", "STATE", "ATTEMPTS", "STATUS", "NEXT TRY", "URL", "ERROR"}, func(d *sandbox.Delivery) []any {
 	return []any{d.ID, cmp.Or(d.JobID, d.ApprovalID), d.State, d.Attempts, number(d.Status), until(d.NextAt), d.URL, d.Error}
 })
 
@@ -55,10 +55,12 @@ func getJob(ctx context.Context, c *call) (*sandbox.Job, error) {
 func (a *app) jobLogsCommand() *cobra.Command {
 	follow := false
 	return a.make(command{
-		Use: "logs SANDBOX [JOB]", Short: "Show the kept output of a job, of the newest if none is named",
+		Use: "logs SANDBOX [JOB]", Short: "Show the output of a job (default the newest)",
 		Example: "  cove job logs -f work job-1",
-		Flags:   func(f *pflag.FlagSet) { f.BoolVarP(&follow, "follow", "f", false, "go on until the job ends") },
-		Do:      action{run: func(ctx context.Context, c *call) error { return c.logs(ctx, follow) }},
+		Flags: func(f *pflag.FlagSet) {
+			f.BoolVarP(&follow, "follow", "f", false, "Keep showing output until the job ends")
+		},
+		Do: action{run: func(ctx context.Context, c *call) error { return c.logs(ctx, follow) }},
 	})
 }
 
@@ -66,11 +68,11 @@ func (a *app) jobStopCommand() *cobra.Command {
 	var signal string
 	var grace time.Duration
 	return a.make(command{
-		Use: "stop SANDBOX JOB", Short: "Stop a job with all its processes, and wait for its end",
+		Use: "stop SANDBOX JOB", Short: "Stop a job with all its processes, and wait until it has ended",
 		Example: "  cove job stop work job-1\n  cove job stop -s INT --grace 1m work job-1",
 		Flags: func(f *pflag.FlagSet) {
-			f.StringVarP(&signal, "signal", "s", "TERM", "signal to send")
-			f.DurationVar(&grace, "grace", 5*time.Second, "kill it if it still runs after this time; 0 is never")
+			f.StringVarP(&signal, "signal", "s", "TERM", "Signal to send")
+			f.DurationVar(&grace, "grace", 5*time.Second, "Kill the job if it is still running after this time; 0 means never")
 		},
 		Do: show(jobDetails, func(ctx context.Context, c *call) (*sandbox.Job, error) {
 			job, err := getJob(ctx, c)

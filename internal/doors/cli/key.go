@@ -22,7 +22,7 @@ func (a *app) keyCommand() *cobra.Command {
 			Do:      list(keyTable, all(sandbox.Service.ListKeys)),
 		}),
 		a.make(command{
-			Use: "revoke KEY", Short: "Revoke an API key, by its id or name, at once and for good",
+			Use: "revoke KEY", Short: "Revoke an API key permanently",
 			Example: "  cove key revoke ci\n  cove key revoke key-x3k9",
 			Do:      show(only(func(k *sandbox.Key) string { return k.ID }), byName(sandbox.Service.RevokeKey)),
 		}),
@@ -56,22 +56,22 @@ func (a *app) keyCreateCommand() *cobra.Command {
 	var expires time.Duration
 	var format string
 	return a.make(command{
-		Use: "create NAME", Short: "Create an API key and print its secret, this once",
+		Use: "create NAME", Short: "Create an API key and print its secret once",
 		Example: "  cove key create ci --scope sandboxes:read,sandboxes:write,files:write --expires 720h\n" +
 			"  cove key create laptop > key",
 		Flags: func(f *pflag.FlagSet) {
 			names := strings.Trim(strings.ReplaceAll(fmt.Sprint(sandbox.Scopes()), " ", ", "), "[]")
-			f.StringVar(&req.Team, "team", "", "team that the key acts for (default yours)")
-			f.StringSliceVar(&scopes, "scope", nil, "what it may do (default all but admin): "+names)
-			f.StringVar(&format, "format", formatCove, "form of the secret: "+formatCove+", or "+formatE2B+" for that product's SDKs; both are the same key")
-			f.DurationVar(&expires, "expires", 0, "how long it is valid, such as 720h; 0 is for ever")
+			f.StringVar(&req.Team, "team", "", "Team of the key (default yours)")
+			f.StringSliceVar(&scopes, "scope", nil, "Scopes (default all but admin): "+names)
+			f.StringVar(&format, "format", formatCove, "Format of the secret: "+formatCove+", or "+formatE2B+" for E2B's SDKs; both are the same key")
+			f.DurationVar(&expires, "expires", 0, "How long the key is valid, such as 720h; 0 means forever")
 		},
 		Do: show(printNewKey, func(ctx context.Context, c *call) (*sandbox.NewKey, error) {
 			if expires%time.Second != 0 {
-				return nil, sandbox.Errorf(sandbox.CodeInvalid, "--expires is no whole number of seconds; write 720h")
+				return nil, sandbox.Errorf(sandbox.CodeInvalid, "--expires must be a whole number of seconds, such as 720h")
 			}
 			if format != formatCove && format != formatE2B {
-				return nil, sandbox.Errorf(sandbox.CodeInvalid, "--format %q is not known; use %s or %s", format, formatCove, formatE2B)
+				return nil, sandbox.Errorf(sandbox.CodeInvalid, "--format %q is not valid; use %s or %s", format, formatCove, formatE2B)
 			}
 			req.Name, req.ExpiresInSeconds = c.args[0], int64(expires/time.Second)
 			for _, s := range scopes {
@@ -87,6 +87,6 @@ func (a *app) keyCreateCommand() *cobra.Command {
 }
 
 func printNewKey(c *call, key *sandbox.NewKey) error {
-	c.say("key %s of team %s; its secret is not shown again:", key.ID, clean(key.Team))
+	c.say("created key %s of team %s; its secret is shown only once:", key.ID, clean(key.Team))
 	return c.print(key.Secret + "\n")
 }

@@ -18,19 +18,19 @@ func (a *app) keyMicrosandboxCommand() *cobra.Command {
 	var expire string
 	var reset bool
 	return a.make(command{
-		Use: "microsandbox [flags]", Short: "Make a key for clients of microsandbox, good for a namespace",
-		Long: "Make a key for clients of microsandbox, on the server's machine. It is good for what that product's\n" +
-			"clients do (MCP as microsandbox, and its JSON-RPC), in one namespace or in all, and cannot be revoked\n" +
-			"alone. Keys of \"cove key create\" are good there too. An image that the server has no template of is built\n" +
-			"for keys made with --images only.\n\n" +
-			"It is signed with the key in " + microsandbox.KeyFile + " in the state directory, which is made if missing. Put the\n" +
-			"product's server.key in its place, and the keys that its server has made go on.",
+		Use: "microsandbox [flags]", Short: "Create a key for microsandbox clients",
+		Long: "Create a key for microsandbox clients, on the server's machine. The key allows what those clients do\n" +
+			"(MCP as microsandbox, and its JSON-RPC) in one namespace or in all. It cannot be revoked individually.\n" +
+			"Keys of \"cove key create\" work there too. Only keys created with --images can build a template from an\n" +
+			"image that the server has no template of.\n\n" +
+			"The key is signed with " + microsandbox.KeyFile + " in the state directory, which is created if missing. To keep keys valid that\n" +
+			"a microsandbox server created, put its server.key there.",
 		Example: "  cove key microsandbox\n  cove key microsandbox --namespace research --expire 3mo",
 		Flags: func(f *pflag.FlagSet) {
-			f.StringVar(&expire, "expire", "24h", "how long it is good for: a number and s, m, h, d, w, mo or y")
-			f.StringVarP(&grant.Namespace, "namespace", "n", "*", "namespace that it is for; * is all")
-			f.BoolVar(&grant.Images, "images", false, "let the key build templates of images, which all teams of the server see")
-			f.BoolVar(&reset, "reset-key", false, "end all such keys made so far")
+			f.StringVar(&expire, "expire", "24h", "How long the key is valid: a number and s, m, h, d, w, mo or y")
+			f.StringVarP(&grant.Namespace, "namespace", "n", "*", "Namespace of the key; * means all")
+			f.BoolVar(&grant.Images, "images", false, "Allow building templates from images; all teams of the server see them")
+			f.BoolVar(&reset, "reset-key", false, "Invalidate all such keys created so far")
 		},
 		Do: action{here: true, run: func(_ context.Context, c *call) error { return c.makeMicrosandboxKey(grant, expire, reset) }},
 	})
@@ -38,7 +38,7 @@ func (a *app) keyMicrosandboxCommand() *cobra.Command {
 
 func (a *app) makeMicrosandboxKey(grant microsandbox.Grant, expire string, reset bool) error {
 	if a.globals.URL != "" {
-		return sandbox.Errorf(sandbox.CodeInvalid, "the key that signs is on the server's machine; run this there, without --url")
+		return sandbox.Errorf(sandbox.CodeInvalid, "the signing key is on the server's machine; run this command there, without --url")
 	}
 	lifetime, err := microsandbox.ParseExpiry(expire)
 	if err != nil {

@@ -13,8 +13,8 @@ func sandboxID(sb *sandbox.Sandbox) string { return sb.ID }
 
 func (a *app) killCommand() *cobra.Command {
 	cmd := a.make(command{
-		Use: "kill SANDBOX...", Short: "End sandboxes and remove their files",
-		Long:    "End sandboxes and remove their files. Ending one that has ended is not an error.",
+		Use: "kill SANDBOX...", Short: "Kill sandboxes and delete their files",
+		Long:    "Kill sandboxes and delete their files. Killing a sandbox that has already ended is not an error.",
 		Example: "  cove kill work\n  cove kill $(cove ls -q)",
 		Do:      each(sandboxID, sandbox.Service.Kill),
 	})
@@ -24,9 +24,9 @@ func (a *app) killCommand() *cobra.Command {
 
 func (a *app) pauseCommand() *cobra.Command {
 	return a.make(command{
-		Use: "pause SANDBOX...", Short: "Write sandboxes to disk and free their memory",
-		Long: "Write the memory, processes and files of sandboxes to disk and end their processes. Whatever needs\n" +
-			"a paused sandbox resumes it by itself. Pausing a paused one is not an error.",
+		Use: "pause SANDBOX...", Short: "Pause sandboxes: save them to disk and free their memory",
+		Long: "Save the memory, processes and files of sandboxes to disk, and end their processes. The next call that\n" +
+			"needs a paused sandbox resumes it. Pausing a paused sandbox is not an error.",
 		Example: "  cove pause work\n  cove pause $(cove ls -q --state running)",
 		Do:      each(sandboxID, sandbox.Service.Pause),
 	})
@@ -35,12 +35,11 @@ func (a *app) pauseCommand() *cobra.Command {
 func (a *app) resumeCommand() *cobra.Command {
 	var req sandbox.ResumeRequest
 	return a.make(command{
-		Use: "resume SANDBOX...", Short: "Continue paused sandboxes where they were",
-		Long: "Continue paused sandboxes where they were, with their memory and processes. Resuming a running one\n" +
-			"is not an error.",
+		Use: "resume SANDBOX...", Short: "Resume paused sandboxes",
+		Long:    "Resume paused sandboxes with their memory and processes. Resuming a running sandbox is not an error.",
 		Example: "  cove resume work\n  cove resume --files-only work",
 		Flags: func(f *pflag.FlagSet) {
-			f.BoolVar(&req.FilesOnly, "files-only", false, "start afresh with the files, without memory and processes")
+			f.BoolVar(&req.FilesOnly, "files-only", false, "Start again from the files, without memory and processes")
 		},
 		Do: each(sandboxID, func(s sandbox.Service, ctx context.Context, name string) (*sandbox.Sandbox, error) {
 			return s.Resume(ctx, name, req)

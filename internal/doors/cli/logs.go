@@ -14,15 +14,15 @@ import (
 func (a *app) logsCommand() *cobra.Command {
 	follow, jobs := false, false
 	return a.make(command{
-		Use: "logs SANDBOX [JOB]", Short: "Show the kept output of a job",
-		Long: "Show the kept output of a job: of the newest one when none is named. Of long output the\n" +
-			"first and the last part are kept.",
+		Use: "logs SANDBOX [JOB]", Short: "Show the output of a job",
+		Long: "Show the output of a job, by default of the newest. Of long output, the first and the last part are\n" +
+			"kept.",
 		Example: "  cove logs work\n  cove logs -f work job-1\n  cove logs --jobs work",
 		Flags: func(f *pflag.FlagSet) {
-			f.BoolVarP(&follow, "follow", "f", false, "go on until the job ends")
-			f.BoolVar(&jobs, "jobs", false, "list the sandbox's jobs in place of output")
+			f.BoolVarP(&follow, "follow", "f", false, "Keep showing output until the job ends")
+			f.BoolVar(&jobs, "jobs", false, "List the sandbox's jobs instead of output")
 		},
-		JSONHelp: "with --jobs: print JSON",
+		JSONHelp: "With --jobs: print JSON",
 		Do: action{json: true, run: func(ctx context.Context, c *call) error {
 			if jobs {
 				return list(jobTable, allOf(sandbox.Service.ListJobs)).run(ctx, c)
@@ -53,7 +53,7 @@ func pickJob(ctx context.Context, c *client.Client, args []string) (*sandbox.Job
 		return nil, err
 	}
 	if len(jobs) == 0 {
-		return nil, sandbox.Errorf(sandbox.CodeNotFound, "the sandbox has run no command yet; run one with: cove exec %s -- COMMAND", args[0])
+		return nil, sandbox.Errorf(sandbox.CodeNotFound, "no command has run in the sandbox yet; run one with: cove exec %s -- COMMAND", args[0])
 	}
 	return &jobs[len(jobs)-1], nil
 }

@@ -19,11 +19,11 @@ func (a *app) lsCommand() *cobra.Command {
 		Use: "ls [flags]", Short: "List sandboxes, newest first",
 		Example: "  cove ls\n  cove ls -a --json | jq -r '.items[].id'\n  cove kill $(cove ls -q -m task=review)",
 		Flags: func(f *pflag.FlagSet) {
-			f.BoolVarP(&ended, "all", "a", false, "ended sandboxes too")
-			f.BoolVarP(&quiet, "quiet", "q", false, "ids only")
-			f.StringSliceVar(&states, "state", nil, "only these states, such as running,paused")
-			f.StringVarP(&req.Template, "template", "T", "", "only of this template")
-			f.VarP(pairsFlag(&req.Metadata), "metadata", "m", "only with this metadata, key=value; may be repeated")
+			f.BoolVarP(&ended, "all", "a", false, "Include sandboxes that have ended")
+			f.BoolVarP(&quiet, "quiet", "q", false, "Print ids only")
+			f.StringSliceVar(&states, "state", nil, "Show only these states, such as running,paused")
+			f.StringVarP(&req.Template, "template", "T", "", "Show only sandboxes of this template")
+			f.VarP(pairsFlag(&req.Metadata), "metadata", "m", "Show only sandboxes with this metadata (repeatable)")
 		},
 		Do: list(quietly(&quiet, sandboxID, sandboxTable), func(ctx context.Context, c *call) ([]sandbox.Sandbox, error) {
 			for _, s := range states {

@@ -18,20 +18,19 @@ func (a *app) mcpCommand() *cobra.Command {
 	var cfg mcpserver.Config
 	verbose := false
 	return a.make(command{
-		Use: "mcp [flags]", Short: "Serve MCP on standard input and output",
-		Long: "Serve the Model Context Protocol on standard input and output, for a client that starts it.\n" +
-			"It works on the local daemon, which is started when it is needed, or on the server that --url\n" +
-			"names.\n\n" +
-			"It works in the namespace that --namespace names, and else in \"default\", where also the command line\n" +
-			"makes sandboxes: clients with a namespace of their own neither see nor end what others make. A client of\n" +
-			"microsandbox names namespaces itself, and works in all unless one is given.",
+		Use: "mcp [flags]", Short: "Run an MCP server on standard input and output",
+		Long: "Run a Model Context Protocol server on standard input and output, for an MCP client to start. It uses\n" +
+			"the local daemon, which is started if necessary, or the server of --url.\n\n" +
+			"It works in the namespace of --namespace, by default in \"default\", where the command line also creates\n" +
+			"sandboxes. Clients with different namespaces cannot see or end each other's sandboxes. A microsandbox\n" +
+			"client names namespaces itself and can use all of them, unless --namespace limits it to one.",
 		Example: "  cove mcp\n  cove mcp --namespace claude\n  cove mcp --read-only --toolsets core\n  cove mcp --toolsets default,computer --tools network_log\n  COVE_API_KEY=... cove mcp --url https://cove.example.com",
 		Flags: func(f *pflag.FlagSet) {
-			f.StringVar(&cfg.Dialect, "dialect", "", "tools to speak: native, or the name of another product (default native)")
-			f.StringSliceVar(&cfg.Toolsets, "toolsets", nil, "sets of tools to offer, such as core, default or all (default COVE_TOOLSETS, or the dialect's)")
-			f.StringSliceVar(&cfg.Tools, "tools", nil, "single tools to offer, besides the toolsets if any are named (default COVE_TOOLS)")
-			f.BoolVar(&cfg.ReadOnly, "read-only", false, "only tools that change nothing")
-			f.BoolVarP(&verbose, "verbose", "v", false, "log to standard error")
+			f.StringVar(&cfg.Dialect, "dialect", "", "Tools to offer: native, or those of another product, by its name (default native)")
+			f.StringSliceVar(&cfg.Toolsets, "toolsets", nil, "Toolsets to offer, such as core, default or all (default COVE_TOOLSETS, or the dialect's)")
+			f.StringSliceVar(&cfg.Tools, "tools", nil, "Single tools to offer, in addition to the toolsets named (default COVE_TOOLS)")
+			f.BoolVar(&cfg.ReadOnly, "read-only", false, "Offer only tools that change nothing")
+			f.BoolVarP(&verbose, "verbose", "v", false, "Log to standard error")
 		},
 		// The dialect may name the server, so that the client is made later.
 		Do: action{here: true, run: func(ctx context.Context, c *call) error { return c.runMCP(ctx, cfg, verbose) }},

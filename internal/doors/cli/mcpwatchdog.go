@@ -131,7 +131,7 @@ func (a *app) startWatchdog() (io.WriteCloser, error) {
 
 func (a *app) mcpWatchdogCommand() *cobra.Command {
 	cmd := a.make(command{
-		Use: mcpWatchdogCommand, Short: "End the sandboxes that standard input names when it is closed",
+		Use: mcpWatchdogCommand, Short: "End the sandboxes named on standard input when it is closed",
 		Do: action{run: watchMCP},
 	})
 	cmd.Hidden = true

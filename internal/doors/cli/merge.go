@@ -16,21 +16,22 @@ func (a *app) mergeCommand() *cobra.Command {
 	files := false
 	var ours, theirs []string
 	return a.make(command{
-		Use: "merge PARENT WINNER [flags]", Short: "Bring the state of a fork back into its parent",
-		Long: "Bring the state of a fork back into its parent, all of it or nothing. The winner's whole machine takes\n" +
-			"over the parent's id, and the winner's id is gone; with --files the parent runs on and gets the winner's\n" +
-			"file changes, which are printed. Paths that both sides changed stop the merge unless --policy, or --ours\n" +
-			"and --theirs path by path, say who wins: they are printed, nothing is changed, and the exit code is 1.",
+		Use: "merge PARENT WINNER [flags]", Short: "Merge a fork back into its parent",
+		Long: "Merge a fork (the winner) back into its parent, completely or not at all.\n\n" +
+			"By default the winner's whole machine replaces the parent under the parent's id, and the winner's id\n" +
+			"is gone. With --files the parent keeps running and gets the winner's file changes, which are printed.\n\n" +
+			"Paths that both sides changed are conflicts. Without --policy, or --ours and --theirs for single\n" +
+			"paths, a conflict stops the merge: the conflicts are printed, nothing changes, and the exit code is 1.",
 		Example: "  cove merge work idea-2\n" +
 			"  cove merge work idea-2 --files --policy theirs --path /workspace --kill-winner\n" +
 			"  cove merge work idea-2 --files --ours /workspace/plan.md --theirs /workspace/src",
 		Flags: func(f *pflag.FlagSet) {
-			f.BoolVar(&files, "files", false, "apply what the winner changed since the fork to the files of the parent, which runs on")
-			f.StringVar((*string)(&req.Policy), "policy", "", "with --files, where both sides changed a path: ours keeps the parent's, theirs takes the winner's")
-			f.StringArrayVar(&ours, "ours", nil, "with --files, keep the parent's where both sides changed this absolute path, or something below it; may be repeated")
-			f.StringArrayVar(&theirs, "theirs", nil, "the same, but take the winner's")
-			f.StringArrayVar(&req.Paths, "path", nil, "with --files, only at or below this absolute path; may be repeated")
-			f.BoolVar(&req.KillWinner, "kill-winner", false, "with --files, end the winner afterwards")
+			f.BoolVar(&files, "files", false, "Apply the winner's file changes since the fork to the running parent")
+			f.StringVar((*string)(&req.Policy), "policy", "", "With --files, on a conflict: ours keeps the parent's version, theirs takes the winner's")
+			f.StringArrayVar(&ours, "ours", nil, "With --files, keep the parent's version on conflicts at or below this absolute path (repeatable)")
+			f.StringArrayVar(&theirs, "theirs", nil, "With --files, take the winner's version on conflicts at or below this absolute path (repeatable)")
+			f.StringArrayVar(&req.Paths, "path", nil, "With --files, merge only at or below this absolute path (repeatable)")
+			f.BoolVar(&req.KillWinner, "kill-winner", false, "With --files, end the winner afterwards")
 		},
 		Do: action{json: true, run: func(ctx context.Context, c *call) error {
 			req.Winner = c.args[1]
@@ -61,7 +62,7 @@ func resolution(c *call, ours, theirs []string) (map[string]sandbox.MergePolicy,
 	}
 	for _, p := range theirs {
 		if all[p] == sandbox.PolicyOurs {
-			return nil, c.misuse("merge: %q is given with --ours and with --theirs; give one of them", p)
+			return nil, c.misuse("merge: %q is given with both --ours and --theirs; use one of them", p)
 		}
 		all[p] = sandbox.PolicyTheirs
 	}
@@ -98,6 +99,6 @@ func unmerged(result *sandbox.MergeResult) error {
 		return nil
 	}
 	return sandbox.Errorf(sandbox.CodeConflict,
-		"nothing was merged, for both sides changed the same paths (%d); keep the parent's with --policy ours or take the winner's with --policy theirs, or say it of each path with --ours and --theirs",
+		"nothing was merged: both sides changed the same paths (%d); use --policy ours to keep the parent's or --policy theirs to take the winner's, or decide for each path with --ours and --theirs",
 		len(result.Conflicts))
 }

@@ -14,7 +14,7 @@ func parseVolume(s string) (sandbox.Mount, error) {
 	source, rest, ok := strings.Cut(s, ":")
 	target, mode, moded := strings.Cut(rest, ":")
 	if !ok || source == "" || target == "" || moded && mode != "ro" && mode != "rw" {
-		return sandbox.Mount{}, fmt.Errorf("%q is not NAME:/path or NAME:/path:ro", s)
+		return sandbox.Mount{}, fmt.Errorf("%q is not of the form NAME:/path or NAME:/path:ro", s)
 	}
 	m := sandbox.Mount{Target: target, ReadOnly: mode == "ro"}
 	if strings.HasPrefix(source, "/") {
@@ -41,7 +41,7 @@ func parseMount(s string) (sandbox.Mount, error) {
 		case "readonly", "ro":
 			yes, err := strconv.ParseBool(value)
 			if given && err != nil {
-				return m, fmt.Errorf("%s=%s is not true or false", key, value)
+				return m, fmt.Errorf("%s=%s is not valid; use true or false", key, value)
 			}
 			m.ReadOnly = yes || !given
 		case "tmpfs-size":
@@ -64,7 +64,7 @@ func parseMount(s string) (sandbox.Mount, error) {
 		return m, fmt.Errorf("type %q is not known; use volume, bind or tmpfs", kind)
 	}
 	if m.Target == "" || (source == "") != m.Tmpfs {
-		return m, fmt.Errorf("%q needs a target, and a source unless it is a tmpfs", s)
+		return m, fmt.Errorf("%q needs a target, and a source unless the type is tmpfs", s)
 	}
 	return m, nil
 }

@@ -21,26 +21,26 @@ func (a *app) netlogCommand() *cobra.Command {
 	var since, until string
 	limit, follow := 0, false
 	return a.make(command{
-		Use: "netlog SANDBOX", Short: "Show what a sandbox has tried to reach",
-		Long: "Show what a sandbox has tried to reach, and what became of it: connections, DNS questions and\n" +
-			"requests in which a secret was used, the newest last. The log of an ended sandbox is kept for a day.",
+		Use: "netlog SANDBOX", Short: "Show a sandbox's network log",
+		Long: "Show what a sandbox tried to connect to and the outcome, oldest first: connections, DNS queries, and\n" +
+			"requests that used a secret. The log of a sandbox that has ended is kept for a day.",
 		Example: "  cove netlog work\n  cove netlog -f work --verdict blocked\n  cove netlog work --host '*.example.com' --since 10m --json",
 		Flags: func(f *pflag.FlagSet) {
-			f.BoolVarP(&follow, "follow", "f", false, "go on with what comes, until the sandbox ends")
-			f.StringVar(&req.Host, "host", "", "only this domain, or all below one: *.example.com")
-			f.StringVar((*string)(&req.Verdict), "verdict", "", "only allowed, blocked or failed")
-			f.StringVar((*string)(&req.Kind), "kind", "", "only connection, dns or request")
-			f.StringVar(&since, "since", "", "only what is newer: 10m, or a time such as 2026-01-02T15:04:05Z")
-			f.StringVar(&until, "until", "", "only what is older: 10m, or a time such as 2026-01-02T15:04:05Z")
-			f.IntVarP(&limit, "limit", "n", 50, "the newest so many events")
+			f.BoolVarP(&follow, "follow", "f", false, "Keep showing new entries until the sandbox ends")
+			f.StringVar(&req.Host, "host", "", "Show only this domain, or all below one: *.example.com")
+			f.StringVar((*string)(&req.Verdict), "verdict", "", "Show only allowed, blocked or failed entries")
+			f.StringVar((*string)(&req.Kind), "kind", "", "Show only this kind: connection, dns or request")
+			f.StringVar(&since, "since", "", "Show only newer entries: 10m, or a time such as 2026-01-02T15:04:05Z")
+			f.StringVar(&until, "until", "", "Show only older entries: 10m, or a time such as 2026-01-02T15:04:05Z")
+			f.IntVarP(&limit, "limit", "n", 50, "Show this many of the newest entries")
 		},
-		JSONHelp: "print JSON; with -f an event a line",
+		JSONHelp: "Print JSON; with -f, one entry per line",
 		Do: action{json: true, run: func(ctx context.Context, c *call) (err error) {
 			if limit < 0 {
-				return c.misuse("netlog: -n %d is negative", limit)
+				return c.misuse("netlog: -n must not be negative: %d", limit)
 			}
 			if follow && until != "" {
-				return c.misuse("netlog: -f goes on with what comes; leave out --until")
+				return c.misuse("netlog: --until does not work with -f; leave one of them out")
 			}
 			if req.Since, err = logTime("--since", since); err != nil {
 				return c.misuse("%w", err)
@@ -67,7 +67,7 @@ func logTime(flag, s string) (*time.Time, error) {
 	if err != nil {
 		d, derr := time.ParseDuration(s)
 		if derr != nil || d < 0 {
-			return nil, fmt.Errorf("netlog: %s %q is neither a duration such as 10m nor a time such as 2026-01-02T15:04:05Z", flag, s)
+			return nil, fmt.Errorf("netlog: %s %q is not valid; use a duration such as 10m or a time such as 2026-01-02T15:04:05Z", flag, s)
 		}
 		at = time.Now().Add(-d)
 	}

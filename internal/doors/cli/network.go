@@ -23,9 +23,9 @@ type reachOptions struct {
 
 // AddFlags adds the options' flags.
 func (o *reachOptions) AddFlags(f *pflag.FlagSet) {
-	f.StringVar(&o.Preset, "network", "", "what it may reach: "+presetNames()+"; see: cove egress --help")
-	f.StringSliceVar(&o.AllowOut, "allow-out", nil, "domain, *.domain, address or range that it may reach; with commas or repeated")
-	f.StringSliceVar(&o.DenyOut, "deny-out", nil, "address or range that it may not, unless --allow-out has it; 0.0.0.0/0 is all")
+	f.StringVar(&o.Preset, "network", "", "Network preset: "+presetNames()+" (see cove egress --help)")
+	f.StringSliceVar(&o.AllowOut, "allow-out", nil, "Allow this domain, *.domain, address or range (comma-separated or repeatable)")
+	f.StringSliceVar(&o.DenyOut, "deny-out", nil, "Deny this address or range, unless --allow-out has it; 0.0.0.0/0 denies all (comma-separated or repeatable)")
 }
 
 func presetNames() string {
@@ -65,8 +65,8 @@ type networkOptions struct {
 // AddFlags adds the options' flags.
 func (o *networkOptions) AddFlags(f *pflag.FlagSet) {
 	o.reachOptions.AddFlags(f)
-	f.StringVar(&o.File, "network-file", "", "the whole policy in JSON or YAML, with rules and limits, as cove egress --json prints it; - is standard input")
-	f.Var(listFlag(&o.Secrets, "ENV=NAME", parseSecretUse), "secret", "secret that it may use without seeing it, ENV=NAME, or NAME of a provider's; may be repeated")
+	f.StringVar(&o.File, "network-file", "", "Read the whole network policy, with rules and limits, from a JSON or YAML file, as cove egress --json prints it; - is standard input")
+	f.Var(listFlag(&o.Secrets, "ENV=NAME", parseSecretUse), "secret", "Let the sandbox use a secret without seeing it, as ENV=NAME, or NAME if it has a provider (repeatable)")
 }
 
 // apply puts the options into a request.
@@ -91,7 +91,7 @@ func (o *networkOptions) apply(ctx context.Context, c *client.Client, stdin io.R
 			return err
 		}
 		if other, taken := req.Secrets[env]; taken {
-			return sandbox.Errorf(sandbox.CodeInvalid, "the secrets %s and %s are both for the variable %s; give one another with --secret ENV=NAME", other, s.name, env)
+			return sandbox.Errorf(sandbox.CodeInvalid, "the secrets %s and %s both use the variable %s; choose another for one of them with --secret ENV=NAME", other, s.name, env)
 		}
 		req.Secrets[env] = s.name
 	}
@@ -107,7 +107,7 @@ func parseSecretUse(s string) (secretUse, error) {
 		env, name = "", s
 	}
 	if name == "" || ok && env == "" {
-		return secretUse{}, fmt.Errorf("%q is not ENV=NAME", s)
+		return secretUse{}, fmt.Errorf("%q is not of the form ENV=NAME", s)
 	}
 	return secretUse{env, name}, nil
 }
@@ -133,12 +133,12 @@ func (s secretUse) variable(ctx context.Context, c *client.Client) (string, erro
 			}
 		}
 	}
-	return "", sandbox.Errorf(sandbox.CodeInvalid, "say which environment variable gets the placeholder of %s: ENV=%s", s.name, s.name)
+	return "", sandbox.Errorf(sandbox.CodeInvalid, "secret %s has no default environment variable; choose one with ENV=%s", s.name, s.name)
 }
 
 func parsePublished(s string) (sandbox.PublishedPort, error) {
 	var p sandbox.PublishedPort
-	wrong := fmt.Errorf("%q is not [ADDRESS:]HOST:GUEST, such as 8080:80; HOST 0 is any free port", s)
+	wrong := fmt.Errorf("%q is not of the form [ADDRESS:]HOST:GUEST, such as 8080:80; HOST 0 means any free port", s)
 	i := strings.LastIndexByte(s, ':')
 	if i < 0 {
 		return p, wrong
@@ -163,7 +163,7 @@ func parsePublished(s string) (sandbox.PublishedPort, error) {
 func parsePort(s string, least int) (int, error) {
 	n, err := strconv.ParseUint(s, 10, 16)
 	if err != nil || int(n) < least || strconv.FormatUint(n, 10) != s {
-		return 0, fmt.Errorf("%q is no port from %d to 65535", s, least)
+		return 0, fmt.Errorf("%q is not a port number from %d to 65535", s, least)
 	}
 	return int(n), nil
 }

@@ -22,7 +22,7 @@ import (
 // change it; anything else does.
 const schemaVersion = 1
 
-const jsonHelp = "print JSON; its schema_version changes only when members are removed or changed"
+const jsonHelp = "Print JSON (schema_version changes only when fields are removed or changed)"
 
 // itemList is the JSON form of a listing.
 type itemList[T any] struct {

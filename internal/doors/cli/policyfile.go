@@ -36,7 +36,7 @@ func readPolicy(stdin io.Reader, path string) (*sandbox.NetworkPolicy, error) {
 	}
 	policy, err := parsePolicy(data)
 	if err != nil {
-		return nil, sandbox.Errorf(sandbox.CodeInvalid, "the policy is not valid: %w; cove egress SANDBOX --json shows what one looks like", err)
+		return nil, sandbox.Errorf(sandbox.CodeInvalid, "the policy is not valid: %w; see an example with: cove egress SANDBOX --json", err)
 	}
 	return policy, nil
 }
@@ -71,7 +71,7 @@ func namedField(err error) error {
 		return err
 	}
 	takes := map[reflect.Kind]string{
-		reflect.Slice: "a list", reflect.Struct: "fields of its own", reflect.String: "text", reflect.Bool: "true or false",
+		reflect.Slice: "a list", reflect.Struct: "an object", reflect.String: "text", reflect.Bool: "true or false",
 	}[wrong.Type.Kind()]
 	if takes == "" {
 		takes = "a whole number"

@@ -30,17 +30,16 @@ func parseForwarding(s string) (forwarding, error) {
 	to, remoteErr := parsePort(remote, 1)
 	from, localErr := parsePort(local, 0)
 	if remoteErr != nil || localErr != nil {
-		return forwarding{}, fmt.Errorf("port-forward: %q is not [LOCAL:]REMOTE, such as 8080:80", s)
+		return forwarding{}, fmt.Errorf("port-forward: %q is not of the form [LOCAL:]REMOTE, such as 8080:80", s)
 	}
 	return forwarding{local: from, remote: to}, nil
 }
 
 func (a *app) portForwardCommand() *cobra.Command {
 	return a.make(command{
-		Use: "port-forward SANDBOX [LOCAL:]REMOTE...", Short: "Forward ports of this machine to ports of a sandbox",
-		Long: "Forward ports of this machine to ports of a sandbox until interrupted. It listens on 127.0.0.1\n" +
-			"only, and forwards any protocol over TCP. LOCAL defaults to REMOTE, and is a free port if it\n" +
-			"is 0.",
+		Use: "port-forward SANDBOX [LOCAL:]REMOTE...", Short: "Forward local ports to a sandbox",
+		Long: "Forward TCP ports of this machine to ports of a sandbox, until interrupted. cove listens on 127.0.0.1\n" +
+			"only. LOCAL defaults to REMOTE; 0 means any free port.",
 		Example: "  cove port-forward work 8080:80\n  cove port-forward work 5432 0:6379",
 		Do: action{run: func(ctx context.Context, c *call) error {
 			var forwardings []forwarding
@@ -62,7 +61,7 @@ func (a *app) portForward(ctx context.Context, c *client.Client, name string, fo
 		return err
 	}
 	if sb.State.Final() {
-		return sandbox.Errorf(sandbox.CodeNotRunning, "the sandbox %s has ended; create another", name)
+		return sandbox.Errorf(sandbox.CodeNotRunning, "sandbox %s has ended; create another", name)
 	}
 	var listeners []net.Listener
 	closeAll := func() {
@@ -74,7 +73,7 @@ func (a *app) portForward(ctx context.Context, c *client.Client, name string, fo
 	for _, f := range forwardings {
 		l, err := new(net.ListenConfig).Listen(ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", f.local))
 		if errors.Is(err, syscall.EADDRINUSE) {
-			return sandbox.Errorf(sandbox.CodeConflict, "port %d of this machine is in use; choose another, or 0:%d for any", f.local, f.remote)
+			return sandbox.Errorf(sandbox.CodeConflict, "port %d of this machine is in use; choose another, or use 0:%d for any free port", f.local, f.remote)
 		}
 		if err != nil {
 			return fmt.Errorf("listen on port %d: %w", f.local, err)
@@ -85,7 +84,7 @@ func (a *app) portForward(ctx context.Context, c *client.Client, name string, fo
 	defer stop()
 	var wg sync.WaitGroup
 	for i, l := range listeners {
-		if err := a.print(fmt.Sprintf("%s leads to port %d of %s\n", l.Addr(), forwardings[i].remote, clean(name))); err != nil {
+		if err := a.print(fmt.Sprintf("Forwarding %s to port %d of %s\n", l.Addr(), forwardings[i].remote, clean(name))); err != nil {
 			return err
 		}
 		wg.Go(func() { a.acceptForwarded(ctx, c, l, name, forwardings[i].remote) })

@@ -12,7 +12,7 @@ import (
 )
 
 func (a *app) previewCommand() *cobra.Command {
-	cmd := group("preview", "Make ports of sandboxes URLs",
+	cmd := group("preview", "Serve ports of sandboxes at URLs",
 		a.previewCreateCommand(),
 		a.make(command{
 			Use: "ls [SANDBOX]", Short: "List previews",
@@ -21,12 +21,12 @@ func (a *app) previewCommand() *cobra.Command {
 		}),
 		a.previewLinkCommand(),
 		a.make(command{
-			Use: "rm SANDBOX PORT...", Short: "End previews, their keys and links, at once",
+			Use: "rm SANDBOX PORT...", Short: "End previews, with their keys and links",
 			Example: "  cove preview rm work 3000",
 			Do:      action{run: removePreviews},
 		}))
-	cmd.Long = "Make ports of sandboxes URLs, such as http://3000-sbx-abc.localhost:7777. A preview is private\n" +
-		"unless it is made public: it opens with its key or with a signed link."
+	cmd.Long = "Serve ports of sandboxes at URLs, such as http://3000-sbx-abc.localhost:7777. A preview is private\n" +
+		"unless you make it public: it opens only with its key or with a signed link."
 	cmd.Example = "  cove preview create work 3000\n  cove preview link work 3000 --expires 24h"
 	return cmd
 }
@@ -52,15 +52,15 @@ func (a *app) previewCreateCommand() *cobra.Command {
 	req := sandbox.CreatePreviewRequest{Access: sandbox.PreviewPrivate}
 	public := false
 	return a.make(command{
-		Use: "create SANDBOX PORT", Short: "Make a port a URL, and print it",
-		Long: "Make a port of a sandbox a URL, and print it; a preview that is there for the port already is\n" +
-			"changed. The key of a private one is told on standard error, this once.",
+		Use: "create SANDBOX PORT", Short: "Serve a port at a URL and print the URL",
+		Long: "Serve a port of a sandbox at a URL, and print the URL. If the port already has a preview, it is\n" +
+			"changed. The key of a private preview is printed once, on standard error.",
 		Example: "  cove preview create work 3000\n  cove preview create work 8080 --public --wake",
 		Flags: func(f *pflag.FlagSet) {
-			f.BoolVar(&public, "public", false, "open to everybody who can reach the server")
-			f.BoolVar(&req.Wake, "wake", false, "resume the sandbox, if it is paused, when somebody opens the preview")
-			f.BoolVar(&req.NewKey, "new-key", false, "make a new key, which ends the old one and all links")
-			f.Var(secondsFlag(&req.ExpiresInSeconds), "expires", "end the preview after this time (default with the sandbox)")
+			f.BoolVar(&public, "public", false, "Let anyone who can reach the server open the preview")
+			f.BoolVar(&req.Wake, "wake", false, "Resume the sandbox if it is paused when someone opens the preview")
+			f.BoolVar(&req.NewKey, "new-key", false, "Create a new key, which invalidates the old one and all links")
+			f.Var(secondsFlag(&req.ExpiresInSeconds), "expires", "End the preview after this time (default when the sandbox ends)")
 		},
 		Do: show(printNewPreview, func(ctx context.Context, c *call) (_ *sandbox.NewPreview, err error) {
 			if req.Port, err = c.port(c.args[1]); err != nil {
@@ -78,9 +78,9 @@ func printNewPreview(c *call, made *sandbox.NewPreview) error {
 	c.warnUnreachable(made.URL)
 	switch {
 	case made.Key != "":
-		c.say("its key, which is not shown again: %s", clean(made.Key))
+		c.say("preview key, shown only once: %s", clean(made.Key))
 	case made.Access == sandbox.PreviewPrivate:
-		c.say("it opens with its key, or with a link: cove preview link %s %s", clean(c.args[0]), c.args[1])
+		c.say("open the preview with its key, or create a link: cove preview link %s %s", clean(c.args[0]), c.args[1])
 	}
 	return c.print(clean(made.URL) + "\n")
 }
@@ -90,18 +90,18 @@ func printNewPreview(c *call, made *sandbox.NewPreview) error {
 func (a *app) warnUnreachable(address string) {
 	u, err := url.Parse(address)
 	if err == nil && a.globals.URL == "" && u.Scheme == "http" && u.Port() == "" && strings.HasSuffix(u.Hostname(), ".localhost") {
-		a.say("the daemon has no TCP address yet, so this URL does not open; start it with: cove serve")
+		a.say("this URL does not work yet, because the daemon has no TCP address; start it with: cove serve")
 	}
 }
 
 func (a *app) previewLinkCommand() *cobra.Command {
 	var req sandbox.PreviewLinkRequest
 	return a.make(command{
-		Use: "link SANDBOX PORT", Short: "Print a link that opens a private preview until it expires",
+		Use: "link SANDBOX PORT", Short: "Print a link to a private preview",
 		Example: "  cove preview link work 3000\n  cove preview link work 3000 --expires 24h --path /report",
 		Flags: func(f *pflag.FlagSet) {
-			f.Var(secondsFlag(&req.ExpiresInSeconds), "expires", "how long the link opens the preview (default "+sandbox.DefaultPreviewLink.String()+")")
-			f.StringVar(&req.Path, "path", "", "where the link leads (default /)")
+			f.Var(secondsFlag(&req.ExpiresInSeconds), "expires", "How long the link is valid (default "+sandbox.DefaultPreviewLink.String()+")")
+			f.StringVar(&req.Path, "path", "", "Path that the link opens (default /)")
 		},
 		Do: show(printLink, func(ctx context.Context, c *call) (*sandbox.PreviewLink, error) {
 			port, err := c.port(c.args[1])

@@ -27,13 +27,13 @@ func (a *app) psCommand() *cobra.Command {
 		Use: "ps SANDBOX", Short: "List the processes in a sandbox, or signal one",
 		Example: "  cove ps work\n  cove ps --sort memory work\n  cove ps --kill 42 -s KILL work",
 		Flags: func(f *pflag.FlagSet) {
-			f.StringVar(&order, "sort", "pid", "order: pid, cpu or memory")
-			f.Var(parsedFlag(&kill, "int", parsePID), "kill", "in place of the list, send a signal to this process")
-			f.StringVarP(&signal, "signal", "s", "TERM", "with --kill: the signal")
+			f.StringVar(&order, "sort", "pid", "Sort order: pid, cpu or memory")
+			f.Var(parsedFlag(&kill, "int", parsePID), "kill", "Send a signal to this process instead of listing")
+			f.StringVarP(&signal, "signal", "s", "TERM", "Signal to send with --kill")
 		},
 		Do: action{json: true, run: func(ctx context.Context, c *call) error {
 			if !slices.Contains([]string{"pid", "cpu", "memory"}, order) {
-				return c.misuse("ps: --sort is pid, cpu or memory")
+				return c.misuse("ps: --sort must be pid, cpu or memory")
 			}
 			if kill != 0 {
 				return c.client.SignalProcess(ctx, c.args[0], kill, signal)
@@ -46,7 +46,7 @@ func (a *app) psCommand() *cobra.Command {
 func parsePID(s string) (int, error) {
 	n, err := strconv.ParseInt(s, 10, 32)
 	if err != nil || n < 1 {
-		return 0, errors.New("it is not a process id; cove ps lists them")
+		return 0, errors.New("not a process id; list the processes with cove ps")
 	}
 	return int(n), nil
 }
@@ -64,7 +64,7 @@ func sortProcesses(items []sandbox.Process, by string) {
 	})
 }
 
-var processHeadings = []string{"PID", "PARENT", "USER", "STATE", "CPU", "MEMORY", "TIME", "OF", "COMMAND"}
+var processHeadings = []string{"PID", "PARENT", "USER", "STATE", "CPU", "MEMORY", "CPU TIME", "JOB", "COMMAND"}
 
 var processTable = table(processHeadings, processRow)
 
@@ -82,12 +82,12 @@ func (a *app) envCommand() *cobra.Command {
 	changes := func() bool { return len(req.Set)+len(req.Unset) > 0 || req.Replace }
 	return a.make(command{
 		Use: "env SANDBOX [NAME=VALUE...]", Short: "Show or change the environment of a sandbox",
-		Long: "Show the environment that commands and code in a sandbox get, or change it for those that start\n" +
-			"from now on. Interpreters see it with their next run. Placeholders of secrets are not shown.",
+		Long: "Show the environment variables that commands and code in a sandbox get, or change them for what starts\n" +
+			"from now on. Interpreters get the change with their next run. Placeholders of secrets are not shown.",
 		Example: "  cove env work\n  cove env work DEBUG=1 --unset TRACE",
 		Flags: func(f *pflag.FlagSet) {
-			f.StringArrayVar(&req.Unset, "unset", nil, "variable to remove; may be repeated")
-			f.BoolVar(&req.Replace, "replace", false, "first remove all that the sandbox has besides its template's")
+			f.StringArrayVar(&req.Unset, "unset", nil, "Variable to remove (repeatable)")
+			f.BoolVar(&req.Replace, "replace", false, "First remove all variables that do not come from the template")
 		},
 		Do: list(func(c *call, items []sandbox.EnvVar) error {
 			if changes() {

@@ -13,14 +13,14 @@ func (a *app) recoverCommand() *cobra.Command {
 	ls := list(orphanTable, all(sandbox.Service.ListOrphans))
 	bringBack := each(recoveredID, sandbox.Service.RecoverOrphan)
 	return a.make(command{
-		Use: "recover [ID...]", Short: "Bring back what the server has set aside because no record named it",
-		Long: "Bring back what the server has set aside because no record named it, as after its database was lost\n" +
-			"or replaced by an older one. Without an id, list what there is and when it is removed for good: after\n" +
-			"7 days unless the server says otherwise, sooner when its disk is nearly full.\n\n" +
-			"A volume gets its record again, with its files, id and name. Kept state becomes a snapshot, whatever\n" +
-			"it was: a snapshot, a paused sandbox, or a sandbox that ran, which is not allowed any network then.\n" +
-			"Give volumes before or together with the states of sandboxes that had them. The new snapshots and\n" +
-			"volumes are printed. The key needs the scope admin.",
+		Use: "recover [ID...]", Short: "Recover data that no record names",
+		Long: "Recover data that the server has set aside because no record named it, for example after its database\n" +
+			"was lost or replaced by an older one. Without an id, list this data and when it will be deleted: after\n" +
+			"7 days unless the server is configured otherwise, or sooner if its disk is nearly full.\n\n" +
+			"A volume gets its record back, with its files, id and name. The saved state of a snapshot, a paused\n" +
+			"sandbox or a running sandbox becomes a snapshot; sandboxes made from that of a running one have no\n" +
+			"network access. Recover volumes before, or together with, the states of sandboxes that used them. The\n" +
+			"ids of the new snapshots and volumes are printed. The API key needs the scope admin.",
 		Example: "  cove recover\n" +
 			"  cove recover vol-6hq2 ckp-x3k9\n" +
 			"  cove create --snapshot snap-p2m4",
@@ -36,7 +36,7 @@ func (a *app) recoverCommand() *cobra.Command {
 	})
 }
 
-var orphanTable = table([]string{"ID", "KIND", "NAME", "TEAM", "SANDBOX", "SIZE", "SINCE", "ENDS AT", "WHY"}, func(o *sandbox.Orphan) []any {
+var orphanTable = table([]string{"ID", "KIND", "NAME", "TEAM", "SANDBOX", "SIZE", "SET ASIDE", "DELETED AT", "REASON"}, func(o *sandbox.Orphan) []any {
 	return []any{o.ID, o.Kind, o.Name, o.Team, o.SandboxID, bytesText(o.SizeBytes), stamp(&o.Since), stamp(&o.EndsAt), o.Reason}
 })
 

@@ -14,10 +14,11 @@ func (a *app) runCommand() *cobra.Command {
 	var box sandboxOptions
 	var opts commandOptions
 	return a.make(command{
-		Use: "run [flags] [--] COMMAND [ARG...]", Short: "Run a command in a new sandbox that ends with it",
-		Long: "Create a sandbox, run a command in it, and end the sandbox whatever happens. The command's output\n" +
-			"and exit code become those of cove; 124 means that it timed out, 125 that Cove failed, 126 that\n" +
-			"the program cannot be run, 127 that there is none, 128+n that signal n ended it.",
+		Use: "run [flags] [--] COMMAND [ARG...]", Short: "Run a command in a new sandbox",
+		Long: "Create a sandbox, run a command in it, and end the sandbox, whatever happens. Cove passes on the\n" +
+			"command's output and exit code.\n\n" +
+			"Exit codes of cove itself: 124 if the command timed out, 125 if Cove failed, 126 if the program cannot\n" +
+			"be executed, 127 if it was not found, 128+n if signal n ended it.",
 		Example: "  cove run -- python3 -c 'print(6*7)'\n" +
 			"  cove run -it -T code-interpreter -- bash\n" +
 			"  cove run --memory 512m --timeout 30s --network none -- ./untrusted < input\n" +
@@ -51,7 +52,7 @@ func (a *app) end(ctx context.Context, c *client.Client, id string) error {
 	ctx, cancel := detached(ctx)
 	defer cancel()
 	if _, err := c.Kill(ctx, id); err != nil {
-		a.say("sandbox %s may still run; end it with: cove kill %s", id, id)
+		a.say("sandbox %s may still be running; end it with: cove kill %s", id, id)
 		return err
 	}
 	return nil

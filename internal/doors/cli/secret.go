@@ -30,48 +30,48 @@ func (a *app) secretCommand() *cobra.Command {
 			Do:      show(secretDetails, byName(sandbox.Service.GetSecret)),
 		}),
 		a.make(command{
-			Use: "rotate NAME", Short: "Replace a secret's value, at once in running sandboxes too",
-			Long:    "Replace a secret's value, at once in running sandboxes too. The value is read as for create.",
+			Use: "rotate NAME", Short: "Replace a secret's value, also in running sandboxes",
+			Long:    "Replace a secret's value, which takes effect at once, also in running sandboxes. The value is read as in\ncove secret create.",
 			Example: "  cove secret rotate anthropic < new-key.txt",
 			Do:      show(secretDetails, rotateSecret),
 		}),
 		a.make(command{
-			Use: "rm NAME...", Short: "Delete secrets, ending their use everywhere at once",
+			Use: "rm NAME...", Short: "Delete secrets and end their use at once",
 			Example: "  cove secret rm anthropic",
 			Do:      remove(sandbox.Service.DeleteSecret),
 		}),
 		a.make(command{
 			Use: "attach SANDBOX [ENV=]NAME", Short: "Let a sandbox use a secret",
-			Long: "Let a sandbox use a secret. Commands started from then on have a placeholder in the environment\n" +
-				"variable ENV, by default the one that clients of the secret's provider read.",
+			Long: "Let a sandbox use a secret. Commands started from now on get a placeholder in the environment variable\n" +
+				"ENV. The default is the variable that clients of the secret's provider read.",
 			Example: "  cove secret attach work anthropic\n  cove secret attach work BILLING_KEY=billing",
 			Do:      show(secretsOfSandbox, attachSecret),
 		}),
 		a.make(command{
-			Use: "detach SANDBOX ENV", Short: "Take a secret from a sandbox, by its environment variable",
-			Long:    "Take a secret from a sandbox, by its environment variable. The placeholder is useless from then\non.",
+			Use: "detach SANDBOX ENV", Short: "Stop a sandbox from using a secret",
+			Long:    "Stop a sandbox from using a secret, named by its environment variable. The placeholder stops working at\nonce.",
 			Example: "  cove secret detach work ANTHROPIC_API_KEY",
 			Do: show(secretsOfSandbox, func(ctx context.Context, c *call) (*sandbox.Sandbox, error) {
 				return c.client.DetachSecret(ctx, c.args[0], c.args[1])
 			}),
 		}),
 		a.make(command{
-			Use: "providers", Short: "List presets for the secrets of well-known services",
+			Use: "providers", Short: "List presets for well-known services",
 			Example: "  cove secret providers",
 			Do: list(providerTable, func(ctx context.Context, c *call) ([]sandbox.Provider, error) {
 				return itemsOf(c.client.ListProviders(ctx))
 			}),
 		}),
 		a.secretRotateKeyCommand())
-	cmd.Long = "Let sandboxes use credentials without seeing them. A sandbox that a secret is attached to has a\n" +
-		"placeholder in an environment variable; on its way to the hosts that the secret is for, and only\n" +
-		"there, the placeholder is replaced by the value. Nobody can read a value again."
+	cmd.Long = "Let sandboxes use credentials without seeing them. A sandbox gets a placeholder in an environment\n" +
+		"variable. In requests to the hosts the secret is for, and only there, Cove replaces the placeholder\n" +
+		"with the value. Nobody can read a value back."
 	cmd.Example = "  cove secret create anthropic --provider anthropic < key.txt\n" +
 		"  cove run --secret anthropic -- python3 agent.py"
 	return cmd
 }
 
-var secretTable = table([]string{"NAME", "PROVIDER", "HOSTS", "AUTH", "VERSION", "AGE", "USED"}, func(s *sandbox.Secret) []any {
+var secretTable = table([]string{"NAME", "PROVIDER", "HOSTS", "AUTH", "VERSION", "AGE", "LAST USED"}, func(s *sandbox.Secret) []any {
 	used := ""
 	if s.LastUsedAt != nil {
 		used = age(*s.LastUsedAt)
@@ -114,7 +114,7 @@ func authText(auth sandbox.SecretAuth) string {
 		text = strings.TrimSuffix(text, ":")
 	}
 	if auth.Body {
-		text += ", in bodies too"
+		text += ", also in bodies"
 	}
 	return text
 }
@@ -129,14 +129,14 @@ type secretCreateOptions struct {
 }
 
 func (o *secretCreateOptions) AddFlags(f *pflag.FlagSet) {
-	f.StringVarP(&o.Provider, "provider", "p", "", "preset of hosts and authentication; see: cove secret providers")
-	f.StringSliceVar(&o.Hosts, "host", nil, "host that it may be sent to, or *.domain; separated by commas or repeated; '*' alone is for headers of policies only")
-	f.StringVar(&o.Header, "header", "", "header that carries it (default Authorization)")
-	f.StringVar(&o.Prefix, "prefix", "", "prefix of the value in the header, such as \"Bearer \"")
-	f.StringVar(&o.BasicUser, "basic", "", "send it as the password of this user, with basic authentication")
-	f.StringVar(&o.QueryParam, "query", "", "query parameter that carries it")
-	f.BoolVar(&o.Body, "body", false, "also replace the placeholder in request bodies")
-	f.VarP(pairsFlag(&o.Metadata), "metadata", "m", "notes that the team sees, key=value; may be repeated")
+	f.StringVarP(&o.Provider, "provider", "p", "", "Use a service's preset of hosts and authentication (see cove secret providers)")
+	f.StringSliceVar(&o.Hosts, "host", nil, "Host the secret may be sent to, or *.domain (comma-separated or repeatable); '*' alone is only for headers of network policies")
+	f.StringVar(&o.Header, "header", "", "Header that carries the secret (default Authorization)")
+	f.StringVar(&o.Prefix, "prefix", "", "Prefix of the value in the header, such as \"Bearer \"")
+	f.StringVar(&o.BasicUser, "basic", "", "Send the secret as the password of this user, with basic authentication")
+	f.StringVar(&o.QueryParam, "query", "", "Query parameter that carries the secret")
+	f.BoolVar(&o.Body, "body", false, "Replace the placeholder in request bodies too")
+	f.VarP(pairsFlag(&o.Metadata), "metadata", "m", "Metadata that the team sees (repeatable)")
 }
 
 // auth returns how the secret is sent, nil if the provider decides.
@@ -156,9 +156,9 @@ func (o *secretCreateOptions) auth() (*sandbox.SecretAuth, error) {
 	}
 	switch {
 	case kinds > 1:
-		return nil, errors.New("secret create: a secret is sent in one place; give only one of --header, --basic and --query")
+		return nil, errors.New("secret create: a secret is sent in one place; use only one of --header, --basic and --query")
 	case o.Provider == "" && len(o.Hosts) == 0:
-		return nil, errors.New("secret create: give the hosts that the secret is for, with --provider or --host")
+		return nil, errors.New("secret create: missing hosts; name the hosts the secret may be sent to with --provider or --host")
 	case o.Provider != "" && kinds == 0 && !o.Body:
 		return nil, nil
 	}
@@ -168,10 +168,10 @@ func (o *secretCreateOptions) auth() (*sandbox.SecretAuth, error) {
 func (a *app) secretCreateCommand() *cobra.Command {
 	var opts secretCreateOptions
 	return a.make(command{
-		Use: "create NAME", Short: "Store a credential; its value comes from standard input",
-		Long: "Store a credential. On a terminal its value is asked for and not shown; otherwise it is read from\n" +
-			"standard input, without the final newline. It is never an argument, since every process of the\n" +
-			"machine can see those.",
+		Use: "create NAME", Short: "Store a credential",
+		Long: "Store a credential. On a terminal, cove asks for its value without showing it; otherwise it reads the\n" +
+			"value from standard input, without the final newline. The value is never an argument, because every\n" +
+			"process on the machine can read arguments.",
 		Example: "  cove secret create anthropic --provider anthropic\n" +
 			"  printenv GITHUB_TOKEN | cove secret create github -p github\n" +
 			"  cove secret create billing --host api.billing.example --header X-Api-Key < key.txt",
@@ -235,9 +235,9 @@ func secretOf(data []byte, err error) (sandbox.SecretValue, error) {
 	case err != nil:
 		return sandbox.SecretValue{}, fmt.Errorf("read the value: %w", err)
 	case len(data) == 0:
-		return sandbox.SecretValue{}, sandbox.Errorf(sandbox.CodeInvalid, "the value is empty; give it on standard input, such as with < file")
+		return sandbox.SecretValue{}, sandbox.Errorf(sandbox.CodeInvalid, "the value is empty; pass it on standard input, for example with < file")
 	case len(data) > sandbox.MaxSecretBytes:
-		return sandbox.SecretValue{}, sandbox.Errorf(sandbox.CodeTooLarge, "the value is over %s; that is no credential", bytesText(sandbox.MaxSecretBytes))
+		return sandbox.SecretValue{}, sandbox.Errorf(sandbox.CodeTooLarge, "the value is larger than %s, which is too large for a credential; check the input", bytesText(sandbox.MaxSecretBytes))
 	}
 	return sandbox.NewSecretValue(string(data)), nil
 }

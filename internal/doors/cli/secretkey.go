@@ -14,11 +14,11 @@ import (
 
 func (a *app) secretRotateKeyCommand() *cobra.Command {
 	return a.make(command{
-		Use: "rotate-key", Short: "Make a new key for the values of secrets, and seal them with it",
-		Long: "Make a new key for the values of all teams' secrets, seal all of them with it, and delete the old\n" +
-			"key: copies of " + vault.KeyFile + " are useless then, so make a new copy. The values do not change.\n" +
-			"A running server stays up meanwhile. The API key needs the scope admin.\n\n" +
-			"With keys from the environment (" + vault.EnvKey + "), put the new one first and run this: the first key seals.",
+		Use: "rotate-key", Short: "Replace the key that seals the values of secrets",
+		Long: "Create a new key for the values of all teams' secrets, seal the values again with it, and delete the old\n" +
+			"key. Copies of " + vault.KeyFile + " then no longer work, so make a new copy. The values do not change.\n" +
+			"A running server stays up. The API key needs the scope admin.\n\n" +
+			"If the keys are set in the environment (" + vault.EnvKey + "), put the new key first, then run this command: the first key seals.",
 		Example: "  cove secret rotate-key",
 		Do: action{run: func(ctx context.Context, c *call) error {
 			done, err := c.rotateSecretsKey(ctx)
@@ -26,7 +26,7 @@ func (a *app) secretRotateKeyCommand() *cobra.Command {
 				return err
 			}
 			if len(done.Lost) > 0 {
-				c.say("no key opens the values of %s: rotate them with new ones", clean(strings.Join(done.Lost, ", ")))
+				c.say("no key opens the values of %s; replace them with cove secret rotate", clean(strings.Join(done.Lost, ", ")))
 			}
 			return c.print(fmt.Sprintf("values sealed with the new key: %d\n", done.Values))
 		}},

@@ -33,7 +33,7 @@ type serveOptions struct {
 
 func (o *serveOptions) AddFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.Config, "config", "", "YAML file with settings (COVE_CONFIG)")
-	f.BoolVar(&o.OnDemand, "on-demand", false, "serve a local client: a free TCP port unless told, and end after "+onDemandIdle+" of idleness")
+	f.BoolVar(&o.OnDemand, "on-demand", false, "Run for local clients: use a free TCP port unless one is set, and stop after "+onDemandIdle+" of idleness")
 	o.given = map[string]string{}
 	for _, s := range config.Settings() {
 		if s.Flag == "state-dir" {
@@ -58,10 +58,11 @@ func (a *app) serveCommand() *cobra.Command {
 	var opts serveOptions
 	return a.make(command{
 		Use: "serve [flags]", Short: "Run the daemon",
-		Long: "Run the daemon: MCP on /mcp, REST on /v1, for the user who runs it on a unix socket, and on TCP\n" +
-			"for those who have an API key; the console on /console/. Sandboxes live on when it ends, and it\n" +
-			"finds them again. Commands start a daemon by themselves when none runs.\n\n" +
-			"Settings come from a file, from the environment and from flags, each stronger than the one before.",
+		Long: "Run the daemon. It serves MCP on /mcp, REST on /v1 and the console on /console/: on a Unix socket for\n" +
+			"the user who runs it, and on TCP for clients with an API key. Sandboxes keep running when the daemon\n" +
+			"stops, and the next daemon takes them over. Commands start a daemon if none is running.\n\n" +
+			"Settings come from a file, the environment and flags. Flags override the environment, which overrides\n" +
+			"the file.",
 		Example: "  cove serve\n  cove serve --dev\n  cove serve --dev --dialect-port microsandbox=5555\n  cove serve --config /etc/cove.yaml --listen 0.0.0.0:7777",
 		Flags:   opts.AddFlags,
 		Do:      action{here: true, run: func(ctx context.Context, c *call) error { return c.runServe(ctx, opts) }},
@@ -116,7 +117,7 @@ func (a *app) serveConfig(opts serveOptions) (config.Config, error) {
 		given["state-dir"] = dir
 	}
 	if a.globals.URL != "" && !opts.OnDemand {
-		return config.Config{}, sandbox.Errorf(sandbox.CodeInvalid, "serve runs a daemon here; leave out --url (COVE_URL)")
+		return config.Config{}, sandbox.Errorf(sandbox.CodeInvalid, "serve runs a daemon on this machine; run it without --url and COVE_URL")
 	}
 	env := a.Env
 	if opts.OnDemand {
@@ -156,8 +157,8 @@ func (a *app) sayReady(cfg *config.Config, tcp net.Addr) {
 		scheme = "https"
 	}
 	a.say("listening on %s://%s (MCP: %s://%s/mcp)", scheme, tcp, scheme, tcp)
-	a.say("the console: %s://%s%s (signed in: cove console)", scheme, tcp, console.Path)
+	a.say("console: %s://%s%s (to sign in: cove console)", scheme, tcp, console.Path)
 	if cfg.Dev {
-		a.say("development mode: everyone on this machine may do everything")
+		a.say("development mode: everyone on this machine has full access")
 	}
 }

@@ -10,7 +10,7 @@ import (
 )
 
 func (a *app) snapshotCommand() *cobra.Command {
-	return group("snapshot", "Keep states of sandboxes and go back to them",
+	return group("snapshot", "Save the state of sandboxes and go back to it",
 		a.snapshotCreateCommand(),
 		a.snapshotLsCommand(),
 		a.make(command{
@@ -20,7 +20,7 @@ func (a *app) snapshotCommand() *cobra.Command {
 		}),
 		a.snapshotRestoreCommand(),
 		a.make(command{
-			Use: "rm SNAPSHOT...", Short: "Remove snapshots; sandboxes made from them are unharmed",
+			Use: "rm SNAPSHOT...", Short: "Delete snapshots",
 			Example: "  cove snapshot rm before-upgrade",
 			Do:      each(snapshotID, sandbox.Service.DeleteSnapshot),
 		}))
@@ -43,13 +43,13 @@ func (a *app) snapshotCreateCommand() *cobra.Command {
 	var req sandbox.CreateSnapshotRequest
 	filesOnly := false
 	return a.make(command{
-		Use: "create SANDBOX", Short: "Keep the state of a sandbox, which goes on, and print the snapshot's id",
+		Use: "create SANDBOX", Short: "Save the state of a sandbox as a snapshot",
 		Example: "  cove snapshot create work --name before-upgrade\n" +
 			"  cove create --snapshot before-upgrade",
 		Flags: func(f *pflag.FlagSet) {
-			f.StringVar(&req.Name, "name", "", "name, unique among your snapshots")
-			f.StringVar(&req.Label, "label", "", "any text to tell it by")
-			f.BoolVar(&filesOnly, "files-only", false, "keep the files, without memory and processes")
+			f.StringVar(&req.Name, "name", "", "Name, unique among your snapshots")
+			f.StringVar(&req.Label, "label", "", "Description of the snapshot")
+			f.BoolVar(&filesOnly, "files-only", false, "Save only the files, without memory and processes")
 		},
 		Do: show(only(snapshotID), func(ctx context.Context, c *call) (*sandbox.Snapshot, error) {
 			if filesOnly {
@@ -65,12 +65,12 @@ func (a *app) snapshotLsCommand() *cobra.Command {
 	quiet := false
 	return a.make(command{
 		Use: "ls [SANDBOX]", Short: "List snapshots, newest first",
-		Long: "List snapshots, of one sandbox if it is named, newest first. The steps of a sandbox's history are\n" +
-			"numbered from its end, as cove snapshot restore --step takes them.",
+		Long: "List snapshots, newest first, of all sandboxes or of one. The steps of a sandbox's history are numbered\n" +
+			"from its end, as cove snapshot restore --step takes them.",
 		Example: "  cove snapshot ls\n  cove snapshot ls -a work",
 		Flags: func(f *pflag.FlagSet) {
-			f.BoolVarP(&req.Automatic, "automatic", "a", false, "the steps of histories too")
-			f.BoolVarP(&quiet, "quiet", "q", false, "ids only")
+			f.BoolVarP(&req.Automatic, "automatic", "a", false, "Include the automatic snapshots of histories")
+			f.BoolVarP(&quiet, "quiet", "q", false, "Print ids only")
 		},
 		Do: list(quietly(&quiet, snapshotID, func(c *call, items []sandbox.Snapshot) error {
 			if req.Automatic {
@@ -108,17 +108,17 @@ func snapshotSteps(c *call, items []sandbox.Snapshot) error {
 func (a *app) snapshotRestoreCommand() *cobra.Command {
 	var req sandbox.RestoreRequest
 	return a.make(command{
-		Use: "restore SANDBOX {SNAPSHOT | --step -N}", Short: "Put a sandbox back into a kept state",
-		Long: "Put a sandbox back into the state of a snapshot, or of a step of its history, under its own id and\n" +
-			"name. What it did since then is lost.",
+		Use: "restore SANDBOX {SNAPSHOT | --step -N}", Short: "Restore a sandbox to a snapshot",
+		Long: "Restore a sandbox, under its own id and name, to a snapshot or to a step of its history. What the\n" +
+			"sandbox did since then is lost.",
 		Example: "  cove snapshot restore work before-upgrade\n  cove snapshot restore work --step -2",
 		Args:    argsBetween(1, 2),
 		Flags: func(f *pflag.FlagSet) {
-			f.IntVar(&req.Step, "step", 0, "step of the sandbox's history: -1 is before its last command")
+			f.IntVar(&req.Step, "step", 0, "Step of the sandbox's history; -1 is the state before its last command")
 		},
 		Do: show(only(sandboxID), func(ctx context.Context, c *call) (*sandbox.Sandbox, error) {
 			if (len(c.args) == 2) == c.cmd.Flags().Changed("step") {
-				return nil, c.misuse("restore: give either a snapshot or --step")
+				return nil, c.misuse("restore: name a snapshot or use --step, but not both")
 			}
 			req.Snapshot = c.arg(1)
 			return c.client.RestoreSnapshot(ctx, c.args[0], req)

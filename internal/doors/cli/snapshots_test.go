@@ -239,28 +239,28 @@ func TestTimeCommandsPassEverythingOn(t *testing.T) {
 
 func TestTimeCommandsRefuse(t *testing.T) {
 	for command, says := range map[string]string{
-		"pause":                          "too few",
+		"pause":                          "missing argument",
 		"fork a b":                       `unexpected argument "b"`,
 		"fork a -n 0":                    "1 to 32",
 		"fork a -n five":                 "invalid argument",
-		"snapshot restore a":             "either",
-		"snapshot restore a x --step -1": "either",
-		"diff":                           "too few",
-		"merge a":                        "too few",
+		"snapshot restore a":             "but not both",
+		"snapshot restore a x --step -1": "but not both",
+		"diff":                           "missing argument",
+		"merge a":                        "missing argument",
 		"merge a b c":                    `unexpected argument "c"`,
-		"merge a b --files --ours /x --theirs /x": `"/x" is given with --ours and with --theirs`,
-		"try":                             "too few",
-		"try a":                           "either",
+		"merge a b --files --ours /x --theirs /x": `"/x" is given with both --ours and --theirs`,
+		"try":                             "missing argument",
+		"try a":                           "pass either a command",
 		"try a ls":                        `unexpected argument "ls"; put --`,
 		"try a b -- ls":                   `unexpected argument "b"`,
-		"try -- ls":                       "no sandbox",
-		"try a -c x -- ls":                "either",
+		"try -- ls":                       "missing sandbox",
+		"try a -c x -- ls":                "pass either a command",
 		"try a --timeout x -- ls":         "invalid argument",
 		"snapshot nosuch":                 "unknown command",
 		"create --history many":           "invalid argument",
 		"resume a --files-only=perhaps":   "invalid argument",
-		"ps a --kill abc":                 "it is not a process id; cove ps lists them",
-		"ps a --kill 0":                   "it is not a process id",
+		"ps a --kill abc":                 "not a process id; list the processes with cove ps",
+		"ps a --kill 0":                   "not a process id",
 		"snapshot ls a b":                 `unexpected argument "b"`,
 		"snapshot create a --no-such":     "unknown flag",
 		"fork a --lifetime 1500ms":        "whole number of seconds",
@@ -402,7 +402,7 @@ M /link (target)
 		if d := cmp.Diff(strings.TrimPrefix(c.want, "\n"), got.Out); d != "" || got.Code != c.code {
 			t.Errorf("%s: code %d, %s (-want +got):\n%s", c.line, got.Code, got.Errors, d)
 		}
-		if want := "cove: only the first 5 of 5 changes are shown; see more with --limit\n"; got.Errors != want {
+		if want := "cove: showing the first 5 of 5 changes; show more with --limit\n"; got.Errors != want {
 			t.Errorf("%s: said %q", c.line, got.Errors)
 		}
 	}
@@ -418,7 +418,7 @@ M /link (target)
 
 func TestMergeOutput(t *testing.T) {
 	conflicts := []sandbox.Conflict{{Path: "/x\n", Ours: sandbox.ChangeModified, Theirs: sandbox.ChangeRemoved}}
-	says := "cove: nothing was merged, for both sides changed the same paths (1); keep the parent's with --policy ours or take the winner's with --policy theirs, or say it of each path with --ours and --theirs\n"
+	says := "cove: nothing was merged: both sides changed the same paths (1); use --policy ours to keep the parent's or --policy theirs to take the winner's, or decide for each path with --ours and --theirs\n"
 	for _, c := range []struct {
 		name   string
 		result sandbox.MergeResult
@@ -463,7 +463,7 @@ cove: attempt 3: the fork\nfailed after 0s (4 of 4)
 	if diff := cmp.Diff(want, line(t.Context(), t, &kept{result: result}, "try", "a", "--", "x")); diff != "" {
 		t.Errorf("differs (-want +got):\n%s", diff)
 	}
-	want.Out += "\n==> attempt 0: stderr <==\nno\n\n==> attempt 1: stdout <==\nyes\n\n==> attempt 1 wrote more than is kept <==\n"
+	want.Out += "\n==> attempt 0: stderr <==\nno\n\n==> attempt 1: stdout <==\nyes\n\n==> attempt 1: output truncated <==\n"
 	if diff := cmp.Diff(want, line(t.Context(), t, &kept{result: result}, "try", "a", "--output", "--", "x")); diff != "" {
 		t.Errorf("with output differs (-want +got):\n%s", diff)
 	}
@@ -477,7 +477,7 @@ cove: attempt 3: the fork\nfailed after 0s (4 of 4)
 	if wantOut := fmt.Sprintf(table, "conflicts") + "C /x (parent added, winner added)\n"; got.Code != exitError || got.Out != wantOut || !strings.Contains(got.Errors, "--policy theirs") {
 		t.Errorf("conflicts: %+v", got)
 	}
-	for pick, says := range map[string]string{"": "", "none": "", "first_success": "no attempt ended with exit code 0", "2": "attempt 2 was not merged"} {
+	for pick, says := range map[string]string{"": "", "none": "", "first_success": "no attempt exited with code 0", "2": "attempt 2 was not merged"} {
 		got := line(t.Context(), t, &kept{}, "try", "a", "--pick", pick, "--", "x")
 		if (got.Code == exitError) != (says != "") || !strings.Contains(got.Errors, says) {
 			t.Errorf("pick %q and nothing merged: %+v", pick, got)

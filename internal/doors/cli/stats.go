@@ -20,20 +20,20 @@ func (a *app) statsCommand() *cobra.Command {
 	var req sandbox.StatsSeriesRequest
 	series := false
 	return a.make(command{
-		Use: "stats [SANDBOX...]", Short: "Show what running sandboxes use, or what one has used",
-		Long: "Show what a running sandbox uses, or has used, or a line for each of several: of all, when none is\n" +
-			"named. Those that are paused stay so.",
+		Use: "stats [SANDBOX...]", Short: "Show resource usage of sandboxes",
+		Long: "Show the resource usage of one sandbox, or a line for each of several. Without arguments, show all\n" +
+			"running and paused sandboxes. Paused sandboxes stay paused.",
 		Example: "  cove stats\n  cove stats work\n  cove stats --series --since 10m work",
 		Flags: func(f *pflag.FlagSet) {
-			f.BoolVar(&series, "series", false, "show what it has used, a line for every ten seconds in which it ran")
-			f.DurationVar(&since, "since", sandbox.StatsRetention, "with --series: how far back, at most an hour")
-			f.IntVar(&req.MaxPoints, "points", 0, "with --series: thin it out to so many lines; 0 is all")
+			f.BoolVar(&series, "series", false, "Show usage over time, a line for every ten seconds in which the sandbox ran")
+			f.DurationVar(&since, "since", sandbox.StatsRetention, "With --series: how far back to go, at most an hour")
+			f.IntVar(&req.MaxPoints, "points", 0, "With --series: thin out to this many lines; 0 means all")
 		},
 		Do: action{json: true, run: func(ctx context.Context, c *call) error {
 			one := len(c.args) == 1 && c.args[0] != everySandbox
 			switch {
 			case series && !one:
-				return c.misuse("stats: --series is of one sandbox")
+				return c.misuse("stats: --series works on one sandbox; name it")
 			case series:
 				return list(seriesTable, func(ctx context.Context, c *call) ([]sandbox.StatsPoint, error) {
 					from := time.Now().Add(-since)
@@ -67,7 +67,7 @@ func statsOfMany(ctx context.Context, c *call) ([]sandbox.SandboxStats, error) {
 
 var statsDetails = details(func(s *sandbox.Stats) []any {
 	return []any{
-		"processor", fmt.Sprintf("%.2f s", s.CPUSeconds),
+		"cpu time", fmt.Sprintf("%.2f s", s.CPUSeconds),
 		"memory", bytesText(s.MemoryBytes) + " of " + bytesText(s.MemoryMaxBytes), "private", bytesText(s.PrivateBytes),
 		"disk", bytesText(s.DiskBytes) + " of " + bytesText(s.DiskMaxBytes), "processes", s.Processes,
 		"network in", bytesText(s.NetworkInBytes), "network out", bytesText(s.NetworkOutBytes),
@@ -81,7 +81,7 @@ var seriesTable = table([]string{"TIME", "CPU", "MEMORY", "DISK", "PROCESSES", "
 	}
 })
 
-var statsHeadings = []string{"SANDBOX", "NAME", "STATE", "CPU", "MEMORY", "OF", "DISK", "PROCESSES", "NET IN", "NET OUT"}
+var statsHeadings = []string{"SANDBOX", "NAME", "STATE", "CPU", "MEMORY", "MEMORY LIMIT", "DISK", "PROCESSES", "NET IN", "NET OUT"}
 
 var statsTable = table(statsHeadings, statsRow)
 

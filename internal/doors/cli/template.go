@@ -18,25 +18,25 @@ import (
 func (a *app) templateCommand() *cobra.Command {
 	return group("template", "Manage templates",
 		a.make(command{
-			Use: "ls", Short: "List templates, built or only defined",
+			Use: "ls", Short: "List templates, built or not",
 			Example: "  cove template ls",
 			Do:      list(templateTable, all(sandbox.Service.ListTemplates)),
 		}),
 		a.make(command{
-			Use: "get NAME", Short: "Show a template, by its name, NAME@VERSION or an alias",
+			Use: "get NAME", Short: "Show a template, by name, NAME@VERSION or alias",
 			Example: "  cove template get code-interpreter\n  cove template get app@2",
 			Do:      show(templateDetails, byName(sandbox.Service.GetTemplate)),
 		}),
 		a.templateBuildCommand(), a.templateCreateCommand(), a.templateBuildsCommand(), a.templateLogsCommand(),
 		a.make(command{
-			Use: "cancel BUILD", Short: "End a build and leave nothing of it",
+			Use: "cancel BUILD", Short: "Cancel a build and remove what it made",
 			Example: "  cove template cancel bld-4x2…",
 			Do:      show(only(func(b *sandbox.Build) string { return string(b.State) }), byName(sandbox.Service.CancelBuild)),
 		}),
 		a.templateAliasCommand(),
 		a.make(command{
-			Use: "rm NAME...", Short: "Remove templates with all their versions, or versions as NAME@VERSION",
-			Long:    "Remove templates. Their sandboxes and snapshots live on. A built-in template is only unbuilt.",
+			Use: "rm NAME...", Short: "Delete templates",
+			Long:    "Delete templates with all their versions, or single versions as NAME@VERSION. Their sandboxes and snapshots\nare kept. A built-in template is only unbuilt, and can be built again.",
 			Example: "  cove template rm app\n  cove template rm app@1 app@2",
 			Do:      remove(sandbox.Service.DeleteTemplate),
 		}),
@@ -76,7 +76,7 @@ func scriptText(command string) string {
 	if !more {
 		return command
 	}
-	return fmt.Sprintf("%s (and %d lines; --json shows them)", first, strings.Count(rest, "\n")+1)
+	return fmt.Sprintf("%s (and %d more lines; see --json)", first, strings.Count(rest, "\n")+1)
 }
 
 var templateDetails = details(func(t *sandbox.Template) []any {
@@ -117,14 +117,14 @@ func limitsText(r sandbox.Resources) string {
 func (a *app) templateAliasCommand() *cobra.Command {
 	remove := false
 	return a.make(command{
-		Use: "alias ALIAS [NAME]", Short: "Give a template, or one version of it, a further name",
-		Long: "Give a template, or one version of it as NAME@VERSION, a further name. An alias that another\n" +
-			"template has moves.",
+		Use: "alias ALIAS [NAME]", Short: "Give a template another name",
+		Long: "Give a template, or one version of it (NAME@VERSION), another name. An alias that belongs to another\n" +
+			"template moves to this one.",
 		Example: "  cove template alias stable app@3\n  cove template alias --rm stable",
-		Flags:   func(f *pflag.FlagSet) { f.BoolVar(&remove, "rm", false, "take the alias away") },
+		Flags:   func(f *pflag.FlagSet) { f.BoolVar(&remove, "rm", false, "Remove the alias") },
 		Do: action{run: func(ctx context.Context, c *call) error {
 			if remove != (len(c.args) == 1) {
-				return c.misuse("alias: give an alias and the template that it stands for, or --rm and the alias")
+				return c.misuse("alias: name an alias and its template, or use --rm with an alias")
 			}
 			return c.client.AliasTemplate(ctx, c.args[0], c.arg(1))
 		}},

@@ -25,7 +25,7 @@ func TestTemplateShowsAll(t *testing.T) {
 		"Name": "name: app", "Description": "description: of a test", "Source": "source: debian", "State": "state: ready", "Reason": "reason: a reason", "Version": "version: 3",
 		"Versions": "versions: 3 2", "Aliases": "aliases: stable", "Digest": "digest: sha256-1", "SizeBytes": "size: 3.0 MiB", "BuiltAt": "built: " + stamp(&built),
 		"User": "user: me", "WorkDir": "workdir: /srv", "Env": "env: A=b", "Resources": "resources: 2 processors, 1024 MiB of memory, 2048 MiB of disk, 99 processes",
-		"Packages": "packages: jq", "Warm": "warm: javascript: let a (and 1 lines; --json shows them); python: import pandas", "WarmBytes": "checkpoint: 5.0 MiB",
+		"Packages": "packages: jq", "Warm": "warm: javascript: let a (and 1 more lines; see --json); python: import pandas", "WarmBytes": "checkpoint: 5.0 MiB",
 		"Start": "start: serve", "Desktop": "screen: 800x600", "Ports": "ports: 80 443", "Network": "network: none, 1 allow_out", "BuildNetwork": "build network: packages",
 	}
 	var out bytes.Buffer

@@ -39,20 +39,20 @@ type buildOptions struct {
 }
 
 func (o *buildOptions) AddFlags(f *pflag.FlagSet) {
-	f.BoolVar(&o.Force, "force", false, "build although a ready build exists, and make no use of earlier ones")
-	f.BoolVarP(&o.Detach, "detach", "d", false, "let it go on in the background, and print the build's id")
-	f.BoolVarP(&o.Quiet, "quiet", "q", false, "tell the steps only, not what they write")
-	f.BoolVar(&o.Verbose, "verbose", false, "show what the installation of the base writes on a terminal too, where only a failure does")
+	f.BoolVar(&o.Force, "force", false, "Build even if a ready build exists, without reusing earlier builds")
+	f.BoolVarP(&o.Detach, "detach", "d", false, "Build in the background and print the build's id")
+	f.BoolVarP(&o.Quiet, "quiet", "q", false, "Show only the steps, not their output")
+	f.BoolVar(&o.Verbose, "verbose", false, "On a terminal, also show the output of installing the base, which is otherwise shown only on failure")
 }
 
 func (o *templateBuildOptions) AddFlags(f *pflag.FlagSet) {
-	f.StringVarP(&o.File, "file", "f", "", "template file, in YAML or JSON; - is standard input")
-	f.StringSliceVar(&o.Packages, "package", nil, "Debian packages of a template of your own, with commas or repeated")
-	f.StringVar(&o.From.Image, "image", "", "begin with an image of a registry: node:22, ghcr.io/org/name@sha256:…")
-	f.StringVar(&o.From.Archive, "archive", "", "begin with an image in a file here, which is sent: as docker save or an OCI tool wrote it, or the directory of an OCI layout")
-	f.StringVar(&o.From.Directory, "directory", "", "begin with a directory of the server that holds a root file system")
-	f.StringVar(&o.RegistryUser, "registry-user", "", "log in at the image's registry as this user, for this build")
-	f.StringVar(&o.RegistryPasswordFile, "registry-password-file", "", "file with that user's password or token; - is standard input")
+	f.StringVarP(&o.File, "file", "f", "", "Template file in YAML or JSON; - is standard input")
+	f.StringSliceVar(&o.Packages, "package", nil, "Debian packages to install (comma-separated or repeatable)")
+	f.StringVar(&o.From.Image, "image", "", "Start from an image of a registry: node:22, ghcr.io/org/name@sha256:…")
+	f.StringVar(&o.From.Archive, "archive", "", "Start from an image in a local file, which is uploaded: written by docker save or an OCI tool, or the directory of an OCI layout")
+	f.StringVar(&o.From.Directory, "directory", "", "Start from a directory of the server that holds a root file system")
+	f.StringVar(&o.RegistryUser, "registry-user", "", "Log in to the image's registry as this user, for this build")
+	f.StringVar(&o.RegistryPasswordFile, "registry-password-file", "", "File with that user's password or token; - is standard input")
 	o.buildOptions.AddFlags(f)
 }
 
@@ -76,12 +76,12 @@ func (a *app) templateBuildCommand() *cobra.Command {
 	var opts templateBuildOptions
 	cmd := a.make(command{
 		Use: "build NAME", Short: "Build a template",
-		Long: "Build a template: one that is defined, one that was built before, or one of your own from a template\n" +
-			"file, an image, a file system or Debian packages. An earlier build stays in use until the new one is\n" +
-			"ready, and by NAME@VERSION after that. A build that is interrupted is cancelled, unless it is detached.\n\n" +
-			"An image comes from its registry with the server's own logins (those of its user's Docker\n" +
-			"configuration) and mirrors, or with a login for this build, which is kept nowhere. An archive is sent to the server. A directory is the server's, in a\n" +
-			"path that its operator has allowed (templates.allow_paths).",
+		Long: "Build a template: a defined one, one that was built before, or your own from a template file, an image,\n" +
+			"a root file system or Debian packages. The earlier build stays in use until the new one is ready, and\n" +
+			"stays available as NAME@VERSION. Interrupting cove cancels the build, unless it is detached.\n\n" +
+			"An image is pulled with the server's own registry logins (from the Docker configuration of its user) and\n" +
+			"mirrors, or with a login for this build, which is not stored. An archive is uploaded to the server. A\n" +
+			"directory is on the server, at a path that its operator has allowed (templates.allow_paths).",
 		Example: "  cove template build code-interpreter\n" +
 			"  cove template build app -f template.yaml\n" +
 			"  cove template build node22 --image node:22\n" +
@@ -200,20 +200,20 @@ func (a *app) sayBuild(ctx context.Context, c *client.Client, name string, failu
 	if err != nil || len(last.Items) == 0 || last.Items[0].State != sandbox.BuildFailed || last.Items[0].Reason != sandbox.MessageOf(failure) {
 		return // it did not begin, or is no longer the last one
 	}
-	a.say("cove template logs %s shows all that the build has written", last.Items[0].ID)
+	a.say("see the whole build log with: cove template logs %s", last.Items[0].ID)
 }
 
 func (a *app) templateCreateCommand() *cobra.Command {
 	var spec sandbox.TemplateSpec
 	var opts buildOptions
 	cmd := a.make(command{
-		Use: "create NAME", Short: "Make a template of a snapshot's files, or of another template",
+		Use: "create NAME", Short: "Create a template from a snapshot or another template",
 		Example: "  cove template create app --from-snapshot ready\n" +
 			"  cove template create app-stable --from-template app@3",
 		Flags: func(f *pflag.FlagSet) {
-			f.StringVar(&spec.From.Snapshot, "from-snapshot", "", "take the files of this snapshot of yours")
-			f.StringVar(&spec.From.Template, "from-template", "", "take this template, or one version of it")
-			f.StringVar(&spec.Description, "description", "", "what it is for")
+			f.StringVar(&spec.From.Snapshot, "from-snapshot", "", "Use the files of this snapshot")
+			f.StringVar(&spec.From.Template, "from-template", "", "Use this template, or one version of it")
+			f.StringVar(&spec.Description, "description", "", "Description of the template")
 			opts.AddFlags(f)
 		},
 		Do: action{json: true, run: func(ctx context.Context, c *call) error {
@@ -229,9 +229,9 @@ func (a *app) templateBuildsCommand() *cobra.Command {
 	var req sandbox.ListBuildsRequest
 	quiet := false
 	return a.make(command{
-		Use: "builds [NAME]", Short: "List builds, of one template if it is named, newest first",
+		Use: "builds [NAME]", Short: "List builds, newest first",
 		Example: "  cove template builds\n  cove template builds app",
-		Flags:   func(f *pflag.FlagSet) { f.BoolVarP(&quiet, "quiet", "q", false, "ids only") },
+		Flags:   func(f *pflag.FlagSet) { f.BoolVarP(&quiet, "quiet", "q", false, "Print ids only") },
 		Do: list(quietly(&quiet, buildID, buildTable), func(ctx context.Context, c *call) ([]sandbox.Build, error) {
 			req.Template = c.arg(0)
 			return sandbox.All(ctx, paged(&req, &req.Page, c.client.ListBuilds))
@@ -250,10 +250,10 @@ var buildTable = table([]string{"ID", "TEMPLATE", "STATE", "VERSION", "AGE", "ST
 func (a *app) templateLogsCommand() *cobra.Command {
 	follow := false
 	return a.make(command{
-		Use: "logs BUILD", Short: "Show what a build has written, from its beginning",
+		Use: "logs BUILD", Short: "Show the log of a build",
 		Example: "  cove template logs bld-4x2… -f",
 		Flags: func(f *pflag.FlagSet) {
-			f.BoolVarP(&follow, "follow", "f", false, "go on until the build has ended, and fail if it has")
+			f.BoolVarP(&follow, "follow", "f", false, "Keep showing the log until the build ends; exit with code 1 if it fails")
 		},
 		Do: action{json: true, run: func(ctx context.Context, c *call) error { return c.templateLogs(ctx, follow) }},
 	})

@@ -21,21 +21,21 @@ func (a *app) topCommand() *cobra.Command {
 	var t top
 	once := false
 	return a.make(command{
-		Use: "top [SANDBOX]", Short: "Watch what sandboxes use, or the processes of one",
-		Long: "Watch what sandboxes use, or what the processes of one use. The keys c, m and n choose the order\n" +
-			"(processor, memory, name), q ends.",
+		Use: "top [SANDBOX]", Short: "Watch the resource usage of sandboxes",
+		Long: "Watch the resource usage of all sandboxes, or of one sandbox and its processes. Press c, m or n to sort by\n" +
+			"CPU, memory or name, and q to quit.",
 		Example: "  cove top\n  cove top work\n  cove top --once --json",
 		Flags: func(f *pflag.FlagSet) {
-			f.DurationVarP(&t.interval, "interval", "i", 2*time.Second, "time between two looks")
-			f.BoolVar(&once, "once", false, "look once; so does cove when its output is no terminal")
-			f.StringVar(&t.sort, "sort", "cpu", "order: cpu, memory or name")
+			f.DurationVarP(&t.interval, "interval", "i", 2*time.Second, "Refresh interval")
+			f.BoolVar(&once, "once", false, "Print once and exit; this is the default if the output is not a terminal")
+			f.StringVar(&t.sort, "sort", "cpu", "Sort order: cpu, memory or name")
 		},
 		Do: action{json: true, run: func(ctx context.Context, c *call) error {
 			if !slices.Contains([]string{"cpu", "memory", "name"}, t.sort) {
-				return c.misuse("top: --sort is cpu, memory or name")
+				return c.misuse("top: --sort must be cpu, memory or name")
 			}
 			if t.interval < 200*time.Millisecond {
-				return c.misuse("top: --interval is at least 200ms")
+				return c.misuse("top: --interval must be at least 200ms")
 			}
 			t.call, t.sandbox = c, c.arg(0)
 			console, live := c.Stdout.(*os.File)
@@ -213,7 +213,7 @@ func topSummary(items []sandbox.SandboxStats) string {
 			memory += u.MemoryBytes
 		}
 	}
-	return fmt.Sprintf("%s  %d running, %d paused, %.1f%% of a processor, %s of memory", time.Now().Format(time.TimeOnly), running, paused, cpu, bytesText(memory))
+	return fmt.Sprintf("%s  %d running, %d paused, CPU %.1f%%, memory %s", time.Now().Format(time.TimeOnly), running, paused, cpu, bytesText(memory))
 }
 
 func sortStats(items []sandbox.SandboxStats, by string) {

@@ -20,30 +20,31 @@ func (a *app) tryCommand() *cobra.Command {
 	var lines []string
 	output := false
 	return a.make(command{
-		Use: "try SANDBOX [flags] {-- COMMAND [ARG...] | -c LINE...}", Short: "Try commands in forks of a sandbox, all at the same time",
-		Long: "Fork a sandbox, run a command in each fork, and tell how each ended and what it changed. The picked\n" +
-			"attempt is merged back into the sandbox; the others are ended unless --keep says otherwise.\n" +
-			"Interrupting cove ends all forks. The exit code is 1 when an attempt was to be merged and none was.",
+		Use: "try SANDBOX [flags] {-- COMMAND [ARG...] | -c LINE...}", Short: "Run commands in parallel forks of a sandbox and keep the best",
+		Long: "Fork a sandbox several times, run a command in each fork, and show how each attempt ended and what it\n" +
+			"changed. The attempt that --pick chooses is merged back into the sandbox; the other forks are ended\n" +
+			"unless --keep keeps them.\n\n" +
+			"Interrupting cove ends all forks. The exit code is 1 if an attempt should have been merged and was not.",
 		Example: "  cove try work -n 5 --pick first_success -- ./fix-and-test.sh\n" +
 			"  cove try work -c 'pip install a && pytest' -c 'pip install b && pytest' --keep winners",
 		Args: tryArgs,
 		Flags: func(f *pflag.FlagSet) {
-			f.IntVarP(&req.Count, "count", "n", 0, fmt.Sprintf("how many forks, 1 to %d (default one for each command)", sandbox.MaxForks))
-			f.StringArrayVarP(&lines, "shell", "c", nil, "a line for a shell in place of a command; repeated, each fork runs its own")
-			f.VarP(pairsFlag(&each.Env), "env", "e", "environment, key=value; may be repeated")
-			f.StringVarP(&each.User, "user", "u", "", "user to run as")
-			f.StringVarP(&each.WorkDir, "workdir", "w", "", "working directory")
-			f.Var(millisecondsFlag(&req.TimeoutMS), "timeout", fmt.Sprintf("end each command after this time (default %s)", sandbox.DefaultExecTimeout))
-			f.StringVar(&req.Pick, "pick", "", "attempt to merge back: first_success, an index such as 2, or none (default none)")
-			f.StringVar((*string)(&req.Merge), "merge", "", "how it is merged: whole or files (default whole); see: cove merge --help")
-			f.StringVar((*string)(&req.Policy), "policy", "", "with --merge files, where both sides changed a path: ours or theirs")
-			f.StringVar((*string)(&req.Keep), "keep", "", "which of the other attempts live on: none, winners (exit code 0) or all (default none)")
-			f.BoolVar(&req.NoDiff, "no-diff", false, "do not look for what each attempt changed")
-			f.BoolVar(&output, "output", false, "print what each attempt wrote, after the summary")
+			f.IntVarP(&req.Count, "count", "n", 0, fmt.Sprintf("Number of forks, 1 to %d (default one for each command)", sandbox.MaxForks))
+			f.StringArrayVarP(&lines, "shell", "c", nil, "Shell command line to run instead of COMMAND; repeat it to run a different one in each fork")
+			f.VarP(pairsFlag(&each.Env), "env", "e", "Environment variable (repeatable)")
+			f.StringVarP(&each.User, "user", "u", "", "User to run the commands as")
+			f.StringVarP(&each.WorkDir, "workdir", "w", "", "Working directory")
+			f.Var(millisecondsFlag(&req.TimeoutMS), "timeout", fmt.Sprintf("End each command after this time (default %s)", sandbox.DefaultExecTimeout))
+			f.StringVar(&req.Pick, "pick", "", "Attempt to merge back: first_success, an index such as 2, or none (default none)")
+			f.StringVar((*string)(&req.Merge), "merge", "", "How to merge: whole or files (default whole; see cove merge --help)")
+			f.StringVar((*string)(&req.Policy), "policy", "", "With --merge files, on a conflict: ours or theirs")
+			f.StringVar((*string)(&req.Keep), "keep", "", "Which other attempts to keep: none, winners (exit code 0) or all (default none)")
+			f.BoolVar(&req.NoDiff, "no-diff", false, "Do not compute what each attempt changed")
+			f.BoolVar(&output, "output", false, "Print the output of each attempt after the summary")
 		},
 		Do: action{json: true, run: func(ctx context.Context, c *call) error {
 			if (len(c.args) > 1) == (len(lines) > 0) {
-				return c.misuse("try: give either a command, after --, or lines with -c")
+				return c.misuse("try: pass either a command, after --, or shell lines with -c")
 			}
 			req.Commands = tryCommands(each, c.args[1:], lines)
 			result, err := c.client.Try(ctx, c.args[0], req, c.attemptEnded)
@@ -64,7 +65,7 @@ func tryArgs(cmd *cobra.Command, args []string) error {
 	dash := cmd.ArgsLenAtDash()
 	switch {
 	case dash == 0:
-		return usageError(cmd, errors.New("try: no sandbox; name it before --"))
+		return usageError(cmd, errors.New("try: missing sandbox; name it before --"))
 	case dash > 1, dash < 0 && len(args) > 1:
 		return usageError(cmd, fmt.Errorf("try: unexpected argument %q; put -- before the command", args[1]))
 	}
@@ -100,9 +101,9 @@ func unpicked(result *sandbox.TryResult, pick string) error {
 	case result.Picked != nil, pick == "", pick == sandbox.PickNone:
 		return nil
 	case pick == sandbox.PickFirstSuccess:
-		return errors.New("no attempt ended with exit code 0, so none was merged; see what they wrote with --output")
+		return errors.New("no attempt exited with code 0, so none was merged; see their output with --output")
 	}
-	return fmt.Errorf("attempt %s was not merged; see what it wrote with --output", pick)
+	return fmt.Errorf("attempt %s was not merged; see its output with --output", pick)
 }
 
 func (a *app) printTry(result *sandbox.TryResult, output bool) error {
@@ -143,7 +144,7 @@ func (a *app) writeOutput(b *strings.Builder, at sandbox.Attempt) {
 		}
 	}
 	if at.OutputTruncated {
-		fmt.Fprintf(b, "\n==> attempt %d wrote more than is kept <==\n", at.Index)
+		fmt.Fprintf(b, "\n==> attempt %d: output truncated <==\n", at.Index)
 	}
 }
 

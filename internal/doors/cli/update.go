@@ -20,18 +20,18 @@ type updateOptions struct {
 }
 
 func (o *updateOptions) AddFlags(f *pflag.FlagSet) {
-	f.StringVar(&o.Name, "name", "", "new name; empty takes the name away")
-	f.VarP(pairsFlag(&o.req.Metadata), "metadata", "m", "metadata in place of all there is, key=value; may be repeated")
-	f.BoolVar(&o.ClearMetadata, "clear-metadata", false, "no metadata")
-	f.VarP(pairsFlag(&o.req.Env), "env", "e", "environment in place of all there is, key=value; may be repeated")
-	f.BoolVar(&o.ClearEnv, "clear-env", false, "no environment of its own")
-	f.IntVar(&o.VCPUs, "vcpus", 0, "processors; programs get them, but see the number of the creation")
-	f.Var(sizeFlag(&o.Memory), "memory", "memory, such as 512m or 2g")
-	f.Int64Var(&o.PIDs, "pids", 0, "processes and threads")
-	f.Var(optionalSecondsFlag(&o.req.LifetimeSeconds), "lifetime", "end it this long from now; 0 is no bound")
-	f.Var(optionalSecondsFlag(&o.req.IdleTimeoutSeconds), "idle-timeout", "end it after this time without use; 0 is no bound")
-	f.StringVar(&o.OnTimeout, "on-timeout", "", "what the ends above mean: kill or pause")
-	f.Var(optionalSecondsFlag(&o.req.PausedLifetimeSeconds), "paused-lifetime", "end it when it has been paused for this time without a break, from now if it is paused; 0 is never")
+	f.StringVar(&o.Name, "name", "", "New name; empty removes the name")
+	f.VarP(pairsFlag(&o.req.Metadata), "metadata", "m", "Metadata, replacing all existing metadata (repeatable)")
+	f.BoolVar(&o.ClearMetadata, "clear-metadata", false, "Remove all metadata")
+	f.VarP(pairsFlag(&o.req.Env), "env", "e", "Environment variable, replacing all of the sandbox's own (repeatable)")
+	f.BoolVar(&o.ClearEnv, "clear-env", false, "Remove all of the sandbox's own environment variables")
+	f.IntVar(&o.VCPUs, "vcpus", 0, "Number of processors; programs get them but still see the number set at creation")
+	f.Var(sizeFlag(&o.Memory), "memory", "Memory limit, such as 512m or 2g")
+	f.Int64Var(&o.PIDs, "pids", 0, "Limit on processes and threads")
+	f.Var(optionalSecondsFlag(&o.req.LifetimeSeconds), "lifetime", "End the sandbox this long from now; 0 means no limit")
+	f.Var(optionalSecondsFlag(&o.req.IdleTimeoutSeconds), "idle-timeout", "End the sandbox after this time without use; 0 means no limit")
+	f.StringVar(&o.OnTimeout, "on-timeout", "", "What to do when one of these times ends: kill or pause")
+	f.Var(optionalSecondsFlag(&o.req.PausedLifetimeSeconds), "paused-lifetime", "End the sandbox after it has been paused for this time without a break, counted from now if it is paused; 0 means never")
 	f.IntVar(&o.History, "history", 0, historyHelp+"; 0 removes them")
 	o.reachOptions.AddFlags(f)
 }
@@ -39,8 +39,8 @@ func (o *updateOptions) AddFlags(f *pflag.FlagSet) {
 func (a *app) updateCommand() *cobra.Command {
 	var opts updateOptions
 	return a.make(command{
-		Use: "update SANDBOX [flags]", Short: "Change a living sandbox",
-		Long:    "Change a living sandbox: all that is given, or nothing. The network comes last, by itself;\nsee: cove egress --help.",
+		Use: "update SANDBOX [flags]", Short: "Change the settings of a sandbox",
+		Long:    "Change the settings of a sandbox that has not ended. All changes take effect together or not at all, except\nthe network policy, which changes last and separately (see cove egress --help).",
 		Example: "  cove update work --lifetime 2h\n  cove update work --memory 4g -m task=done",
 		Flags:   opts.AddFlags,
 		Do:      show(sandboxDetails, opts.update),
@@ -52,7 +52,7 @@ func (a *app) updateCommand() *cobra.Command {
 func (o *updateOptions) request(c *call) (sandbox.UpdateRequest, error) {
 	req, f := o.req, c.cmd.Flags()
 	if o.ClearMetadata && req.Metadata != nil || o.ClearEnv && req.Env != nil {
-		return req, c.misuse("update: a map is both cleared and given; give one")
+		return req, c.misuse("update: --clear-metadata and --metadata, or --clear-env and --env, are both given; use one of each pair")
 	}
 	if o.ClearMetadata {
 		req.Metadata = map[string]string{}

@@ -29,8 +29,8 @@ type versionInfo struct {
 
 func (a *app) versionCommand() *cobra.Command {
 	return a.make(command{
-		Use: "version", Short: "Print the version, and the server's",
-		Long:    "Print the version of this program, and that of the server if one answers. No daemon is started.",
+		Use: "version", Short: "Print the version",
+		Long:    "Print the version of this program, and of the server if one is running. No daemon is started.",
 		Example: "  cove version --json",
 		Do:      action{here: true, json: true, run: runVersion},
 	})

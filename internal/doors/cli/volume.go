@@ -18,18 +18,18 @@ func (a *app) volumeCommand() *cobra.Command {
 			Do:      list(volumeTable, all(sandbox.Service.ListVolumes)),
 		}),
 		a.make(command{
-			Use: "get NAME", Short: "Show a volume, with what it holds now",
+			Use: "get NAME", Short: "Show a volume",
 			Example: "  cove volume get data",
 			Do:      show(volumeDetails, byName(sandbox.Service.GetVolume)),
 		}),
 		a.make(command{
-			Use: "rm NAME...", Short: "Delete volumes with their files",
-			Long:    "Delete volumes with their files. One that a living sandbox or a snapshot has stays.",
+			Use: "rm NAME...", Short: "Delete volumes and their files",
+			Long:    "Delete volumes and their files. A volume that a sandbox or a snapshot still uses is not deleted.",
 			Example: "  cove volume rm data",
 			Do:      remove(sandbox.Service.DeleteVolume),
 		}))
-	cmd.Long = "Keep files beyond the life of sandboxes. A sandbox gets volumes when it is created; several may\n" +
-		"have the same one at a time, and see what the others write."
+	cmd.Long = "Keep files beyond the life of sandboxes. Mount volumes when you create a sandbox. Several sandboxes can\n" +
+		"mount the same volume at the same time, and see each other's changes."
 	cmd.Example = "  cove volume create data --size 10g\n" +
 		"  cove create --volume data:/data"
 	return cmd
@@ -52,7 +52,7 @@ func (a *app) volumeCreateCommand() *cobra.Command {
 		Use: "create NAME", Short: "Create a volume",
 		Example: "  cove volume create data --size 10g",
 		Flags: func(f *pflag.FlagSet) {
-			f.Var(sizeFlag(&req.SizeMiB), "size", "what it may hold, such as 10g (default 1g)")
+			f.Var(sizeFlag(&req.SizeMiB), "size", "Size limit, such as 10g (default 1g)")
 		},
 		Do: show(volumeDetails, func(ctx context.Context, c *call) (*sandbox.Volume, error) {
 			req.Name = c.args[0]

@@ -96,7 +96,7 @@ func (d *Door) session(r *http.Request) (*auth.Session, error) {
 func (d *Door) fail(w http.ResponseWriter, r *http.Request, err error) {
 	if sandbox.CodeOf(err) == sandbox.CodeInternal {
 		d.cfg.Log.ErrorContext(r.Context(), "console request failed", "path", r.URL.Path, "error", err)
-		err = sandbox.Errorf(sandbox.CodeInternal, "the server failed; its log has the details")
+		err = sandbox.Errorf(sandbox.CodeInternal, "the server failed; its see the server's log for details")
 	}
 	d.cfg.Refuse(w, r, err)
 }
@@ -247,7 +247,7 @@ func (d *Door) endSession(w http.ResponseWriter, r *http.Request, s *auth.Sessio
 func (d *Door) end(ctx context.Context, by *auth.Session, keyID, id, action string) error {
 	err := d.cfg.Store.EndSession(ctx, by.Caller.Team, keyID, id)
 	if sandbox.CodeOf(err) == sandbox.CodeNotFound {
-		return sandbox.Errorf(sandbox.CodeNotFound, "there is no such session; list the sessions to see which there are")
+		return sandbox.Errorf(sandbox.CodeNotFound, "there is no such session; list the sessions to see which exist")
 	}
 	if err != nil {
 		return err

@@ -162,7 +162,7 @@ var refusedTemplate = template.Must(template.New("refused").Parse(refusedPage))
 func (d *Door) refuseSignOn(w http.ResponseWriter, r *http.Request, err error) {
 	if sandbox.CodeOf(err) == sandbox.CodeInternal {
 		d.cfg.Log.ErrorContext(r.Context(), "console sign-on failed", "error", err)
-		err = sandbox.Errorf(sandbox.CodeInternal, "the server failed; its log has the details")
+		err = sandbox.Errorf(sandbox.CodeInternal, "the server failed; its see the server's log for details")
 	}
 	message := sandbox.MessageOf(err)
 	var page bytes.Buffer

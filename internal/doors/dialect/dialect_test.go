@@ -120,7 +120,7 @@ func TestFailure(t *testing.T) {
 		{"retry", &sandbox.Error{Code: sandbox.CodeQuotaExceeded, Message: "too many", RetryAfter: 1500 * time.Millisecond},
 			ErrorDetail{Code: "quota_exceeded", Message: "too many", RetryAfterSeconds: 2}, "too many (quota_exceeded)"},
 		{"other", errors.New("dial /run/secret.sock: refused"),
-			ErrorDetail{Code: "internal", Message: "internal error; the server's log has the details"}, "internal error; the server's log has the details (internal)"},
+			ErrorDetail{Code: "internal", Message: "internal error; see the server's log for details"}, "internal error; see the server's log for details (internal)"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -62,7 +62,7 @@ func Invoke(ctx context.Context, d Dialect, t Tool, c *Call) (res *mcp.CallToolR
 	defer func() {
 		if p := recover(); p != nil {
 			c.Log.ErrorContext(ctx, "tool panicked", "tool", t.Def.Name, "panic", p, "stack", string(debug.Stack()))
-			res, err = fail(sandbox.Errorf(sandbox.CodeInternal, "internal error; the server's log has the details")), nil
+			res, err = fail(sandbox.Errorf(sandbox.CodeInternal, "internal error; see the server's log for details")), nil
 		}
 	}()
 	watched := &missing{Service: c.Service}

@@ -61,7 +61,7 @@ func (f *fake) Exec(ctx context.Context, id string, req sandbox.ExecRequest, sin
 	case req.Shell == "panic":
 		panic("a secret: hunter2")
 	case req.Shell == "fail":
-		return nil, sandbox.Wrap(sandbox.CodeInternal, context.DeadlineExceeded, "internal error; the server's log has the details")
+		return nil, sandbox.Wrap(sandbox.CodeInternal, context.DeadlineExceeded, "internal error; see the server's log for details")
 	case strings.HasPrefix(req.Shell, "sleep"):
 		f.started <- id
 		var err error

@@ -534,8 +534,8 @@ func TestErrors(t *testing.T) {
 	w := serve(t, Config{Service: newFake()})
 	headers := w.session("/mcp")
 	tests := []struct{ name, tool, args, want string }{
-		{"panic", "sandbox_exec", `{"sandbox":"s","shell":"panic"}`, "internal error; the server's log has the details (internal)"},
-		{"internal", "sandbox_exec", `{"sandbox":"s","shell":"fail"}`, "internal error; the server's log has the details (internal)"},
+		{"panic", "sandbox_exec", `{"sandbox":"s","shell":"panic"}`, "internal error; see the server's log for details (internal)"},
+		{"internal", "sandbox_exec", `{"sandbox":"s","shell":"fail"}`, "internal error; see the server's log for details (internal)"},
 		{"not found", "file_read", `{"sandbox":"s","path":"x"}`, "no such file; list the directory with file_list (not_found)"},
 		{"unknown argument", "sandbox_list", `{"filter":"x"}`, `sandbox_list: unknown argument "filter"; known are states, metadata, name, template, limit, cursor (invalid)`},
 		{"missing", "file_read", `{"sandbox":"s"}`, `file_read: "path" is missing (invalid)`},

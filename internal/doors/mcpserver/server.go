@@ -129,7 +129,7 @@ func (b *builder) guarded(ctx context.Context, handle mcp.MethodHandler, method 
 	defer func() {
 		if p := recover(); p != nil {
 			b.cfg.Log.ErrorContext(ctx, "request panicked", "method", method, "panic", p, "stack", string(debug.Stack()))
-			res, err = nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "internal error; the server's log has the details"}
+			res, err = nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "internal error; see the server's log for details"}
 		}
 	}()
 	return handle(ctx, method, req)

@@ -87,7 +87,7 @@ func (p *Proxy) explain(at place, err error, brought bool) problem {
 		return problem{status: http.StatusGatewayTimeout, code: string(sandbox.CodeTimeout), title: "No answer", detail: "The sandbox did not answer in time.", again: 5}
 	}
 	p.log.Warn("preview failed", "label", at.label, "code", string(code), "error", err)
-	return problem{status: http.StatusBadGateway, code: string(code), title: "That went wrong", detail: "The preview cannot be shown; the server's log has the details.", again: 10}
+	return problem{status: http.StatusBadGateway, code: string(code), title: "That went wrong", detail: "The preview cannot be shown; see the server's log for details.", again: 10}
 }
 
 // sentence turns an error message into a sentence.

@@ -196,7 +196,7 @@ func viewProblem(err error) problem {
 	case sandbox.CodeUnavailable:
 		return problem{status: http.StatusBadGateway, code: string(code), title: "No picture", detail: "The computer runs, but its X server speaks no VNC; templates for live views have Xvnc."}
 	}
-	return problem{status: http.StatusBadGateway, code: string(sandbox.CodeInternal), title: "That went wrong", detail: "The live view cannot be shown; the server's log has the details."}
+	return problem{status: http.StatusBadGateway, code: string(sandbox.CodeInternal), title: "That went wrong", detail: "The live view cannot be shown; see the server's log for details."}
 }
 
 // viewersKey returns the name by which the viewers of a computer are counted.

@@ -152,7 +152,7 @@ func (e *Engine) notSaved(ctx context.Context, name string, err error) error {
 	case isFull(err):
 		return sandbox.Wrap(sandbox.CodeUnavailable, err, "the server's disk is full; "+goesOn+": delete snapshots or sandboxes and try again")
 	}
-	return sandbox.Wrap(sandbox.CodeUnavailable, err, "the state of the sandbox could not be saved; "+goesOn+": try again, the server's log has the details")
+	return sandbox.Wrap(sandbox.CodeUnavailable, err, "the state of the sandbox could not be saved; "+goesOn+": try again, see the server's log for details")
 }
 
 // state is the result of inspect.
@@ -299,7 +299,7 @@ func (e *Engine) manifest(id, use string) (checkpoint.Manifest, error) {
 	case errors.Is(err, fs.ErrNotExist):
 		err = sandbox.Wrap(sandbox.CodeNotFound, err, "the kept state is gone; nothing can be "+use+" from it")
 	case err != nil:
-		err = sandbox.Wrap(sandbox.CodeUnsupported, err, "this version of cove cannot read the kept state; use the version that kept it, the server's log has the details")
+		err = sandbox.Wrap(sandbox.CodeUnsupported, err, "this version of cove cannot read the kept state; use the version that kept it, see the server's log for details")
 	}
 	return m, err
 }
@@ -323,7 +323,7 @@ func (e *Engine) restorable(id string, filesOnly bool) (checkpoint.Manifest, err
 }
 
 func damagedError(err error) error {
-	return sandbox.Wrap(sandbox.CodeUnavailable, err, "the kept state is damaged on the server's disk and cannot be restored; use another snapshot, the server's log has the details")
+	return sandbox.Wrap(sandbox.CodeUnavailable, err, "the kept state is damaged on the server's disk and cannot be restored; use another snapshot, see the server's log for details")
 }
 
 // restore makes an instance that continues from a checkpoint.

@@ -20,7 +20,7 @@ import (
 
 // Reasons of failures, for the sandbox's owner.
 const (
-	reasonGone   = "its supervisor ended unexpectedly"
+	reasonGone   = "its supervisor exited unexpectedly"
 	reasonMemory = "it ran out of memory"
 	reasonPIDs   = "it used more processes and threads than the machine grants it"
 )

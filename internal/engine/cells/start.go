@@ -248,5 +248,5 @@ func startFailure(err error) error {
 var errCellEnded = errors.New("the cell ended before the sandbox ran")
 
 func notStarted(cause error) error {
-	return sandbox.Wrap(sandbox.CodeUnavailable, cause, "the sandbox ended while it was being started; try again, the server's log has the details")
+	return sandbox.Wrap(sandbox.CodeUnavailable, cause, "the sandbox ended while it was being started; try again, see the server's log for details")
 }

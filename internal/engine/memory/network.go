@@ -198,7 +198,7 @@ func (e *Engine) NetworkLog(_ context.Context, id string, req sandbox.NetworkLog
 	before := int64(1) << 62
 	if req.Cursor != "" {
 		if before, err = strconv.ParseInt(req.Cursor, 10, 64); err != nil {
-			return nil, "", sandbox.Wrap(sandbox.CodeInvalid, err, "the cursor is not one that this server gave out; start over without a cursor")
+			return nil, "", sandbox.Wrap(sandbox.CodeInvalid, err, "the cursor is not valid; start over without a cursor")
 		}
 	}
 	all, _ := e.state.events(id)

@@ -167,7 +167,7 @@ func (r *resolver) reply(ctx context.Context, s *state, q dnsmessage.Question) r
 	if !s.policy.allowsByDefault() {
 		// Other record types can carry arbitrary data in both directions.
 		e.Verdict, e.Match = sandbox.NetworkBlocked, sandbox.MatchProtocol
-		e.Reason = "under a policy that lists what is allowed, names are only looked up for addresses"
+		e.Reason = "the policy lists what is allowed, so names are looked up only for addresses"
 		return reply{ttl: minTTL, why: e.Reason, event: e}
 	}
 	return r.forward(ctx, q, e)
@@ -251,7 +251,7 @@ func (r *resolver) addressReply(ctx context.Context, s *state, name string, t dn
 	}
 	if refused.IsValid() && len(rep.addrs) == 0 {
 		rep.event.Verdict, rep.event.Match, rep.event.Rule = sandbox.NetworkBlocked, sandbox.MatchInternal, "internal "+refused.String()
-		rep.event.Reason = name + " resolves to " + refused.String() + ", an internal address of the host's network; allow that address in rules if the sandbox may reach it"
+		rep.event.Reason = name + " resolves to " + refused.String() + ", an internal address of the host's network; to allow it, add its address to rules"
 		return reply{code: dnsmessage.RCodeNameError, why: rep.event.Reason, event: rep.event}
 	}
 	r.pins.add(name, rep.addrs, rep.ttl)

@@ -125,7 +125,7 @@ func (k *asker) join(sub Subject, open time.Duration) (q *asking, refusal string
 		Since: now, Expires: now.Add(open), Waiting: 1}}
 	k.open[sub] = q
 	k.waiting++
-	q.timer = time.AfterFunc(open, func() { k.settle(q, "it was not answered in time") })
+	q.timer = time.AfterFunc(open, func() { k.settle(q, "nobody answered in time") })
 	return q, ""
 }
 
@@ -186,7 +186,7 @@ func (g *Gateway) Questions() []Question {
 func (g *Gateway) AnswerQuestion(id string, allow bool) error {
 	refusal := ""
 	if !allow {
-		refusal = "it was refused: by somebody who was asked, or because too many questions are open"
+		refusal = "it was refused, by an answer or because too many questions are open"
 	}
 	k := g.asker
 	k.mu.Lock()
@@ -277,7 +277,7 @@ func (f *flow) consent(ctx context.Context, a Attempt) Decision {
 		}
 		sub, no := subjectOf(d, a), Decision{Match: d.Match, Rule: d.Rule}
 		if sub.Host == "" && !sub.Address.IsValid() {
-			no.Reason = "it does not show where it goes to, so nobody can be asked"
+			no.Reason = "its destination name is not visible, so nobody can be asked"
 			return no
 		}
 		if w.wait(ctx, s, sub, &no) {
@@ -323,7 +323,7 @@ func (w *waiter) wait(ctx context.Context, s *state, sub Subject, no *Decision) 
 	case <-ctx.Done():
 	case <-w.f.ctx.Done():
 	}
-	no.Reason = "the sandbox gave up before it was allowed"
+	no.Reason = "the sandbox gave up before the connection was allowed"
 	return false
 }
 

@@ -73,7 +73,7 @@ func (f *flow) candidates(ctx context.Context, host string, tls bool) ([]Attempt
 		d := p.Judge(own)
 		d.Allow = d.Allow || d.Ask // the dialler asks
 		if d.Allow && !own.Addr.IsValid() {
-			d = Decision{Match: sandbox.MatchProtocol, Reason: "it does not show the name that it goes to"}
+			d = Decision{Match: sandbox.MatchProtocol, Reason: "its destination name is not visible"}
 		}
 		if !d.Allow {
 			return nil, &RefusedError{d}

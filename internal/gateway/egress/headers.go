@@ -95,7 +95,7 @@ func headerHost(to string) (string, error) {
 
 func checkHeaders(rules []sandbox.HeaderRule) error {
 	if n := len(rules); n > sandbox.MaxHeaderRules {
-		return invalid("headers has %d rules; give at most %d, and *.domain for all below a domain", n, sandbox.MaxHeaderRules)
+		return invalid("headers has %d rules; use at most %d, and *.domain for all below a domain", n, sandbox.MaxHeaderRules)
 	}
 	seen := map[string]bool{}
 	for i, r := range rules {
@@ -104,11 +104,11 @@ func checkHeaders(rules []sandbox.HeaderRule) error {
 			return invalid("headers[%d].to %w", i, err)
 		}
 		if seen[to] {
-			return invalid("headers[%d].to %q has a rule already; give one for each domain", i, to)
+			return invalid("headers[%d].to %q already has a rule; use one rule for each domain", i, to)
 		}
 		seen[to] = true
 		if n := len(r.Set); n == 0 || n > sandbox.MaxHeaders {
-			return invalid("headers[%d].set has %d headers; give 1 to %d", i, n, sandbox.MaxHeaders)
+			return invalid("headers[%d].set has %d headers; use 1 to %d", i, n, sandbox.MaxHeaders)
 		}
 		names := map[string]bool{}
 		for name, value := range r.Set {
@@ -129,17 +129,17 @@ func checkHeader(name, value string) error {
 	rest := secretName.ReplaceAllString(value, "")
 	switch {
 	case len(name) > sandbox.MaxHeaderName || !httpguts.ValidHeaderFieldName(name):
-		return fmt.Errorf("%q is not a header name; use 1 to %d of the characters that HTTP allows in names", clip.Text(name, maxShown), sandbox.MaxHeaderName)
+		return fmt.Errorf("%q is not a valid header name; use 1 to %d of the characters that HTTP allows in names", clip.Text(name, maxShown), sandbox.MaxHeaderName)
 	case slices.Contains(transportHeaders, name):
-		return fmt.Errorf("%s says how a request travels, which the gateway decides; leave it out", name)
+		return fmt.Errorf("%s controls how a request is sent, which the gateway decides; leave it out", name)
 	case len(value) > sandbox.MaxHeaderValue:
-		return fmt.Errorf("%s has %d bytes; give at most %d", name, len(value), sandbox.MaxHeaderValue)
+		return fmt.Errorf("%s has %d bytes; use at most %d", name, len(value), sandbox.MaxHeaderValue)
 	case !httpguts.ValidHeaderFieldValue(value) || strings.Trim(value, " \t") != value:
 		return fmt.Errorf("%s has control characters, or leading or trailing white space, which HTTP removes", name)
 	case strings.Contains(rest, "${"):
-		return fmt.Errorf("%s has a ${ without the name of a secret; write ${secret:NAME}", name)
+		return fmt.Errorf("%s has a ${ that does not name a secret; use ${secret:NAME}", name)
 	case len(rest) < len(value) && slices.Contains(ShownHeaders, name):
-		return fmt.Errorf("%s is a header that servers show and log; put a secret into another one", name)
+		return fmt.Errorf("%s is a header that servers show and log; put the secret into another header", name)
 	}
 	return nil
 }

@@ -140,7 +140,7 @@ func (f *flow) judgeRequest(next http.Handler) http.Handler {
 		switch {
 		case r.Method == http.MethodConnect:
 			f.answerRefused(w, r.Host, Decision{Match: sandbox.MatchProtocol,
-				Reason: "a tunnel through another proxy cannot be judged by name; connect directly, or allow the proxy's address in rules"})
+				Reason: "a tunnel through another proxy cannot be checked by name; connect directly, or allow the proxy's address in rules"})
 			return
 		case !ok:
 			f.answerRefused(w, clip.Text(r.Host, maxShown), Decision{Match: sandbox.MatchProtocol, Reason: "the request's host is not a name"})

@@ -10,7 +10,7 @@ import (
 
 var (
 	errSilent = errors.New("it sent nothing")
-	errSlow   = errors.New("its first bytes took too long to show where it goes")
+	errSlow   = errors.New("its first bytes took too long to show its destination")
 )
 
 // peek reads ahead until the protocol of the connection is clear. wait is how long it
@@ -112,7 +112,7 @@ func (f *flow) serverFirst(guest *guestConn, remote net.Conn) {
 			return nil
 		}
 		f.refuse(Decision{Match: sandbox.MatchProtocol,
-			Reason: "TLS or HTTP came after the server had spoken, when its name can no longer be judged"})
+			Reason: "TLS or HTTP began after the server had spoken, when its name can no longer be checked"})
 		guest.reset()
 		return errClosed
 	})

@@ -85,10 +85,10 @@ func compile(in sandbox.NetworkPolicy, w *InternalAddrs) (*Policy, error) {
 		p.preset = sandbox.NetworkOpen
 	case sandbox.NetworkOpen, sandbox.NetworkNone, sandbox.NetworkPackages:
 	default:
-		return nil, invalid("preset %q is not known; use open, none or packages", clip.Text(string(in.Preset), maxShown))
+		return nil, invalid("preset %q is not valid; use open, none or packages", clip.Text(string(in.Preset), maxShown))
 	}
 	if n := len(in.AllowOut) + len(in.DenyOut) + len(in.Rules); n > sandbox.MaxNetworkRules {
-		return nil, invalid("%d rules are more than %d; use ranges and *.domain", n, sandbox.MaxNetworkRules)
+		return nil, invalid("%d rules are more than the limit of %d; use ranges and *.domain", n, sandbox.MaxNetworkRules)
 	}
 	for i, to := range in.AllowOut {
 		r := &rule{text: "allow_out " + to, allow: true}
@@ -131,30 +131,30 @@ func checkNumbers(p sandbox.NetworkPolicy) error {
 	switch p.Placeholders {
 	case "", sandbox.PlaceholderForward, sandbox.PlaceholderBlock:
 	default:
-		return invalid("placeholders %q is not known; use forward or block", clip.Text(string(p.Placeholders), maxShown))
+		return invalid("placeholders %q is not valid; use forward or block", clip.Text(string(p.Placeholders), maxShown))
 	}
 	switch {
 	case p.MaxConnections < 0 || p.MaxConnections > sandbox.MaxMaxConnections:
-		return invalid("max_connections is not from 1 to %d; 0 is the default", sandbox.MaxMaxConnections)
+		return invalid("max_connections must be from 1 to %d; 0 means the default", sandbox.MaxMaxConnections)
 	case p.ConnectionsPerSecond < 0 || p.ConnectionsPerSecond > sandbox.MaxConnectionsPerSecond:
-		return invalid("connections_per_second is not from 1 to %d; 0 is the default", sandbox.MaxConnectionsPerSecond)
+		return invalid("connections_per_second must be from 1 to %d; 0 means the default", sandbox.MaxConnectionsPerSecond)
 	case p.AskTimeoutSeconds < 0 || p.AskTimeoutSeconds > sandbox.MaxAskTimeoutSeconds:
-		return invalid("ask_timeout_seconds is not from 1 to %d; 0 is the default", sandbox.MaxAskTimeoutSeconds)
+		return invalid("ask_timeout_seconds must be from 1 to %d; 0 means the default", sandbox.MaxAskTimeoutSeconds)
 	case p.BytesPerSecond < 0:
-		return invalid("bytes_per_second is negative; 0 is no bound")
+		return invalid("bytes_per_second must not be negative; 0 means no limit")
 	}
 	return nil
 }
 
 func parseAllowOut(to string, r *rule) error {
 	if to == "*" {
-		return fmt.Errorf("may not be *; name domains, addresses and ranges, or use a rule in rules")
+		return fmt.Errorf("must not be *; use domains, addresses and ranges, or a rule in rules")
 	}
 	if err := parseTarget(to, r); err != nil {
 		return err
 	}
 	if r.kind == secretTarget {
-		return fmt.Errorf("%q is a secret; rules only ask about those", clip.Text(to, maxShown))
+		return fmt.Errorf("%q is a secret; only ask rules can name secrets", clip.Text(to, maxShown))
 	}
 	if r.kind == peerTarget {
 		return fmt.Errorf("%q is a sandbox; allow it in rules", clip.Text(to, maxShown))
@@ -167,7 +167,7 @@ func parseDenyOut(to string, r *rule) error {
 		return err
 	}
 	if r.kind != rangeTarget {
-		return fmt.Errorf("%q is not an address or a range; deny domains in rules, and everything by 0.0.0.0/0", clip.Text(to, maxShown))
+		return fmt.Errorf("%q is not an address or a range; deny domains in rules, and everything with 0.0.0.0/0", clip.Text(to, maxShown))
 	}
 	r.all = r.addrs == everyIPv4
 	return nil
@@ -185,16 +185,16 @@ func parseRule(in sandbox.NetworkRule) (*rule, error) {
 		return r, err
 	}
 	if r.kind == secretTarget && (!r.ask || in.Protocol != "" || len(in.Ports) > 0) {
-		return r, fmt.Errorf("is about a secret, which is used unless somebody is to be asked; write the action ask, and no protocol and ports, or detach the secret")
+		return r, fmt.Errorf("names a secret, which is used without a rule unless you want to be asked; use the action ask without protocol and ports, or detach the secret")
 	}
 	if r.ask && r.kind == peerTarget {
-		return r, fmt.Errorf("asks about a sandbox; ask is for domains, addresses and ranges, so allow or deny %q", clip.Text(in.To, maxShown))
+		return r, fmt.Errorf("asks about a sandbox; ask works only for domains, addresses and ranges, so allow or deny %q", clip.Text(in.To, maxShown))
 	}
 	if r.ask && r.proto == "icmp" {
 		return r, fmt.Errorf("asks about icmp, but a ping does not wait for an answer; allow or deny it")
 	}
 	if r.kind == peerTarget && (r.proto == "udp" || r.proto == "icmp") {
-		return r, fmt.Errorf("has protocol %s; sandboxes reach each other by tcp only", r.proto)
+		return r, fmt.Errorf("has protocol %s; sandboxes connect to each other over tcp only", r.proto)
 	}
 	r.text = string(in.Action) + " " + in.To
 	if r.proto != "" {
@@ -219,7 +219,7 @@ func checkUsable(r *rule) error {
 	a := r.addrs.Addr()
 	switch {
 	case a.IsUnspecified() && r.addrs.IsSingleIP():
-		return fmt.Errorf("is the unspecified address, which systems take for the host itself; name the address that is meant")
+		return fmt.Errorf("is the unspecified address, which systems treat as the host itself; use the address you mean")
 	case a.IsMulticast():
 		return fmt.Errorf("is multicast, which does not leave the sandbox")
 	}
@@ -262,7 +262,7 @@ func (p *Policy) walk(a Attempt, namesKnown bool) (d Decision, certain bool) {
 			switch by := p.opened(a); {
 			case by == nil:
 				return Decision{Match: sandbox.MatchInternal, Rule: "internal " + a.Addr.String(),
-					Reason: a.Addr.String() + " is an internal address of the host's network; allow it by its address in rules if the sandbox may reach it"}, true
+					Reason: a.Addr.String() + " is an internal address of the host's network; to allow it, add its address to rules"}, true
 			case by.ask:
 				// A rule that allows the name does not allow the address: that needs an approval.
 				defer func() {
@@ -322,7 +322,7 @@ func decide(r *rule) Decision {
 	d := Decision{Allow: r.allow, Ask: r.ask, Match: r.match(), Rule: r.text, byAddr: r.kind == rangeTarget && !r.all}
 	switch {
 	case d.Ask:
-		d.Reason = "it needs an approval and has none"
+		d.Reason = "nobody has allowed it, and the policy says ask"
 	case !d.Allow:
 		d.Reason = "denied by " + r.text
 	}

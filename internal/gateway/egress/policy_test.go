@@ -275,7 +275,7 @@ func TestCheck(t *testing.T) {
 		policy sandbox.NetworkPolicy
 		want   string // in the message
 	}{
-		{strict("*"), "may not be *"},
+		{strict("*"), "must not be *"},
 		{strict("sandbox:db"), "allow it in rules"},
 		{strict(""), "is empty"},
 		{strict("https://example.com"), "is a URL"},
@@ -290,15 +290,15 @@ func TestCheck(t *testing.T) {
 		{strict("localhost"), "sandbox itself"},
 		{strict("intranet"), "single word"},
 		{strict("db.sandbox"), "sandbox:NAME"},
-		// Attack: an address in a spelling that the policy reads as one thing and
+		// Attack: an address in a form that the policy reads as one thing and
 		// a C library as another.
-		{strict("2130706433"), "spelling"},
-		{strict("0x7f000001"), "spelling"},
-		{strict("0177.0.0.1"), "spelling"},
-		{strict("127.1"), "spelling"},
-		{strict("127.0.0.0x1"), "spelling"},
-		{strict("010.0.0.1"), "spelling"},
-		{strict("1.2.3.4.5"), "spelling"},
+		{strict("2130706433"), "in a form that programs read differently"},
+		{strict("0x7f000001"), "in a form that programs read differently"},
+		{strict("0177.0.0.1"), "in a form that programs read differently"},
+		{strict("127.1"), "in a form that programs read differently"},
+		{strict("127.0.0.0x1"), "in a form that programs read differently"},
+		{strict("010.0.0.1"), "in a form that programs read differently"},
+		{strict("1.2.3.4.5"), "in a form that programs read differently"},
 		{strict("010.0.0.0/8"), "not a range"},
 		{strict("10.0.0.0/33"), "not a range"},
 		{strict("10.0.0.0/255.0.0.0"), "not a range"},
@@ -317,8 +317,8 @@ func TestCheck(t *testing.T) {
 		{rules("", "allow example.com tcp http"), "port"},
 		{rules("", "allow example.com tcp +80"), "port"},
 		{rules("", "allow example.com icmp 80"), "no ports"},
-		{rules("", "allow sandbox:"), "names no sandbox"},
-		{rules("", "allow sandbox:A/B"), "names no sandbox"},
+		{rules("", "allow sandbox:"), "does not name a sandbox"},
+		{rules("", "allow sandbox:A/B"), "does not name a sandbox"},
 		{rules("", "allow sandbox:db udp"), "tcp only"},
 		{sandbox.NetworkPolicy{MaxConnections: -1}, "max_connections"},
 		{sandbox.NetworkPolicy{ConnectionsPerSecond: sandbox.MaxConnectionsPerSecond + 1}, "connections_per_second"},

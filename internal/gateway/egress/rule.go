@@ -101,7 +101,7 @@ func numeric(label string) bool {
 func parseTarget(to string, r *rule) error {
 	switch {
 	case to == "":
-		return fmt.Errorf("is empty; name a domain, an address or a range")
+		return fmt.Errorf("is empty; use a domain, an address or a range")
 	case len(to) > maxNameBytes+2:
 		return fmt.Errorf("is longer than %d bytes", maxNameBytes+2)
 	case to == "*":
@@ -110,30 +110,30 @@ func parseTarget(to string, r *rule) error {
 	case strings.HasPrefix(to, peerPrefix):
 		r.kind, r.name = peerTarget, strings.TrimPrefix(to, peerPrefix)
 		if len(r.name) > sandbox.MaxNameLength || !peerNames.MatchString(r.name) {
-			return fmt.Errorf("%q names no sandbox; write sandbox: and the name of one", to)
+			return fmt.Errorf("%q does not name a sandbox; use sandbox: and the name of a sandbox", to)
 		}
 		return nil
 	case strings.HasPrefix(to, secretPrefix):
 		r.kind, r.name = secretTarget, strings.TrimPrefix(to, secretPrefix)
 		if r.name != "*" && !peerNames.MatchString(r.name) {
-			return fmt.Errorf("%q names no secret; write secret: and the name of one, or secret:* for all", to)
+			return fmt.Errorf("%q does not name a secret; use secret: and the name of a secret, or secret:* for all", to)
 		}
 		return nil
 	case strings.Contains(to, "://"):
-		return fmt.Errorf("%q is a URL; write its host alone", to)
+		return fmt.Errorf("%q is a URL; use only its host", to)
 	case strings.Contains(to, "/"):
 		return parseRange(to, r)
 	}
 	if a, err := netip.ParseAddr(to); err == nil {
 		if a.Zone() != "" {
-			return fmt.Errorf("%q has a zone; write the address without it", to)
+			return fmt.Errorf("%q has a zone; use the address without it", to)
 		}
 		a = a.Unmap()
 		r.kind, r.addrs = rangeTarget, netip.PrefixFrom(a, a.BitLen())
 		return nil
 	}
 	if strings.ContainsAny(to, ":[]") {
-		return fmt.Errorf("%q is neither a domain nor an address; write it without port and brackets (a rule's ports are a field of their own)", to)
+		return fmt.Errorf("%q is neither a domain nor an address; use it without port and brackets (a rule's ports are a separate field)", to)
 	}
 	return parseDomain(to, r)
 }
@@ -141,11 +141,11 @@ func parseTarget(to string, r *rule) error {
 func parseRange(to string, r *rule) error {
 	p, err := netip.ParsePrefix(to)
 	if err != nil {
-		return fmt.Errorf("%q is not a range; write it like 203.0.113.0/24 or 2001:db8::/32, without leading zeros", to)
+		return fmt.Errorf("%q is not a range; use a form such as 203.0.113.0/24 or 2001:db8::/32, without leading zeros", to)
 	}
 	if p.Addr().Is4In6() {
 		if p.Bits() < 96 {
-			return fmt.Errorf("%q is a range around IPv4 addresses in IPv6; write the IPv4 range", to)
+			return fmt.Errorf("%q is a range around IPv4 addresses in IPv6; use the IPv4 range", to)
 		}
 		p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
 	}
@@ -156,7 +156,7 @@ func parseRange(to string, r *rule) error {
 func parseDomain(to string, r *rule) error {
 	name, below := strings.CutPrefix(to, "*.")
 	if strings.Contains(name, "*") {
-		return fmt.Errorf("%q has a * in the wrong place; it may only stand for all names below a domain, as in *.example.com", to)
+		return fmt.Errorf("%q has a * in the wrong place; it can only stand for all names below a domain, as in *.example.com", to)
 	}
 	ascii := name
 	if !isASCII(name) {
@@ -168,17 +168,17 @@ func parseDomain(to string, r *rule) error {
 	host, ok := hostname(ascii)
 	if !ok {
 		if last := ascii[strings.LastIndexByte(ascii, '.')+1:]; numeric(strings.ToLower(last)) {
-			return fmt.Errorf("%q looks like an address in a spelling that programs read differently; write four decimal numbers without leading zeros", to)
+			return fmt.Errorf("%q looks like an address in a form that programs read differently; use four decimal numbers without leading zeros", to)
 		}
-		return fmt.Errorf("%q is neither a domain nor a range of addresses; write it like example.com, *.example.com or 203.0.113.0/24", to)
+		return fmt.Errorf("%q is neither a domain nor a range of addresses; use a form such as example.com, *.example.com or 203.0.113.0/24", to)
 	}
 	switch {
 	case host == peerDomain || strings.HasSuffix(host, "."+peerDomain):
-		return fmt.Errorf("%q is a sandbox's name; write sandbox:NAME", to)
+		return fmt.Errorf("%q is a sandbox's name; use sandbox:NAME", to)
 	case host == "localhost" || strings.HasSuffix(host, ".localhost"):
-		return fmt.Errorf("%q is the sandbox itself, which needs no rule; to reach the host, allow its address in rules", to)
+		return fmt.Errorf("%q is the sandbox itself, which needs no rule; to connect to the host, allow its address in rules", to)
 	case !below && !strings.Contains(host, "."):
-		return fmt.Errorf("%q is a single word, which is not looked up; write the whole domain", to)
+		return fmt.Errorf("%q is a single word, which is not looked up; use the full domain", to)
 	}
 	r.kind, r.name = domainTarget, host
 	if below {
@@ -197,10 +197,10 @@ func parseFilter(in sandbox.NetworkRule, r *rule) error {
 	case "", "tcp", "udp", "icmp":
 		r.proto = in.Protocol
 	default:
-		return fmt.Errorf("protocol %q is not known; use tcp, udp or icmp, or leave it out for all", clip.Text(in.Protocol, maxShown))
+		return fmt.Errorf("protocol %q is not valid; use tcp, udp or icmp, or leave it out for all", clip.Text(in.Protocol, maxShown))
 	}
 	if len(in.Ports) > maxRulePorts {
-		return fmt.Errorf("more than %d ports; use ranges", maxRulePorts)
+		return fmt.Errorf("there are more than %d ports; use ranges", maxRulePorts)
 	}
 	if r.proto == "icmp" && len(in.Ports) > 0 {
 		return fmt.Errorf("icmp has no ports; leave them out")
@@ -213,7 +213,7 @@ func parseFilter(in sandbox.NetworkRule, r *rule) error {
 		l, err1 := parsePort(low)
 		h, err2 := parsePort(high)
 		if err1 != nil || err2 != nil || l > h {
-			return fmt.Errorf("port %q is not valid; write 443 or 8000-8999, from 1 to 65535", clip.Text(s, maxShown))
+			return fmt.Errorf("port %q is not valid; use a form such as 443 or 8000-8999, from 1 to 65535", clip.Text(s, maxShown))
 		}
 		r.ports = append(r.ports, portRange{l, h})
 	}

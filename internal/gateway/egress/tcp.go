@@ -213,7 +213,7 @@ func (f *flow) raw(guest *guestConn) {
 	switch port := f.to.Port(); {
 	case certain:
 	case slices.Contains(httpPorts, port):
-		f.protocol(guest, "what is not plain HTTP cannot be judged by name on this port; allow the address in rules")
+		f.protocol(guest, "traffic that is not plain HTTP cannot be checked by name on this port; allow the address in rules")
 		return
 	case port == dnsPort || port == dotPort:
 		f.protocol(guest, whyOtherDNS)
@@ -246,7 +246,7 @@ func (f *flow) tls(guest *guestConn, h hello, s *state) {
 		return
 	}
 	if h.hidden && f.allowedByName(h.name) {
-		f.protocol(guest, "the ClientHello has an encrypted one inside (ECH), whose name cannot be judged; turn ECH off in the program")
+		f.protocol(guest, "the ClientHello is encrypted (ECH), so its name cannot be checked; turn ECH off in the program")
 		return
 	}
 	remote, w, err := f.dialHost(f.ctx, h.name, true)
@@ -271,7 +271,7 @@ func (f *flow) allowedByName(name string) bool {
 
 const (
 	dotPort     = 853
-	whyOtherDNS = "under a policy by names, only the gateway's resolver may be asked"
+	whyOtherDNS = "the policy works by names, so only the gateway's resolver may be used"
 )
 
 // hidesDNS returns why a connection that only its name allows is refused: it is to a

@@ -76,7 +76,7 @@ func (f *flow) carryUDP(guest *guestConn, w *outbound) {
 // udpNamed serves a flow to an address that stands for a name that needs an approval.
 func (f *flow) udpNamed(r Request, name string) {
 	if strings.HasSuffix(name, "."+peerDomain) {
-		f.refuse(Decision{Match: sandbox.MatchSandbox, Reason: "sandboxes reach each other by tcp only"})
+		f.refuse(Decision{Match: sandbox.MatchSandbox, Reason: "sandboxes connect to each other over tcp only"})
 		r.Reject()
 		return
 	}
@@ -106,7 +106,7 @@ func (f *flow) udpAsked(r Request, attempts []Attempt) {
 	}
 	a := attempts[0]
 	if !a.Addr.IsValid() {
-		f.refuse(Decision{Match: sandbox.MatchProtocol, Reason: "the host's proxy carries no UDP"})
+		f.refuse(Decision{Match: sandbox.MatchProtocol, Reason: "the host's proxy does not support UDP"})
 		return
 	}
 	w, d := f.admit(f.ctx, a)
@@ -123,7 +123,7 @@ func (f *flow) udpAsked(r Request, attempts []Attempt) {
 func udpHides(port uint16, certain, intercepted bool) string {
 	switch {
 	case port == quicPort && (!certain || intercepted):
-		return "QUIC hides the names that decide; programs fall back to TCP"
+		return "QUIC hides the name that the policy needs; programs fall back to TCP"
 	case (port == dnsPort || port == dotPort) && !certain:
 		return whyOtherDNS
 	}
@@ -185,7 +185,7 @@ func (g *Gateway) Ping(ctx context.Context, to netip.Addr, payload []byte) error
 	a := f.attempt(f.pinNames())
 	w, d := f.enter(a)
 	if d.Ask {
-		d.Reason = "a ping does not wait until somebody has allowed it; allow it in rules"
+		d.Reason = "a ping does not wait until it is allowed; allow it in rules"
 	}
 	if w == nil {
 		f.refuse(d)

@@ -25,13 +25,13 @@ type answer struct {
 
 var (
 	answerConnect = answer{http.StatusMethodNotAllowed, "connect_refused",
-		"CONNECT is not for hosts behind Cove's gateway: connect to the host directly"}
+		"CONNECT does not work for hosts behind Cove's gateway: connect to the host directly"}
 	answerTarget = answer{http.StatusBadRequest, "bad_target",
-		"the request's target is neither a path nor a URL of http or https"}
+		"the request's target is neither a path nor an http or https URL"}
 	answerChanged = answer{http.StatusServiceUnavailable, "credential_changed",
-		"the sandbox's secrets were changed while the request waited to be allowed: send it again"}
+		"the sandbox's secrets were changed while the request waited for approval: send it again"}
 	answerTooLong = answer{http.StatusRequestEntityTooLarge, "body_too_large",
-		"the request is too long for a secret to be put into it: send the placeholder in a header, or a shorter request"}
+		"the request is too long to put a secret into it: send the placeholder in a header, or a shorter request"}
 )
 
 func misdirected(host, name string) answer {
@@ -77,5 +77,5 @@ func failure(host string, err error) answer {
 		return answer{http.StatusBadGateway, "upstream_unreachable", host + " cannot be reached: " + egress.Reason(dial)}
 	}
 	// The transport's error might quote the request.
-	return answer{http.StatusBadGateway, "upstream_failed", host + " ended the connection, or answered with what is not HTTP"}
+	return answer{http.StatusBadGateway, "upstream_failed", host + " closed the connection, or its answer is not HTTP"}
 }

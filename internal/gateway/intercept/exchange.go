@@ -229,7 +229,7 @@ func (e *exchange) checkFinding(f finding) *answer {
 	block := e.bs.placeholders == sandbox.PlaceholderBlock
 	switch {
 	case f.Revoked:
-		a = credentialAnswer(http.StatusForbidden, "credential_revoked", f.Secret, "it was deleted; its placeholder is worth nothing")
+		a = credentialAnswer(http.StatusForbidden, "credential_revoked", f.Secret, "it was deleted, so its placeholder no longer works")
 	case !f.isFor(e.host) && block:
 		a = credentialAnswer(http.StatusForbidden, "credential_host_mismatch", f.Secret,
 			"it is not for "+strconv.Quote(e.host)+", but for "+strings.Join(f.Hosts, ", "))
@@ -238,7 +238,7 @@ func (e *exchange) checkFinding(f finding) *answer {
 	case !e.s.c.TLS && block:
 		a = credentialAnswer(http.StatusForbidden, "credential_needs_tls", f.Secret, "it is sent over TLS only: use https")
 	case e.s.c.TLS && f.value == nil:
-		a = credentialAnswer(http.StatusServiceUnavailable, "credential_unavailable", f.Secret, "its value is not there; rotate the secret, or start the sandbox again")
+		a = credentialAnswer(http.StatusServiceUnavailable, "credential_unavailable", f.Secret, "its value is missing; rotate the secret, or start the sandbox again")
 	default:
 		return nil
 	}
@@ -258,7 +258,7 @@ func (e *exchange) readBody(r *http.Request) *answer {
 		need = sandbox.MaxSecretBody
 	}
 	if err := e.s.x.bodies.Acquire(r.Context(), need); err != nil {
-		return &answer{http.StatusServiceUnavailable, "busy", "too many requests with bodies at once"}
+		return &answer{http.StatusServiceUnavailable, "busy", "too many requests with bodies at the same time"}
 	}
 	e.reserved = need
 	body, err := io.ReadAll(io.LimitReader(r.Body, sandbox.MaxSecretBody+1))
@@ -444,11 +444,11 @@ func (e *exchange) record() {
 func (e *exchange) unreplaced(f finding) string {
 	switch {
 	case !f.isFor(e.host):
-		return "the placeholder was sent as it is: the secret is not for this host"
+		return "the placeholder was sent unchanged: the secret is not for this host"
 	case !e.s.c.TLS:
-		return "the placeholder was sent as it is: the secret is sent over TLS only"
+		return "the placeholder was sent unchanged: the secret is sent over TLS only"
 	case f.at&swappable == 0:
-		return "the placeholder was sent as it is: it is " + f.at.String() + ", where this secret is not put"
+		return "the placeholder was sent unchanged: it is " + f.at.String() + ", where this secret is not put"
 	}
 	return ""
 }

@@ -199,9 +199,9 @@ func TestPlaceholderEvents(t *testing.T) {
 	want := []sandbox.NetworkEvent{base, base, base}
 	want[0].Method, want[0].Path = "POST", "/v1/messages"
 	want[1].Method, want[1].Path, want[1].Host = "GET", "/gist", otherHost
-	want[1].Reason = "the placeholder was sent as it is: the secret is not for this host"
+	want[1].Reason = "the placeholder was sent unchanged: the secret is not for this host"
 	want[2].Method, want[2].Path = "GET", "/p/"+placeholder
-	want[2].Reason = "the placeholder was sent as it is: it is in the path, where this secret is not put"
+	want[2].Reason = "the placeholder was sent unchanged: it is in the path, where this secret is not put"
 	if d := cmp.Diff(want, events, cmpopts.IgnoreFields(sandbox.NetworkEvent{}, "Time", "DurationMS")); d != "" {
 		t.Error(d)
 	}

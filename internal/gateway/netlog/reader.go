@@ -33,7 +33,7 @@ func Read(ctx context.Context, dir string, req sandbox.NetworkLogRequest) ([]san
 	}
 	limit := cmp.Or(req.Limit, sandbox.DefaultPageSize)
 	if limit < 0 || limit > sandbox.MaxPageSize {
-		return nil, "", sandbox.Errorf(sandbox.CodeInvalid, "limit is not from 1 to %d", sandbox.MaxPageSize)
+		return nil, "", sandbox.Errorf(sandbox.CodeInvalid, "limit must be from 1 to %d", sandbox.MaxPageSize)
 	}
 	all, err := segments(dir)
 	if err != nil {
@@ -85,7 +85,7 @@ func parseCursor(s string) (int64, error) {
 	}
 	id, err := strconv.ParseInt(s, 36, 64)
 	if err != nil || id <= 0 || strconv.FormatInt(id, 36) != s {
-		return 0, sandbox.Errorf(sandbox.CodeInvalid, "the cursor is not one that this server gave out; start over without a cursor")
+		return 0, sandbox.Errorf(sandbox.CodeInvalid, "the cursor is not valid; start over without a cursor")
 	}
 	return id, nil
 }
@@ -102,17 +102,17 @@ func newSelection(req sandbox.NetworkLogRequest) (selection, error) {
 	switch req.Kind {
 	case "", sandbox.NetworkConnection, sandbox.NetworkDNS, sandbox.NetworkRequest:
 	default:
-		return s, sandbox.Errorf(sandbox.CodeInvalid, "kind is not known; use connection, dns or request")
+		return s, sandbox.Errorf(sandbox.CodeInvalid, "kind is not valid; use connection, dns or request")
 	}
 	switch req.Verdict {
 	case "", sandbox.NetworkAllowed, sandbox.NetworkBlocked, sandbox.NetworkFailed:
 	default:
-		return s, sandbox.Errorf(sandbox.CodeInvalid, "verdict is not known; use allowed, blocked or failed")
+		return s, sandbox.Errorf(sandbox.CodeInvalid, "verdict is not valid; use allowed, blocked or failed")
 	}
 	host := strings.ToLower(strings.TrimSuffix(req.Host, "."))
 	s.host, s.below = strings.CutPrefix(host, "*.")
 	if strings.Contains(s.host, "*") || len(s.host) > 253 || s.below && s.host == "" {
-		return s, sandbox.Errorf(sandbox.CodeInvalid, "host is not valid; write a domain or *.domain")
+		return s, sandbox.Errorf(sandbox.CodeInvalid, "host is not valid; use a domain or *.domain")
 	}
 	return s, nil
 }

@@ -223,7 +223,7 @@ func (a *Agent) SignalProcess(_ context.Context, req *connect.Request[agentv1.Si
 	}
 	switch err := unix.Kill(pid, unix.Signal(sig)); {
 	case errors.Is(err, unix.ESRCH):
-		return nil, fail(connect.CodeNotFound, "there is no process %d; list the processes to see which there are", pid)
+		return nil, fail(connect.CodeNotFound, "there is no process %d; list the processes to see which exist", pid)
 	case errors.Is(err, unix.EPERM):
 		return nil, fail(connect.CodePermissionDenied, "the sandbox may not signal process %d", pid)
 	case err != nil:

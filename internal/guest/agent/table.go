@@ -72,7 +72,7 @@ func (t *jobTable) get(id string) (*job, error) {
 	if j := t.byID[id]; j != nil {
 		return j, nil
 	}
-	return nil, fail(connect.CodeNotFound, "there is no job %q; list the jobs to see which there are", strings.ToValidUTF8(id, ""))
+	return nil, fail(connect.CodeNotFound, "there is no job %q; list the jobs to see which exist", strings.ToValidUTF8(id, ""))
 }
 
 func (t *jobTable) list() []*job {

@@ -158,7 +158,7 @@ func (c *Client) ListWindows(ctx context.Context, display string) ([]sandbox.Win
 // ControlWindow changes a window and returns all of them.
 func (c *Client) ControlWindow(ctx context.Context, display string, req *sandbox.WindowRequest) ([]sandbox.Window, error) {
 	if req.ID <= 0 || req.ID >= 1<<32 {
-		return nil, sandbox.Errorf(sandbox.CodeNotFound, "there is no window %d; list the windows for their ids", req.ID)
+		return nil, sandbox.Errorf(sandbox.CodeNotFound, "there is no window %d; list the windows to see their ids", req.ID)
 	}
 	resp, err := call(ctx, callTimeout, c.desktop.ControlWindow, &agentv1.ControlWindowRequest{
 		Display: display, Id: uint32(req.ID), Action: string(req.Action), Region: wireRegion(req.Region),

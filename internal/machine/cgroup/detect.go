@@ -169,7 +169,7 @@ func (h *hierarchies) choose() parents {
 				break
 			}
 			for _, c := range m.controllers {
-				p.why[c] = "this user may not create cgroups; run as root or have one delegated"
+				p.why[c] = "this user may not create cgroups; run as root, or have a cgroup delegated to this user"
 			}
 		}
 	}
@@ -201,7 +201,7 @@ func (h *hierarchies) choose2(m mount, p *parents) {
 			case slices.Contains(on, c) || !blocked:
 				got[c] = true
 			default:
-				p.why[c] = "other processes live in the same cgroup; start cove in one of its own ('systemd-run --scope -p Delegate=yes')"
+				p.why[c] = "other processes are in the same cgroup; start cove in a cgroup of its own ('systemd-run --scope -p Delegate=yes')"
 			}
 		}
 		// Without controllers, a group can still be used to kill all its processes.

@@ -196,7 +196,7 @@ func TestV2Missing(t *testing.T) {
 		{"no controllers", func(tr *tree) { tr.put("sys/fs/cgroup/cgroup.controllers", "cpu pids") }, "memory: the kernel offers no memory controller here"},
 		{"crowded", func(tr *tree) {
 			tr.put("sys/fs/cgroup/cgroup.type", "domain") // a container's part of the hierarchy
-		}, "memory: other processes live in the same cgroup"},
+		}, "memory: other processes are in the same cgroup"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -201,7 +201,7 @@ func (l *aptLog) explain(err error) error {
 		}
 	}
 	if l.full {
-		return sandbox.Wrap(sandbox.CodeUnavailable, err, "the disk is full; make room where Cove keeps its state and in its temporary directory, and build again")
+		return sandbox.Wrap(sandbox.CodeUnavailable, err, "the disk is full; free space where Cove keeps its state and in its temporary directory, and build again")
 	}
 	why := "it printed no reason"
 	for i, f := range l.failed {

@@ -23,10 +23,10 @@ import (
 // ready. If the request asks for a new host template, Plan makes it.
 func (p *Provider) Plan(ctx context.Context, req sandbox.BuildTemplateRequest) (*Plan, error) {
 	if !validTemplate.MatchString(req.Name) {
-		return nil, sandbox.Errorf(sandbox.CodeInvalid, "%.80q cannot name a template; use 1 to 63 of a-z, 0-9, hyphens, underscores and dots", req.Name)
+		return nil, sandbox.Errorf(sandbox.CodeInvalid, "%.80q is not a valid template name; use 1 to 63 of a-z, 0-9, hyphens, underscores and dots", req.Name)
 	}
 	if req.Spec != nil && len(req.Packages) > 0 {
-		return nil, sandbox.Errorf(sandbox.CodeInvalid, "both packages and a spec are given; put the packages into the spec, as apt")
+		return nil, sandbox.Errorf(sandbox.CodeInvalid, "packages and a spec are both given; put the packages into the spec, as apt")
 	}
 	old, err := p.readManifest(req.Name)
 	if err != nil {
@@ -55,10 +55,10 @@ func (p *Provider) Plan(ctx context.Context, req sandbox.BuildTemplateRequest) (
 	case old != nil && old.Source == p.debian.kind():
 		plan.Spec = customSpec(old.Packages)
 	default:
-		return nil, sandbox.Errorf(sandbox.CodeNotFound, "there is no definition named %s; give a spec, or name packages, to make one", req.Name)
+		return nil, sandbox.Errorf(sandbox.CodeNotFound, "there is no template definition named %s; to create one, pass a spec or packages", req.Name)
 	}
 	if !same && !req.Force {
-		return nil, sandbox.Errorf(sandbox.CodeConflict, "template %s exists and is made of something else; set force to build this as its next version, or choose another name", req.Name)
+		return nil, sandbox.Errorf(sandbox.CodeConflict, "template %s exists and was built from something else; set force to build this as its next version, or choose another name", req.Name)
 	}
 	if req.Name == Host {
 		old, err = p.currentHost(ctx, req.Force)
@@ -192,7 +192,7 @@ func explain(err error) error {
 	case sandbox.CodeOf(err) != sandbox.CodeInternal:
 		return err
 	case isDiskFull(err):
-		return sandbox.Wrap(sandbox.CodeUnavailable, err, "the disk is full; make room where Cove keeps its state and build again")
+		return sandbox.Wrap(sandbox.CodeUnavailable, err, "the disk is full; free space where Cove keeps its state and build again")
 	case errors.Is(err, errHostile):
 		return sandbox.Wrap(sandbox.CodeInvalid, err, "the root file system "+strings.TrimPrefix(err.Error(), errHostile.Error()+": ")+"; it was not unpacked")
 	}

@@ -154,7 +154,7 @@ func ownerIDs(dir, owner string) (uid, gid int, err error) {
 	case user == "root":
 		ids = []int{0, 0}
 	default:
-		return 0, 0, sandbox.Errorf(sandbox.CodeInvalid, "the template has no user %.80s at this step; make one in a step before, or give a uid", user)
+		return 0, 0, sandbox.Errorf(sandbox.CodeInvalid, "the template has no user %.80s at this step; create one in an earlier step, or use a uid", user)
 	}
 	uid, gid = ids[0], ids[1]
 	if !both {
@@ -165,7 +165,7 @@ func ownerIDs(dir, owner string) (uid, gid int, err error) {
 	} else if n, err := strconv.Atoi(group); err == nil {
 		gid = n
 	} else if group != user {
-		return 0, 0, sandbox.Errorf(sandbox.CodeInvalid, "the template has no group %.80s at this step; make one in a step before, or give a gid", group)
+		return 0, 0, sandbox.Errorf(sandbox.CodeInvalid, "the template has no group %.80s at this step; create one in an earlier step, or use a gid", group)
 	}
 	return uid, gid, nil
 }
@@ -227,7 +227,7 @@ func (k *uploadCopier) run(tr *tar.Reader, tw *tar.Writer) error {
 		}
 	}
 	if i := slices.Index(k.found, false); i >= 0 {
-		return copyError("it has nothing called %.200q", cmp.Or(strings.Join(k.sources[i], "/"), "."))
+		return copyError("it has nothing named %.200q", cmp.Or(strings.Join(k.sources[i], "/"), "."))
 	}
 	return tw.Close()
 }
@@ -238,7 +238,7 @@ func (k *uploadCopier) entry(h *tar.Header, r io.Reader, tw *tar.Writer) error {
 		return nil
 	}
 	if strings.HasPrefix(h.Name, "/") || slices.Contains(strings.Split(h.Name, "/"), "..") {
-		return copyError("the name %.200q leads out of it", h.Name)
+		return copyError("the name %.200q leads outside the archive", h.Name)
 	}
 	name, err := cleanPath(h.Name)
 	if err != nil {
@@ -249,13 +249,13 @@ func (k *uploadCopier) entry(h *tar.Header, r io.Reader, tw *tar.Writer) error {
 		return nil
 	}
 	if strings.Contains("/"+name, "/"+layer.Whiteout) {
-		return copyError("the name %.200q means something else in images", name)
+		return copyError("the name %.200q has a special meaning in images", name)
 	}
 	if i := slices.IndexFunc(k.base.Root.Binds, func(b engine.Bind) bool {
 		at := strings.Trim(b.Target, "/")
 		return "/"+to == b.Target || to == at || strings.HasPrefix(to, at+"/")
 	}); i >= 0 {
-		return copyError("%s is this machine's own in this template; choose another directory", k.base.Root.Binds[i].Target)
+		return copyError("%s belongs to this machine in this template; choose another directory", k.base.Root.Binds[i].Target)
 	}
 	out := &tar.Header{Typeflag: h.Typeflag, Name: to, Mode: h.Mode & 0o7777, ModTime: h.ModTime, Format: tar.FormatPAX, Uid: k.uid, Gid: k.gid}
 	if k.mode != 0 && (h.Typeflag == tar.TypeReg || h.Typeflag == tar.TypeDir) {
@@ -269,7 +269,7 @@ func (k *uploadCopier) entry(h *tar.Header, r io.Reader, tw *tar.Writer) error {
 		out.Name += "/"
 	case tar.TypeReg:
 		if h.PAXRecords["GNU.sparse.major"] != "" || h.PAXRecords["GNU.sparse.map"] != "" {
-			return copyError("the file %.200q is stored with holes; make the archive without", name)
+			return copyError("the file %.200q is stored as a sparse file; create the archive without sparse files", name)
 		}
 		if to == "." {
 			return copyError("the file %.200q cannot be the top directory", name)
@@ -280,7 +280,7 @@ func (k *uploadCopier) entry(h *tar.Header, r io.Reader, tw *tar.Writer) error {
 	case tar.TypeLink:
 		target, err := cleanPath(h.Linkname)
 		if err != nil || k.placed[target] == "" || strings.HasPrefix(h.Linkname, "/") {
-			return copyError("the link %.200q is to %.200q, which is not copied before it", name, h.Linkname)
+			return copyError("the link %.200q points to %.200q, which is not copied before it", name, h.Linkname)
 		}
 		out.Linkname = k.placed[target]
 	default:

@@ -101,7 +101,7 @@ func modeWith(has func(program string) bool, root bool, subordinateIDs func() er
 	}
 	needed := strings.Join(missing, " and ")
 	if !has("apt-get") {
-		return "", sandbox.Errorf(sandbox.CodeUnsupported, "building Debian templates needs %s, which a server on Debian or Ubuntu can install; here, build from an image: 'cove template build NAME --image IMAGE'", needed)
+		return "", sandbox.Errorf(sandbox.CodeUnsupported, "building Debian templates needs %s, which a server on Debian or Ubuntu can install; on this server, build from an image: 'cove template build NAME --image IMAGE'", needed)
 	}
 	install := "apt-get install " + strings.Join(missing, " ")
 	if !root {

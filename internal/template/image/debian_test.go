@@ -36,7 +36,7 @@ func TestDebianModeErrors(t *testing.T) {
 		{all, false, none, "fakechroot", ""},
 		{"apt-get", false, none, "", "; run 'sudo apt-get install mmdebstrap fakechroot fakeroot' on"},
 		{"mmdebstrap fakeroot apt-get", false, none, "", "; run 'sudo apt-get install fakechroot' on"},
-		{"", false, nil, "", "here, build from an image: 'cove template build NAME --image IMAGE'"},
+		{"", false, nil, "", "on this server, build from an image: 'cove template build NAME --image IMAGE'"},
 	} {
 		mode, err := modeWith(func(program string) bool { return slices.Contains(strings.Fields(tt.programs), program) }, tt.root, func() error { return tt.ids })
 		if mode != tt.mode || (err == nil) != (tt.want == "") || err != nil && !strings.Contains(sandbox.MessageOf(err), tt.want) {
@@ -234,8 +234,8 @@ func TestAptLog(t *testing.T) {
 func TestAptExplains(t *testing.T) {
 	for said, want := range map[string]string{
 		"E: Unable to locate package nope\nE: mmdebstrap failed to run\n":                                                                         "Debian bookworm has no package nope; check the name",
-		"I: extracting archives...\ntar: ./x: Cannot write: No space left on device\nE: tar --extract failed: 512\nE: mmdebstrap failed to run\n": "the disk is full; make room where Cove keeps its state and in its temporary directory, and build again",
-		"E: You don't have enough free space in /var/cache/apt/archives/.\nE: apt-get failed: E\n":                                                "the disk is full; make room where Cove keeps its state and in its temporary directory, and build again",
+		"I: extracting archives...\ntar: ./x: Cannot write: No space left on device\nE: tar --extract failed: 512\nE: mmdebstrap failed to run\n": "the disk is full; free space where Cove keeps its state and in its temporary directory, and build again",
+		"E: You don't have enough free space in /var/cache/apt/archives/.\nE: apt-get failed: E\n":                                                "the disk is full; free space where Cove keeps its state and in its temporary directory, and build again",
 		"E: tar --extract failed: 512\nE: mmdebstrap failed to run\n":                                                                             "mmdebstrap could not build the template: tar --extract failed: 512; see the build's log",
 		"E: mmdebstrap failed to run\n": "mmdebstrap could not build the template: mmdebstrap failed to run; see the build's log",
 	} {

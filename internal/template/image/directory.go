@@ -21,7 +21,7 @@ import (
 // checkPath checks the syntax of a path on the server.
 func checkPath(file string) error {
 	if len(file) > sandbox.MaxPathBytes || !filepath.IsAbs(file) || strings.ContainsRune(file, 0) {
-		return sandbox.Errorf(sandbox.CodeInvalid, "%.200q is not an absolute path on the server; give one", file)
+		return sandbox.Errorf(sandbox.CodeInvalid, "%.200q must be an absolute path on the server", file)
 	}
 	return nil
 }
@@ -91,7 +91,7 @@ func (s *directorySource) build(ctx context.Context, j *job) error {
 	info, err := f.Stat()
 	if err != nil || !info.IsDir() {
 		f.Close()
-		return errors.Join(err, sandbox.Errorf(sandbox.CodeInvalid, "%.200s is not a directory; give that of a root file system, or use archive", s.path))
+		return errors.Join(err, sandbox.Errorf(sandbox.CodeInvalid, "%.200s is not a directory; use the directory of a root file system, or use archive", s.path))
 	}
 	root, err := os.OpenRoot(fmt.Sprintf("/proc/self/fd/%d", f.Fd()))
 	f.Close()
@@ -222,5 +222,5 @@ func (c *copier) meta(st *unix.Stat_t) meta {
 }
 
 func unreadable(err error, p string) error {
-	return sandbox.Wrap(sandbox.CodeInvalid, err, fmt.Sprintf("%.200q in the directory cannot be read by the server's user; let it, or leave it out", p))
+	return sandbox.Wrap(sandbox.CodeInvalid, err, fmt.Sprintf("%.200q in the directory cannot be read by the server's user; make it readable, or remove it", p))
 }

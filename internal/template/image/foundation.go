@@ -59,10 +59,10 @@ func (p *Provider) Claim(name string, shape sandbox.Resources) (done func(error)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.building[name].IsZero() {
-		return nil, sandbox.Errorf(sandbox.CodeConflict, "template %s is being built already; wait for that build", name)
+		return nil, sandbox.Errorf(sandbox.CodeConflict, "template %s is already being built; wait for that build", name)
 	}
 	if target, ok := p.aliases[name]; ok {
-		return nil, sandbox.Errorf(sandbox.CodeConflict, "%s is an alias of %s; choose another name, or take the alias away first", name, target)
+		return nil, sandbox.Errorf(sandbox.CodeConflict, "%s is an alias of %s; choose another name, or remove the alias first", name, target)
 	}
 	p.building[name], p.shapes[name] = time.Now(), shape
 	delete(p.failed, name) // of an earlier build
@@ -103,7 +103,7 @@ func (p *Provider) Base(ctx context.Context, plan *Plan, report reporter) (*Foun
 		return b, nil
 	case from.Debian != "":
 		if from.Debian != suite {
-			return nil, sandbox.Errorf(sandbox.CodeUnsupported, "Debian %.40q cannot be made here; use %q, or an image such as debian:trixie", from.Debian, suite)
+			return nil, sandbox.Errorf(sandbox.CodeUnsupported, "Debian %.40q cannot be built here; use %q, or an image such as debian:trixie", from.Debian, suite)
 		}
 		return p.debianBase(ctx, anew, report)
 	}
@@ -112,7 +112,7 @@ func (p *Provider) Base(ctx context.Context, plan *Plan, report reporter) (*Foun
 		return nil, err
 	}
 	if src == nil {
-		return nil, sandbox.Errorf(sandbox.CodeInvalid, "the template begins with nothing; set one of image, archive, directory, debian, template, snapshot and host in from")
+		return nil, sandbox.Errorf(sandbox.CodeInvalid, "the template does not say what it starts from; set one of image, archive, directory, debian, template, snapshot and host in from")
 	}
 	m, err := p.make(ctx, definition{name: "base", source: src, env: baseEnv}, report)
 	if err != nil {
@@ -203,7 +203,7 @@ func (b *Foundation) with(p *Provider, m *manifest) *Foundation {
 // fails, it leaves nothing behind.
 func (p *Provider) Extend(ctx context.Context, b *Foundation, key string, open func(context.Context) (io.ReadCloser, error)) (*Foundation, error) {
 	if err := p.hold(b.Root.Digest); errors.Is(err, fs.ErrNotExist) { // possible for a snapshot's root
-		return nil, sandbox.Errorf(sandbox.CodeConflict, "the base of the build was deleted meanwhile; choose another base")
+		return nil, sandbox.Errorf(sandbox.CodeConflict, "the base of the build was deleted during the build; choose another base")
 	} else if err != nil {
 		return nil, err
 	}

@@ -309,7 +309,7 @@ func (p *Provider) current(ctx context.Context, name string, number int) (*manif
 		return nil, sandbox.Errorf(sandbox.CodeConflict, "template %s is being built; try again when it is ready", name)
 	case sandbox.TemplateFailed:
 		if _, ok := p.builtins[name]; !ok {
-			how = "build it again when that is mended, or use another template"
+			how = "fix that and build it again, or use another template"
 		}
 		return nil, sandbox.Errorf(sandbox.CodeConflict, "template %s could not be built: %s; %s", name, strings.TrimSuffix(t.Reason, "."), how)
 	}

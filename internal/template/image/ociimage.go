@@ -174,7 +174,7 @@ func (pu *puller) pull(ctx context.Context, i int, l *oci.Layer) error {
 			return err
 		}
 		if attempt == pullAttempts {
-			return sandbox.Wrap(sandbox.CodeUnavailable, err, fmt.Sprintf("layer %d of the image cannot be fetched: the connection broke %d times; try again", i+1, attempt))
+			return sandbox.Wrap(sandbox.CodeUnavailable, err, fmt.Sprintf("layer %d of the image cannot be downloaded: the connection broke %d times; try again", i+1, attempt))
 		}
 		pu.j.report("downloading", pu.fraction(), fmt.Sprintf("layer %d of %d: the connection broke; trying again", i+1, len(pu.sizes)))
 		select {

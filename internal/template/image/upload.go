@@ -43,7 +43,7 @@ type Upload struct {
 }
 
 // errTicketUsed rejects the second archive of a ticket.
-var errTicketUsed = sandbox.Errorf(sandbox.CodeConflict, "this link was used already, and is good for one archive; ask for another link")
+var errTicketUsed = sandbox.Errorf(sandbox.CodeConflict, "this link has already been used, and is for one archive only; request another link")
 
 // ticketFile exists if a ticket was used. It expires as uploads do.
 func (p *Provider) ticketFile(ticket string) string {
@@ -58,7 +58,7 @@ func (p *Provider) KeepArchive(ctx context.Context, up Upload, content io.Reader
 		name = "upload-" + strings.ToLower(rand.Text())
 	}
 	if !validUpload.MatchString(name) {
-		return nil, fmt.Errorf("%.80q cannot name an upload", name)
+		return nil, fmt.Errorf("%.80q is not a valid name of an upload", name)
 	}
 	if up.Ticket != "" {
 		p.expireUploads()
@@ -70,7 +70,7 @@ func (p *Provider) KeepArchive(ctx context.Context, up Upload, content io.Reader
 	case p.uploadSlots <- struct{}{}:
 		defer func() { <-p.uploadSlots }()
 	default:
-		return nil, sandbox.Errorf(sandbox.CodeQuotaExceeded, "the server receives %d archives already; try again in a moment", uploadsAtOnce)
+		return nil, sandbox.Errorf(sandbox.CodeQuotaExceeded, "the server is already receiving %d archives; try again in a moment", uploadsAtOnce)
 	}
 	kept := p.expireUploads()
 	limit := min(p.maxUpload, maxUploads-kept)
@@ -78,7 +78,7 @@ func (p *Provider) KeepArchive(ctx context.Context, up Upload, content io.Reader
 		limit = min(limit, up.Most)
 	}
 	if limit <= 0 {
-		return nil, sandbox.Errorf(sandbox.CodeQuotaExceeded, "the server keeps as many uploaded archives as it may; try again when some have been removed, within an hour")
+		return nil, sandbox.Errorf(sandbox.CodeQuotaExceeded, "the server keeps as many uploaded archives as it can; try again when some have been removed, within an hour")
 	}
 	f, err := os.CreateTemp(filepath.Join(p.dir, "uploads"), ".new-*")
 	if err != nil {
@@ -158,7 +158,7 @@ func (p *Provider) openUpload(name string) (*os.File, error) {
 	p.expireUploads()
 	f, err := os.Open(p.uploadFile(name))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, sandbox.Errorf(sandbox.CodeNotFound, "there is no uploaded archive %s any more; they are kept for an hour: send it again", name)
+		return nil, sandbox.Errorf(sandbox.CodeNotFound, "the uploaded archive %s is gone; archives are kept for an hour, so upload it again", name)
 	}
 	return f, err
 }

@@ -34,7 +34,7 @@ func cutVersion(ref string) (name string, number int, err error) {
 	}
 	number, err = strconv.Atoi(digits)
 	if err != nil || number < 1 || digits != strconv.Itoa(number) {
-		return "", 0, sandbox.Errorf(sandbox.CodeInvalid, "%.80q is not a version of a template; write NAME@N, such as %.64s@1", ref, name)
+		return "", 0, sandbox.Errorf(sandbox.CodeInvalid, "%.80q is not a version of a template; use NAME@N, such as %.64s@1", ref, name)
 	}
 	return name, number, nil
 }
@@ -57,7 +57,7 @@ func (p *Provider) resolveName(ref string) (name string, number int, err error) 
 		return "", 0, err
 	}
 	if number > 0 && pinned > 0 {
-		return "", 0, sandbox.Errorf(sandbox.CodeInvalid, "%s stands for %s, which is one version; leave out @%d", name, target, number)
+		return "", 0, sandbox.Errorf(sandbox.CodeInvalid, "%s is an alias of %s, which is one version; leave out @%d", name, target, number)
 	}
 	return to, max(number, pinned), nil
 }
@@ -161,13 +161,13 @@ func (p *Provider) publish(m *manifest) error {
 // is empty.
 func (p *Provider) Alias(alias, name string) error {
 	if !validTemplate.MatchString(alias) {
-		return sandbox.Errorf(sandbox.CodeInvalid, "%.80q cannot name a template; use 1 to 63 of a-z, 0-9, hyphens, underscores and dots", alias)
+		return sandbox.Errorf(sandbox.CodeInvalid, "%.80q is not a valid template name; use 1 to 63 of a-z, 0-9, hyphens, underscores and dots", alias)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if name == "" {
 		if _, ok := p.aliases[alias]; !ok {
-			return sandbox.Errorf(sandbox.CodeNotFound, "there is no alias %s; list the templates to see which there are", alias)
+			return sandbox.Errorf(sandbox.CodeNotFound, "there is no alias %s; list the templates to see which exist", alias)
 		}
 		next := maps.Clone(p.aliases)
 		delete(next, alias)
@@ -189,7 +189,7 @@ func (p *Provider) Alias(alias, name string) error {
 		to = versioned(to, number)
 	}
 	if _, ok := p.aliases[alias]; !ok && len(p.aliases) >= sandbox.MaxTemplateAliases {
-		return sandbox.Errorf(sandbox.CodeQuotaExceeded, "templates have %d aliases, and no more are kept on a server; take one away that is not needed, or give one of them to %s", len(p.aliases), name)
+		return sandbox.Errorf(sandbox.CodeQuotaExceeded, "templates have %d aliases, which is the limit of a server; remove one that is not needed, or move one of them to %s", len(p.aliases), name)
 	}
 	next := maps.Clone(p.aliases)
 	next[alias] = to
@@ -209,7 +209,7 @@ func (p *Provider) taken(name string) bool {
 // notFound turns [fs.ErrNotExist] into the error for a template that does not exist.
 func notFound(name string, err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
-		return sandbox.Errorf(sandbox.CodeNotFound, "there is no template %.80q; list the templates to see which there are", name)
+		return sandbox.Errorf(sandbox.CodeNotFound, "there is no template %.80q; list the templates to see which exist", name)
 	}
 	return err
 }
@@ -273,7 +273,7 @@ func (p *Provider) Delete(ref string) error {
 		return err
 	}
 	if target, ok := p.aliases[name]; ok {
-		return sandbox.Errorf(sandbox.CodeInvalid, "%s is an alias of %s; delete that, or take only the alias away", name, target)
+		return sandbox.Errorf(sandbox.CodeInvalid, "%s is an alias of %s; delete that template, or remove only the alias", name, target)
 	}
 	switch {
 	case name == Host:

@@ -42,7 +42,7 @@ func WriteImage(w io.Writer, changes io.Reader, opts ImageOptions) error {
 		return err
 	}
 	if len(iw.bound) > 0 {
-		return sandbox.Errorf(sandbox.CodeUnsupported, "it changed %s, which is the machine's own and cannot be changed in a template of it; install below /home/user, /opt or /workspace, or begin from debian or an image", strings.Join(iw.bound, ", "))
+		return sandbox.Errorf(sandbox.CodeUnsupported, "it changed %s, which belongs to the machine and cannot be changed in a template of it; install below /home/user, /opt or /workspace, or start from debian or an image", strings.Join(iw.bound, ", "))
 	}
 	return iw.out.Close()
 }
@@ -81,7 +81,7 @@ func (iw *imageWriter) add(h *tar.Header, p string, content io.Reader) error {
 	case iw.belowBound(p):
 		return iw.refuse(p, e)
 	case strings.HasPrefix(path.Base(p), Whiteout):
-		return sandbox.Errorf(sandbox.CodeInvalid, "a file has the name %.80q, which stands for a removed one in images; remove or rename it", p)
+		return sandbox.Errorf(sandbox.CodeInvalid, "a file is named %.80q, which marks a removed file in images; remove or rename it", p)
 	}
 	switch e.Kind {
 	case KindDirectory:

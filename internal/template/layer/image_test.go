@@ -82,7 +82,7 @@ func TestWriteImage(t *testing.T) {
 	for want, entries := range map[string][]tar.Header{
 		"/usr/a, /usr/b, /usr/c, and more": {dir("usr"), file("usr/a"), file("usr/b"), file("usr/c"), file("usr/d"), file("usr/e")},
 		"/usr/gone":                        {dir("usr"), {Typeflag: tar.TypeChar, Name: "./usr/gone"}},
-		"stands for a removed one":         {file(".wh.x")},
+		"marks a removed file":             {file(".wh.x")},
 		"larger than 5 bytes":              {file("a"), file("b")},
 		"not clean":                        {file("../x")},
 	} {

@@ -274,7 +274,7 @@ func (m *merger) clash(p string, b, o, t spot) (found bool, winner sandbox.Merge
 		case !found:
 			found, winner, first = true, wins, d.Path
 		case wins != winner && wins != sandbox.PolicyNone && winner != sandbox.PolicyNone:
-			return sandbox.Errorf(sandbox.CodeInvalid, "%q is resolved as %s and %q as %s, but one side has no directory %q any more, so that it is kept or taken as a whole; resolve both alike", first, winner, d.Path, wins, p)
+			return sandbox.Errorf(sandbox.CodeInvalid, "%q is resolved as %s and %q as %s, but one side no longer has the directory %q, so it is kept or taken as a whole; resolve both the same way", first, winner, d.Path, wins, p)
 		}
 		return nil
 	}}

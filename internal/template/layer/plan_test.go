@@ -248,7 +248,7 @@ func TestPlan(t *testing.T) {
 			name: "the winner's own name, selected", paths: []string{"/etc/hosts"},
 			ours: base, theirs: with(tree{"/etc/hosts": reg("winner")}), changes: "modified /etc/hosts",
 		},
-		{name: "both alike", ours: with(tree{"/new": reg("n")}, "/usr/lib"), theirs: with(tree{"/new": reg("n")}, "/usr/lib")},
+		{name: "both the same way", ours: with(tree{"/new": reg("n")}, "/usr/lib"), theirs: with(tree{"/new": reg("n")}, "/usr/lib")},
 		{
 			name: "both in one file", ours: with(tree{"/etc/motd": reg("o")}), theirs: with(tree{"/etc/motd": reg("t")}),
 			conflicts: []sandbox.Conflict{{Path: "/etc/motd", Ours: "modified", Theirs: "modified"}},
@@ -356,7 +356,7 @@ func TestResolve(t *testing.T) {
 		{
 			name:    "differently of what is one",
 			resolve: Resolution{Policy: ours, Paths: map[string]sandbox.MergePolicy{"/usr/lib/sub": theirs}},
-			err:     `no directory "/usr/lib" any more`,
+			err:     `no longer has the directory "/usr/lib" any more`,
 		},
 		{
 			name:    "half of what is one",

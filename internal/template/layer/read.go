@@ -176,7 +176,7 @@ func (rd *reader) add(h *tar.Header, path string, content io.Reader) error {
 	}
 	rd.cost += entryCost + int64(len(path)+len(h.Linkname))
 	if rd.cost > MaxIndexBytes {
-		return tooLarge("the sandbox has changed too many files to be looked at; remove some of them")
+		return tooLarge("the sandbox has changed too many files to compare; remove some of them")
 	}
 	entry, err := rd.entry(h, path, content)
 	if err != nil {

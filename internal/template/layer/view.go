@@ -87,7 +87,7 @@ func (l *lookup) stat(p string) (*Entry, error) {
 		return nil, err
 	}
 	if l.visits++; l.visits > maxLowerVisits {
-		return nil, tooLarge("the sandbox has removed or replaced too much of its template to be compared; ask for single paths")
+		return nil, tooLarge("the sandbox has removed or replaced too much of its template to compare; ask for single paths")
 	}
 	e, err := l.lower.Stat(p)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -313,7 +313,7 @@ func newSelection(paths []string) (selection, error) {
 	s := make(selection, 0, len(paths))
 	for _, p := range paths {
 		if !strings.HasPrefix(p, "/") {
-			return nil, sandbox.Errorf(sandbox.CodeInvalid, "the path %q is not absolute; begin it with /", p)
+			return nil, sandbox.Errorf(sandbox.CodeInvalid, "the path %q must be absolute; begin it with /", p)
 		}
 		s = append(s, path.Clean(p))
 	}

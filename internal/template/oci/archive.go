@@ -141,7 +141,7 @@ type measured struct {
 func (m *measured) Read(p []byte) (int, error) {
 	n, err := m.r.Read(p)
 	if m.n += int64(n); swollen(m.in.n, m.n) {
-		return 0, bad("the archive grows to more than %d times its size, as no honest one does", maxRatio)
+		return 0, bad("the archive expands to more than %d times its size, which is not plausible for an image", maxRatio)
 	}
 	return n, err
 }
@@ -264,7 +264,7 @@ func fromParts(ctx context.Context, p parts) (*Image, error) {
 	}
 	manifest, err := readPart(p, "manifest.json", maxManifest)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, bad("it is no archive of an image: it holds neither index.json nor manifest.json; write one with 'docker save'")
+		return nil, bad("it is not an archive of an image: it has neither index.json nor manifest.json; create one with 'docker save'")
 	}
 	if err != nil {
 		return nil, err
@@ -290,7 +290,7 @@ type layoutContent struct{ parts parts }
 func (c layoutContent) blob(_ context.Context, d v1.Descriptor) (io.ReadCloser, error) {
 	r, _, err := c.parts.open("blobs/" + d.Digest.Algorithm + "/" + d.Digest.Hex)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, bad("the archive lacks its part %s; write it again", d.Digest)
+		return nil, bad("the archive is missing its part %s; create it again", d.Digest)
 	}
 	return r, err
 }
@@ -315,7 +315,7 @@ func fromDocker(p parts, manifest []byte) (*Image, error) {
 		return nil, bad("its manifest.json is not valid: %v", err)
 	}
 	if len(all) != 1 {
-		return nil, bad("the archive holds %d images; save one alone", len(all))
+		return nil, bad("the archive has %d images; save a single image", len(all))
 	}
 	m := all[0]
 	if len(m.Layers) > maxLayers {
@@ -353,7 +353,7 @@ func fromDocker(p parts, manifest []byte) (*Image, error) {
 
 func missing(err error, name string) error {
 	if errors.Is(err, fs.ErrNotExist) {
-		return sandbox.Wrap(sandbox.CodeInvalid, err, fmt.Sprintf("the image cannot be used: the archive lacks %.200q; write it again", name))
+		return sandbox.Wrap(sandbox.CodeInvalid, err, fmt.Sprintf("the image cannot be used: the archive is missing %.200q; create it again", name))
 	}
 	return err
 }

@@ -106,9 +106,9 @@ func describeLogin(err error, status int, ref name.Reference) error {
 	host := ref.Context().RegistryStr()
 	switch {
 	case errors.Is(err, errLogin):
-		return sandbox.Wrap(sandbox.CodeForbidden, err, fmt.Sprintf("the registry %s forwards logins to a host of another owner, which does not get yours", host))
+		return sandbox.Wrap(sandbox.CodeForbidden, err, fmt.Sprintf("the registry %s forwards logins to a host of another owner, and your login is not sent there", host))
 	case status == http.StatusUnauthorized, status == http.StatusForbidden:
-		return sandbox.Wrap(sandbox.CodeForbidden, err, fmt.Sprintf("the registry %s refuses access to %.300s with the login that came with the build: the login is wrong, may not read it, or it does not exist", host, ref.Name()))
+		return sandbox.Wrap(sandbox.CodeForbidden, err, fmt.Sprintf("the registry %s refuses access to %.300s with the login of this build: the login is wrong or may not read the image, or the image does not exist", host, ref.Name()))
 	}
 	return nil
 }

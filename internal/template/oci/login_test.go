@@ -82,7 +82,7 @@ func TestLogin(t *testing.T) {
 	_, err = r.Resolve(t.Context(), ref, nil)
 	wantCode(t, err, sandbox.CodeForbidden, "docker login")
 	_, err = r.Resolve(t.Context(), ref, login("wrong"))
-	wantCode(t, err, sandbox.CodeForbidden, "the login that came with the build")
+	wantCode(t, err, sandbox.CodeForbidden, "the login of this build")
 }
 
 // TestLoginIsRedacted attacks with a registry that repeats the login, so that it would
@@ -202,7 +202,7 @@ func TestLoginIsNotForwarded(t *testing.T) {
 		_, err := r.Resolve(t.Context(), w.host+"/app:1", login(loginPassword))
 		wantCode(t, err, sandbox.CodeNotFound, "no image")
 		_, err = r.Resolve(t.Context(), w.host+"/app:1", login("wrong"))
-		wantCode(t, err, sandbox.CodeForbidden, "the login that came with the build")
+		wantCode(t, err, sandbox.CodeForbidden, "the login of this build")
 	})
 	t.Run("tokens of another host", func(t *testing.T) {
 		far := newStranger(t, give)

@@ -23,7 +23,7 @@ func TestOfflineError(t *testing.T) {
 		{"node:22-slim", true, sandbox.CodeUnavailable, "the server is offline"},
 		{"node:22-slim", false, sandbox.CodeUnavailable, "the server is offline"},
 		{"ghcr.example/x:1", false, sandbox.CodeUnavailable, "the server is offline"},
-		{"ghcr.example/x:1", true, sandbox.CodeInvalid, "there is no registry ghcr.example: the name is not known; check the image's name"},
+		{"ghcr.example/x:1", true, sandbox.CodeInvalid, "there is no registry ghcr.example; check the image's name"},
 	} {
 		ref, err := name.ParseReference(tt.image)
 		if err != nil {

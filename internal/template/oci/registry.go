@@ -80,11 +80,11 @@ func CheckReference(ref string) error {
 
 func parse(ref string) (name.Reference, error) {
 	if len(ref) > maxReference {
-		return nil, sandbox.Errorf(sandbox.CodeInvalid, "the image's name has %d bytes; give at most %d", len(ref), maxReference)
+		return nil, sandbox.Errorf(sandbox.CodeInvalid, "the image's name has %d bytes; use at most %d", len(ref), maxReference)
 	}
 	r, err := name.ParseReference(ref)
 	if err != nil {
-		return nil, sandbox.Errorf(sandbox.CodeInvalid, "%.200q cannot name an image; use names such as node:22 or ghcr.io/org/name@sha256:…", ref)
+		return nil, sandbox.Errorf(sandbox.CodeInvalid, "%.200q is not a valid image name; use names such as node:22 or ghcr.io/org/name@sha256:…", ref)
 	}
 	return r, nil
 }
@@ -260,11 +260,11 @@ func describe(err error, ref name.Reference) error {
 	case notAsNamed(err):
 		return bad("the registry %s sent content with a wrong digest: %v", host, err)
 	case strings.Contains(text, "x509:"):
-		return sandbox.Wrap(sandbox.CodeUnavailable, err, fmt.Sprintf("the registry %s has a certificate that is not accepted; its operator can name its authority with network.extra_ca, or allow it with registries.insecure", host))
+		return sandbox.Wrap(sandbox.CodeUnavailable, err, fmt.Sprintf("the registry %s has a certificate that is not trusted; the server's operator can add its authority with network.extra_ca, or allow it with registries.insecure", host))
 	case errors.Is(err, errPrivate):
-		return sandbox.Wrap(sandbox.CodeForbidden, err, fmt.Sprintf("the registry %s, or a host that it redirects to, is in the server's own network; its operator can allow it with registries.private", host))
+		return sandbox.Wrap(sandbox.CodeForbidden, err, fmt.Sprintf("the registry %s, or a host that it redirects to, is in the server's own network; the server's operator can allow it with registries.private", host))
 	case errors.Is(err, errPlain), strings.Contains(text, "server gave HTTP response to HTTPS client"):
-		return sandbox.Wrap(sandbox.CodeForbidden, err, fmt.Sprintf("the registry %s, or a host that it redirects to, uses plain HTTP; its operator can allow it with registries.insecure", host))
+		return sandbox.Wrap(sandbox.CodeForbidden, err, fmt.Sprintf("the registry %s, or a host that it redirects to, uses plain HTTP; the server's operator can allow it with registries.insecure", host))
 	}
 	if e, ok := errors.AsType[*transport.Error](err); ok {
 		return describeStatus(e, ref)
@@ -282,16 +282,16 @@ func describe(err error, ref name.Reference) error {
 	if strings.Contains(text, "tls:") {
 		why = "its TLS handshake failed"
 	}
-	return sandbox.Wrap(sandbox.CodeUnavailable, err, fmt.Sprintf("the registry %s did not give the image: %s; try again", host, why))
+	return sandbox.Wrap(sandbox.CodeUnavailable, err, fmt.Sprintf("the registry %s did not return the image: %s; try again", host, why))
 }
 
 // describeDNS returns the error for a registry whose address was not found. Docker's own
 // registry exists, and most image names do not contain it.
 func describeDNS(err *net.DNSError, host string) error {
 	if !err.IsNotFound || host == name.DefaultRegistry {
-		return sandbox.Wrap(sandbox.CodeUnavailable, err, fmt.Sprintf("the server is offline, or its name server does not answer: the address of the registry %s cannot be found; connect it, or use a mirror that it reaches (registries.mirrors)", host))
+		return sandbox.Wrap(sandbox.CodeUnavailable, err, fmt.Sprintf("the server is offline, or its DNS server does not answer: the address of the registry %s was not found; connect the server, or use a mirror that it can reach (registries.mirrors)", host))
 	}
-	return sandbox.Wrap(sandbox.CodeInvalid, err, fmt.Sprintf("there is no registry %s: the name is not known; check the image's name, and that the server is online", host))
+	return sandbox.Wrap(sandbox.CodeInvalid, err, fmt.Sprintf("there is no registry %s; check the image's name, and that the server is online", host))
 }
 
 // notAsNamed reports whether an error is the library's for content with a wrong digest. The
@@ -304,7 +304,7 @@ func describeStatus(e *transport.Error, ref name.Reference) error {
 	case e.StatusCode == http.StatusNotFound:
 		return sandbox.Wrap(sandbox.CodeNotFound, e, fmt.Sprintf("the registry %s has no image %.300s; check its name and tag", host, image))
 	case e.StatusCode == http.StatusUnauthorized, e.StatusCode == http.StatusForbidden:
-		return sandbox.Wrap(sandbox.CodeForbidden, e, fmt.Sprintf("the registry %s refuses access to %.300s: it does not exist, or needs a login; the server uses the Docker configuration of its user ('docker login %s')", host, image, host))
+		return sandbox.Wrap(sandbox.CodeForbidden, e, fmt.Sprintf("the registry %s refuses access to %.300s: the image does not exist or needs a login; the server uses the Docker configuration of its user ('docker login %s')", host, image, host))
 	case e.StatusCode == http.StatusTooManyRequests:
 		return sandbox.Wrap(sandbox.CodeUnavailable, e, fmt.Sprintf("the registry %s limits how many images it serves; try again later, log in, or use a mirror (registries.mirrors)", host))
 	}

@@ -75,7 +75,7 @@ func readManifest(ctx context.Context, c content, d v1.Descriptor) ([]byte, erro
 func checkDescriptor(d v1.Descriptor, limit int64) error {
 	switch {
 	case d.Digest.Algorithm != "sha256" || len(d.Digest.Hex) != 64:
-		return bad("a part is named by %.90q; use one with sha256 digests", d.Digest.String())
+		return bad("a part is named by %.90q; use an image with sha256 digests", d.Digest.String())
 	case d.Size < 0 || d.Size > limit:
 		return bad("a part has %d bytes; at most %d are read", d.Size, limit)
 	}
@@ -112,14 +112,14 @@ func choose(data []byte) (*v1.Descriptor, error) {
 		return &plain[0], nil // its configuration has the platform
 	}
 	if len(plain) > 1 {
-		return nil, bad("there are %d images in it; write one alone", len(plain))
+		return nil, bad("it has %d images; create an archive with a single image", len(plain))
 	}
 	slices.Sort(others)
 	if len(others) > 20 {
 		others = others[:20]
 	}
 	if len(others) == 0 {
-		return nil, bad("it holds no image for one platform; name one by its digest")
+		return nil, bad("it has no image for a single platform; name one by its digest")
 	}
 	return nil, bad("it is for %s, not for %s/%s", strings.Join(slices.Compact(others), ", "), platform.OS, platform.Architecture)
 }
@@ -127,7 +127,7 @@ func choose(data []byte) (*v1.Descriptor, error) {
 // fromManifest reads a manifest and its configuration.
 func fromManifest(ctx context.Context, c content, d v1.Descriptor, data []byte) (*Image, error) {
 	if d.MediaType.IsSchema1() {
-		return nil, bad("its manifest is of Docker's old format; push it again with a newer tool")
+		return nil, bad("its manifest is in Docker's old format; push it again with a newer tool")
 	}
 	m, err := v1.ParseManifest(bytes.NewReader(data))
 	if err != nil {

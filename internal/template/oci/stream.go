@@ -97,7 +97,7 @@ func decompress(br *bufio.Reader) (io.Reader, func(), error) {
 		}
 		return r, r.Close, nil
 	case bytes.HasPrefix(magic, []byte("BZh")), bytes.HasPrefix(magic, []byte{0xfd, '7', 'z', 'X'}):
-		return nil, nil, bad("a layer is compressed in a way that images do not use; use gzip or zstd")
+		return nil, nil, bad("a layer uses a compression that images do not use; use gzip or zstd")
 	}
 	return br, func() {}, nil
 }
@@ -121,7 +121,7 @@ func (c *checked) Read(p []byte) (int, error) {
 	c.n += int64(n)
 	switch {
 	case swollen(c.in.n, c.n):
-		c.err = bad("a layer grows to more than %d times its size, as no honest one does", maxRatio)
+		c.err = bad("a layer expands to more than %d times its size, which is not plausible for an image", maxRatio)
 		return 0, c.err
 	case errors.Is(err, io.EOF):
 		err = c.check()

@@ -41,10 +41,10 @@ type Open func(source string) (io.ReadCloser, error)
 // [sandbox.Error] values.
 func Parse(data []byte, open Open) (*sandbox.TemplateSpec, error) {
 	if len(data) > MaxBytes {
-		return nil, sandbox.Errorf(sandbox.CodeTooLarge, "the template file has %d bytes; it may have %d, put large content into files of their own and name them as source", len(data), MaxBytes)
+		return nil, sandbox.Errorf(sandbox.CodeTooLarge, "the template file has %d bytes, but at most %d are allowed; put large content into separate files and name them as source", len(data), MaxBytes)
 	}
 	if !utf8.Valid(data) || bytes.IndexByte(data, 0) >= 0 {
-		return nil, sandbox.Errorf(sandbox.CodeInvalid, "the template file is not text in UTF-8")
+		return nil, sandbox.Errorf(sandbox.CodeInvalid, "the template file is not UTF-8 text")
 	}
 	root, err := parseDocument(data)
 	if err != nil {
@@ -64,12 +64,12 @@ func parseDocument(data []byte) (*yaml.Node, error) {
 	var doc, more yaml.Node
 	if err := dec.Decode(&doc); err != nil {
 		if errors.Is(err, io.EOF) {
-			return nil, sandbox.Errorf(sandbox.CodeInvalid, "the template file is empty; it begins with what the template begins with, such as 'from: python:3.12'")
+			return nil, sandbox.Errorf(sandbox.CodeInvalid, "the template file is empty; begin with what the template starts from, such as 'from: python:3.12'")
 		}
 		return nil, syntaxError(err)
 	}
 	if err := dec.Decode(&more); err == nil {
-		return nil, fail(&more, "a second document begins; write one template per file")
+		return nil, fail(&more, "there is a second document; write one template per file")
 	} else if !errors.Is(err, io.EOF) {
 		return nil, syntaxError(err)
 	}
@@ -87,13 +87,13 @@ func syntaxError(err error) error {
 // check refuses documents that are too large or have anchors.
 func check(n *yaml.Node, depth int, nodes *int) error {
 	if *nodes++; *nodes > maxNodes {
-		return fail(n, "there are more than %d values; that is too much for a template", maxNodes)
+		return fail(n, "there are more than %d values, which is too many for a template", maxNodes)
 	}
 	switch {
 	case depth > maxDepth:
-		return fail(n, "it nests deeper than %d levels", maxDepth)
+		return fail(n, "values are nested more than %d levels deep", maxDepth)
 	case n.Kind == yaml.AliasNode || n.Anchor != "":
-		return fail(n, "anchors and aliases (& and *) are not taken; write the value out, or in quotes")
+		return fail(n, "anchors and aliases (& and *) are not supported; write the value out, or put it in quotes")
 	}
 	for _, c := range n.Content {
 		if err := check(c, depth+1, nodes); err != nil {
@@ -150,7 +150,7 @@ func (d *decoder) short(n *yaml.Node, at string, to reflect.Value) (bool, error)
 	switch v := to.Addr().Interface().(type) {
 	case *sandbox.TemplateSource:
 		if strings.TrimSpace(n.Value) == "" {
-			return true, fail(n, "%s is empty; write an image such as python:3.12, or a mapping such as {debian: bookworm}", at)
+			return true, fail(n, "%s is empty; use an image such as python:3.12, or a mapping such as {debian: bookworm}", at)
 		}
 		v.Image = n.Value
 	case *sandbox.TemplateStep:
@@ -180,7 +180,7 @@ func fields(t reflect.Type) map[string][]int {
 
 func (d *decoder) object(n *yaml.Node, at string, to reflect.Value) error {
 	if n.Kind != yaml.MappingNode {
-		return fail(n, "%s is %s; write names with values", describe(at), kindOf(n))
+		return fail(n, "%s is %s; use a mapping of names to values", describe(at), kindOf(n))
 	}
 	if to.Type() == reflect.TypeFor[sandbox.TemplateFile]() {
 		return d.file(n, at, to.Addr().Interface().(*sandbox.TemplateFile))
@@ -192,9 +192,9 @@ func (d *decoder) object(n *yaml.Node, at string, to reflect.Value) error {
 		index, ok := known[key.Value]
 		switch {
 		case key.Kind != yaml.ScalarNode || !ok:
-			return fail(key, "%s has no %.80q; use some of %s", describe(at), key.Value, strings.Join(slices.Sorted(maps.Keys(known)), ", "))
+			return fail(key, "%s has no field %.80q; use one of %s", describe(at), key.Value, strings.Join(slices.Sorted(maps.Keys(known)), ", "))
 		case seen[key.Value]:
-			return fail(key, "%s is there twice", join(at, key.Value))
+			return fail(key, "%s is set twice", join(at, key.Value))
 		}
 		seen[key.Value] = true
 		if err := d.value(value, join(at, key.Value), to.FieldByIndex(index)); err != nil {
@@ -221,11 +221,11 @@ func (d *decoder) file(n *yaml.Node, at string, f *sandbox.TemplateFile) error {
 		key, value := n.Content[i], n.Content[i+1]
 		switch {
 		case key.Kind != yaml.ScalarNode || !slices.Contains(fileNames, key.Value):
-			return fail(key, "%s has no %.80q; use some of %s", at, key.Value, strings.Join(fileNames, ", "))
+			return fail(key, "%s has no field %.80q; use one of %s", at, key.Value, strings.Join(fileNames, ", "))
 		case given[key.Value] != nil:
-			return fail(key, "%s.%s is there twice", at, key.Value)
+			return fail(key, "%s.%s is set twice", at, key.Value)
 		case value.Kind != yaml.ScalarNode:
-			return fail(value, "%s.%s is %s; write text", at, key.Value, kindOf(value))
+			return fail(value, "%s.%s is %s; use text", at, key.Value, kindOf(value))
 		}
 		given[key.Value] = value
 	}
@@ -237,9 +237,9 @@ func (d *decoder) file(n *yaml.Node, at string, f *sandbox.TemplateFile) error {
 	content, source := given["content"], given["source"]
 	switch {
 	case f.Path == "":
-		return fail(n, "%s has no path; write where the file is in the template", at)
+		return fail(n, "%s has no path; set it to an absolute path in the template", at)
 	case (content == nil) == (source == nil):
-		return fail(n, "%s has not exactly one of content, its text, and source, a file to take", at)
+		return fail(n, "%s needs exactly one of content, its text, and source, a file to copy", at)
 	case content != nil:
 		return d.text(content, at, f)
 	}
@@ -260,7 +260,7 @@ func (d *decoder) text(n *yaml.Node, at string, f *sandbox.TemplateFile) error {
 
 func (d *decoder) source(n *yaml.Node, at string, f *sandbox.TemplateFile) error {
 	if d.open == nil {
-		return fail(n, "%s.source is taken by 'cove template build' only; give content", at)
+		return fail(n, "%s.source works only with 'cove template build'; use content", at)
 	}
 	r, err := d.open(n.Value)
 	if err != nil {
@@ -276,21 +276,21 @@ func (d *decoder) source(n *yaml.Node, at string, f *sandbox.TemplateFile) error
 // take subtracts the content of a file from the room.
 func (d *decoder) take(n *yaml.Node, at string, size int64) error {
 	if d.room -= size; d.room < 0 {
-		return fail(n, "with %s the files are larger than %d bytes together; fetch large ones in a run step", at, sandbox.MaxTemplateFileBytes)
+		return fail(n, "with %s the files have more than %d bytes in total; fetch large files in a run step", at, sandbox.MaxTemplateFileBytes)
 	}
 	return nil
 }
 
 func (d *decoder) pairs(n *yaml.Node, at string, to reflect.Value) error {
 	if n.Kind != yaml.MappingNode {
-		return fail(n, "%s is %s; write names with values", at, kindOf(n))
+		return fail(n, "%s is %s; use a mapping of names to values", at, kindOf(n))
 	}
 	to.Set(reflect.MakeMap(to.Type()))
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key, value := n.Content[i], n.Content[i+1]
 		name := reflect.ValueOf(key.Value).Convert(to.Type().Key())
 		if key.Kind != yaml.ScalarNode || to.MapIndex(name).IsValid() {
-			return fail(key, "%s has %.80q twice, or a name that is no text", at, key.Value)
+			return fail(key, "%s has %.80q twice, or a name that is not text", at, key.Value)
 		}
 		v := reflect.New(to.Type().Elem()).Elem()
 		if err := d.value(value, join(at, key.Value), v); err != nil {
@@ -303,7 +303,7 @@ func (d *decoder) pairs(n *yaml.Node, at string, to reflect.Value) error {
 
 func (d *decoder) list(n *yaml.Node, at string, to reflect.Value) error {
 	if n.Kind != yaml.SequenceNode {
-		return fail(n, "%s is %s; write a list, such as [a, b]", at, kindOf(n))
+		return fail(n, "%s is %s; use a list, such as [a, b]", at, kindOf(n))
 	}
 	to.Set(reflect.MakeSlice(to.Type(), len(n.Content), len(n.Content)))
 	for i, item := range n.Content {
@@ -322,7 +322,7 @@ func (d *decoder) list(n *yaml.Node, at string, to reflect.Value) error {
 // country.
 func scalar(n *yaml.Node, at string, to reflect.Value) error {
 	if n.Kind != yaml.ScalarNode {
-		return fail(n, "%s is %s; write one value", at, kindOf(n))
+		return fail(n, "%s is %s; use a single value", at, kindOf(n))
 	}
 	switch to.Kind() {
 	case reflect.String:
@@ -331,14 +331,14 @@ func scalar(n *yaml.Node, at string, to reflect.Value) error {
 	case reflect.Bool:
 		v, err := strconv.ParseBool(n.Value)
 		if err != nil {
-			return fail(n, "%s is %.40q; write true or false", at, n.Value)
+			return fail(n, "%s is %.40q; use true or false", at, n.Value)
 		}
 		to.SetBool(v)
 		return nil
 	case reflect.Int, reflect.Int64:
 		v, err := strconv.ParseInt(n.Value, 10, to.Type().Bits())
 		if err != nil {
-			return fail(n, "%s is %.40q; write a whole number", at, n.Value)
+			return fail(n, "%s is %.40q; use a whole number", at, n.Value)
 		}
 		to.SetInt(v)
 		return nil
@@ -353,5 +353,5 @@ func kindOf(n *yaml.Node) string {
 	case yaml.SequenceNode:
 		return "a list"
 	}
-	return "one value"
+	return "a single value"
 }

@@ -110,37 +110,37 @@ func TestParseErrors(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                                       "empty",
 		"# nothing\n":                            "empty",
-		"from: a\n---\nfrom: b":                  "line 2: a second document",
+		"from: a\n---\nfrom: b":                  "line 2: there is a second document",
 		"from: [":                                "not valid YAML: line 1",
 		"- a":                                    "line 1: the template is a list",
-		"x":                                      "line 1: the template is one value",
-		"from: a\nfro: b":                        `line 2: the template has no "fro"; use some of apt, build_network,`,
-		"from: a\nfrom: b":                       "line 2: from is there twice",
-		"from: {imag: x}":                        `line 1: from has no "imag"`,
+		"x":                                      "line 1: the template is a single value",
+		"from: a\nfro: b":                        `line 2: the template has no field "fro"; use one of apt, build_network,`,
+		"from: a\nfrom: b":                       "line 2: from is set twice",
+		"from: {imag: x}":                        `line 1: from has no field "imag"`,
 		"from: ''":                               "from is empty",
-		"from: a\napt: curl":                     "line 2: apt is one value; write a list",
-		"from: a\napt: [{a: b}]":                 "line 2: apt[0] is a mapping; write one value",
+		"from: a\napt: curl":                     "line 2: apt is a single value; use a list",
+		"from: a\napt: [{a: b}]":                 "line 2: apt[0] is a mapping; use a single value",
 		"from: a\napt:\n  - ":                    "line 3: apt[0] is empty",
-		"from: a\nresources:\n  vcpus: two":      `line 3: resources.vcpus is "two"; write a whole number`,
+		"from: a\nresources:\n  vcpus: two":      `line 3: resources.vcpus is "two"; use a whole number`,
 		"from: a\nresources: {vcpus: 1e3}":       "whole number",
-		"from: {host: maybe}":                    "from.host is \"maybe\"; write true or false",
-		"from: a\nenv: [A=B]":                    "line 2: env is a list; write names",
+		"from: {host: maybe}":                    "from.host is \"maybe\"; use true or false",
+		"from: a\nenv: [A=B]":                    "line 2: env is a list; use a mapping of names to values",
 		"from: a\nenv: {A: 1, A: 2}":             "twice",
 		"from: a\nenv: {[a]: 1}":                 "line 2: env has",
 		"from: a\nports: [99999999999999999999]": "whole number",
-		"from: a\nfiles: [{path: /x}]":           "line 2: files[0] has not exactly one of content",
+		"from: a\nfiles: [{path: /x}]":           "line 2: files[0] needs exactly one of content",
 		"from: a\nfiles: [{content: x}]":         "files[0] has no path",
-		"from: a\nfiles: [{path: /x, content: x, source: y}]":   "not exactly one",
+		"from: a\nfiles: [{path: /x, content: x, source: y}]":   "needs exactly one",
 		"from: a\nfiles: [{path: /x, source: y}]":               "files[0].source: file does not exist",
 		"from: a\nfiles: [{path: /x, content: [y]}]":            "files[0].content is a list",
-		"from: a\nfiles: [{path: /x, contents: y}]":             `files[0] has no "contents"`,
+		"from: a\nfiles: [{path: /x, contents: y}]":             `files[0] has no field "contents"`,
 		"from: a\nfiles: [{path: /x, content: !!binary '?'}]":   "not valid base64",
-		"from: a\nrun: [{cmd: x}]":                              `run[0] has no "cmd"; use some of copy, env, run, user, workdir`,
-		"from: a\nx: " + deep:                                   "deeper than",
+		"from: a\nrun: [{cmd: x}]":                              `run[0] has no field "cmd"; use one of copy, env, run, user, workdir`,
+		"from: a\nx: " + deep:                                   "levels deep",
 		bomb:                                                    "line 1: anchors and aliases",
-		"from: a\n<<: {run: [x]}":                               `has no "<<"`,
-		"from: \xff":                                            "not text in UTF-8",
-		"from: a\x00b":                                          "not text in UTF-8",
+		"from: a\n<<: {run: [x]}":                               `has no field "<<"`,
+		"from: \xff":                                            "not UTF-8 text",
+		"from: a\x00b":                                          "not UTF-8 text",
 		"from: a\nrun: [" + strings.Repeat("x,", 60_000) + "x]": "more than 50000 values",
 	} {
 		_, err := Parse([]byte(text), local(nil))
@@ -160,7 +160,7 @@ func TestParseErrors(t *testing.T) {
 	}
 	// An endless source is read only as far as the bound allows.
 	endless := func(string) (io.ReadCloser, error) { return io.NopCloser(zeros{}), nil }
-	if _, err := Parse([]byte("from: a\nfiles: [{path: /x, source: y}]"), endless); err == nil || !strings.Contains(err.Error(), "larger than") {
+	if _, err := Parse([]byte("from: a\nfiles: [{path: /x, source: y}]"), endless); err == nil || !strings.Contains(err.Error(), "bytes in total") {
 		t.Errorf("an endless source: %v", err)
 	}
 	broken := func(string) (io.ReadCloser, error) { return nil, errors.New("broken") }

@@ -95,7 +95,7 @@ func (s *Provider) Get(_ context.Context, name string) (*sandbox.Template, error
 	case s.Unknown != nil:
 		return nil, s.Unknown(name)
 	}
-	return nil, sandbox.Errorf(sandbox.CodeNotFound, "there is no template %q; list the templates to see which there are", name)
+	return nil, sandbox.Errorf(sandbox.CodeNotFound, "there is no template %q; list the templates to see which exist", name)
 }
 
 // Root returns the root of a template that is ready.
@@ -225,7 +225,7 @@ func (s *Provider) Alias(alias, name string) error {
 	defer s.mu.Unlock()
 	delete(s.aliases, alias)
 	if _, ok := s.all[name]; !ok && name != "" {
-		return sandbox.Errorf(sandbox.CodeNotFound, "there is no template %q; list the templates to see which there are", name)
+		return sandbox.Errorf(sandbox.CodeNotFound, "there is no template %q; list the templates to see which exist", name)
 	}
 	if name != "" {
 		s.aliases[alias] = name
@@ -238,7 +238,7 @@ func (s *Provider) Delete(name string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if _, ok := s.all[name]; !ok {
-		return sandbox.Errorf(sandbox.CodeNotFound, "there is no template %q; list the templates to see which there are", name)
+		return sandbox.Errorf(sandbox.CodeNotFound, "there is no template %q; list the templates to see which exist", name)
 	}
 	delete(s.all, name)
 	delete(s.specs, name)

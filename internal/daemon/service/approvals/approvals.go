@@ -293,7 +293,7 @@ func (b *Book) find(in call.Realm, id string) (*entry, error) {
 		}
 	}
 	if e == nil || !in.Has(e.Team, e.Namespace) {
-		return nil, sandbox.Errorf(sandbox.CodeNotFound, "there is no approval %s; list the approvals to see which there are", validate.Quote(id))
+		return nil, sandbox.Errorf(sandbox.CodeNotFound, "there is no approval %s; list the approvals to see which exist", validate.Quote(id))
 	}
 	return e, nil
 }
@@ -309,7 +309,7 @@ func (b *Book) Claim(in call.Realm, id string) (Owner, sandbox.Approval, error) 
 	case e.State != sandbox.ApprovalOpen:
 		return Owner{}, sandbox.Approval{}, over(&e.Approval)
 	case e.claimed:
-		return Owner{}, sandbox.Approval{}, sandbox.Errorf(sandbox.CodeConflict, "approval %s is being answered by somebody else at this moment", id)
+		return Owner{}, sandbox.Approval{}, sandbox.Errorf(sandbox.CodeConflict, "somebody else is answering approval %s right now; look at it in a moment", id)
 	}
 	e.claimed = true
 	return e.Owner, e.Approval, nil

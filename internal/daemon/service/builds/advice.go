@@ -48,10 +48,10 @@ func (x *Builder) advise(ctx context.Context, m *buildMachine, installs, network
 		}
 	}
 	if len(blocked) > 0 {
-		return sandbox.Wrap(code, err, fmt.Sprintf("%s\nits network policy blocked %s; if it needs that, allow it in %s", said, strings.Join(blocked, ", "), network))
+		return sandbox.Wrap(code, err, fmt.Sprintf("%s\nits network policy blocked %s; if the step needs that, allow it in %s", said, strings.Join(blocked, ", "), network))
 	}
 	if strings.Contains(said, "No space left on device") {
-		return sandbox.Wrap(code, err, said+"\nits disk is full: raise resources.disk_mib, or make room on the server's disk, where Cove keeps its state")
+		return sandbox.Wrap(code, err, said+"\nits disk is full: raise resources.disk_mib, or free space on the server's disk, where Cove keeps its state")
 	}
 	has := func(words string) bool { return strings.Contains(said, words) }
 	if slices.ContainsFunc(noPackage[installs], has) && !has("Failed to fetch") {

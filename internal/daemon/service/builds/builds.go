@@ -89,7 +89,7 @@ func (x *Builder) buildOf(ctx context.Context, id string) (*sandbox.Build, error
 }
 
 func noBuild(id string) error {
-	return sandbox.Errorf(sandbox.CodeNotFound, "there is no build %s; list the builds to see which there are", validate.Quote(id))
+	return sandbox.Errorf(sandbox.CodeNotFound, "there is no build %s; list the builds to see which exist", validate.Quote(id))
 }
 
 // ListBuilds implements [sandbox.Templates].

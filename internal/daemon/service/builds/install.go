@@ -369,10 +369,10 @@ func mirrorRules(address string) []sandbox.NetworkRule {
 func (x *Builder) canBuild(spec *sandbox.TemplateSpec) error {
 	steps := len(spec.Apt)+len(spec.Pip)+len(spec.NPM)+len(spec.Files)+len(spec.Run) > 0 || spec.WorkDir != "" || spec.User != ""
 	if steps && x.cfg.Keeper == nil {
-		return sandbox.Errorf(sandbox.CodeUnsupported, "this server's sandboxes keep no state, so that a build can have no steps; leave out apt, pip, npm, files, run, workdir and user")
+		return sandbox.Errorf(sandbox.CodeUnsupported, "this server's sandboxes keep no state, so a build cannot have steps; leave out apt, pip, npm, files, run, workdir and user")
 	}
 	if spec.From.Host && len(spec.Apt) > 0 {
-		return sandbox.Errorf(sandbox.CodeUnsupported, "the template host is this machine's own programs, to which apt can add nothing; begin from debian, or use pip, npm, files and run")
+		return sandbox.Errorf(sandbox.CodeUnsupported, "the template host consists of this machine's own programs, so apt cannot add to it; start from debian, or use pip, npm, files and run")
 	}
 	return nil
 }
@@ -389,10 +389,10 @@ func checkNetworks(spec *sandbox.TemplateSpec) error {
 		}
 	}
 	if n := spec.BuildNetwork; n != nil && slices.ContainsFunc(n.Rules, func(r sandbox.NetworkRule) bool { return r.Action == sandbox.NetworkAsk }) {
-		return validate.Errorf("build_network asks, but nobody is asked about a build; allow what it needs")
+		return validate.Errorf("build_network asks, but nobody can answer during a build; allow what the build needs")
 	}
 	if n := spec.BuildNetwork; n != nil && len(n.Headers) > 0 {
-		return validate.Errorf("build_network has headers, which requests of a build do not get; leave them out")
+		return validate.Errorf("build_network has headers, but requests of a build do not get them; leave them out")
 	}
 	return nil
 }

@@ -137,7 +137,7 @@ func (x *Builder) startBuild(c *call.Call, req *sandbox.BuildTemplateRequest) (*
 		return nil, err
 	}
 	if req.Login != nil && plan.Spec.From.Image == "" {
-		return nil, validate.Errorf("registry_login is for the registry of an image, and template %s does not begin with one; leave it out", validate.Quote(req.Name))
+		return nil, validate.Errorf("registry_login is for the registry of an image, but template %s does not start from an image; leave it out", validate.Quote(req.Name))
 	}
 	now := time.Now().UTC()
 	b := &building{x: x, plan: plan, cancel: func(error) {}, done: make(chan struct{}), record: store.BuildRecord{
@@ -164,14 +164,14 @@ func (x *Builder) startBuild(c *call.Call, req *sandbox.BuildTemplateRequest) (*
 		return nil, err
 	}
 	if err := x.admitBuild(c.Ctx, b); err != nil {
-		claimed(sandbox.Errorf(sandbox.CodeCancelled, "it did not begin"))
+		claimed(sandbox.Errorf(sandbox.CodeCancelled, "it did not start"))
 		return nil, err
 	}
 	ctx, cancel := context.WithCancelCause(x.cfg.Gate.Context())
 	b.cancel = cancel
 	if err := b.begin(c.Ctx); err != nil {
 		x.forgetBuild(b)
-		claimed(sandbox.Errorf(sandbox.CodeCancelled, "it did not begin"))
+		claimed(sandbox.Errorf(sandbox.CodeCancelled, "it did not start"))
 		cancel(nil)
 		return nil, err
 	}
@@ -256,9 +256,9 @@ func (x *Builder) room(team string) error {
 	var err *sandbox.Error
 	switch all := len(x.running); {
 	case mine >= sandbox.MaxTeamBuilds:
-		err = sandbox.Errorf(sandbox.CodeQuotaExceeded, "%d templates are being built for your team, and no more are at once; try again when one is ready, or cancel one", mine)
+		err = sandbox.Errorf(sandbox.CodeQuotaExceeded, "your team already has %d builds running, which is the limit; try again when one is ready, or cancel one", mine)
 	case all >= sandbox.MaxBuilds:
-		err = sandbox.Errorf(sandbox.CodeQuotaExceeded, "%d templates are being built on this server, and no more are at once; try again when one is ready", all)
+		err = sandbox.Errorf(sandbox.CodeQuotaExceeded, "this server already has %d builds running, which is the limit; try again when one is ready", all)
 	default:
 		return nil
 	}
@@ -364,9 +364,9 @@ func (b *building) interrupted(ctx context.Context) error {
 	case errors.Is(cause, errBuildCancelled):
 		return sandbox.Errorf(sandbox.CodeCancelled, "the build was cancelled")
 	case errors.Is(cause, errBuildTooLong):
-		return sandbox.Errorf(sandbox.CodeTimeout, "the build took longer than %s; split it into templates that begin from each other", sandbox.MaxBuildTime)
+		return sandbox.Errorf(sandbox.CodeTimeout, "the build took longer than %s; split it into templates that build on each other", sandbox.MaxBuildTime)
 	}
-	return sandbox.Errorf(sandbox.CodeUnavailable, "the server ended while the template was being built; build it again")
+	return sandbox.Errorf(sandbox.CodeUnavailable, "the server stopped while the template was being built; build it again")
 }
 
 // golden keeps the state of a first sandbox, so that others begin with it.
@@ -440,7 +440,7 @@ func (x *Builder) FailLost(ctx context.Context) error {
 		}
 		for _, r := range lost {
 			now := time.Now().UTC()
-			r.State, r.Reason, r.EndedAt = sandbox.BuildFailed, "the daemon ended while the template was being built; build it again", &now
+			r.State, r.Reason, r.EndedAt = sandbox.BuildFailed, "the daemon exited while the template was being built; build it again", &now
 			if err := x.cfg.Store.UpdateBuild(ctx, r); err != nil {
 				return fmt.Errorf("record that build %s is lost: %w", r.ID, err)
 			}

@@ -35,7 +35,7 @@ func checkBuild(req *sandbox.BuildTemplateRequest) error {
 		return validate.Errorf("name %s is not valid; use 1 to 63 lower-case letters, digits, dashes, underscores and dots, with a letter or digit first and last", validate.Quote(req.Name))
 	}
 	if len(req.Packages) > maxPackages {
-		return validate.Errorf("packages has %d entries; give at most %d", len(req.Packages), maxPackages)
+		return validate.Errorf("packages has %d entries; use at most %d", len(req.Packages), maxPackages)
 	}
 	for _, p := range req.Packages {
 		if !validate.PackageNames.MatchString(p) {
@@ -49,7 +49,7 @@ func checkBuild(req *sandbox.BuildTemplateRequest) error {
 		return nil
 	}
 	if len(req.Packages) > 0 {
-		return validate.Errorf("both packages and a spec are given; put the packages into the spec, as apt")
+		return validate.Errorf("packages and a spec are both given; put the packages into the spec, as apt")
 	}
 	spec := *req.Spec
 	if err := checkSpec(&spec); err != nil {
@@ -74,16 +74,16 @@ func checkLogin(login *sandbox.RegistryLogin) error {
 	}
 	switch {
 	case login.Username == "" || len(login.Username) > maxLoginName || strings.Contains(login.Username, ":") || unfit(login.Username):
-		return validate.Errorf("registry_login.username is not valid; give 1 to %d bytes without colons and control characters", maxLoginName)
+		return validate.Errorf("registry_login.username is not valid; use 1 to %d bytes without colons and control characters", maxLoginName)
 	case password == "" || len(password) > sandbox.MaxSecretBytes || strings.ContainsAny(password, "\x00\r") || !utf8.ValidString(password):
-		return validate.Errorf("registry_login.password is not valid; give 1 to %d bytes of text", sandbox.MaxSecretBytes)
+		return validate.Errorf("registry_login.password is not valid; use 1 to %d bytes of text", sandbox.MaxSecretBytes)
 	}
 	return nil
 }
 
 func checkSpec(spec *sandbox.TemplateSpec) error {
 	if len(spec.Description) > maxDescription {
-		return validate.Errorf("description has %d bytes; give at most %d", len(spec.Description), maxDescription)
+		return validate.Errorf("description has %d bytes; use at most %d", len(spec.Description), maxDescription)
 	}
 	user := error(nil)
 	if spec.User != "" {
@@ -114,14 +114,14 @@ func checkSource(from *sandbox.TemplateSource) error {
 		}
 		given++
 		if len(c.value) > maxSourceBytes {
-			return validate.Errorf("from.%s has %d bytes; give at most %d", c.field, len(c.value), maxSourceBytes)
+			return validate.Errorf("from.%s has %d bytes; use at most %d", c.field, len(c.value), maxSourceBytes)
 		}
 		if err := validate.Text("from."+c.field, c.value); err != nil {
 			return err
 		}
 	}
 	if given != 1 {
-		return validate.Errorf("from names %d things to begin with; set exactly one of image, archive, directory, debian, template, snapshot and host", given)
+		return validate.Errorf("from has %d sources; set exactly one of image, archive, directory, debian, template, snapshot and host", given)
 	}
 	if from.Template != "" {
 		return validate.TemplateName(from.Template)
@@ -131,11 +131,11 @@ func checkSource(from *sandbox.TemplateSource) error {
 
 func checkApt(packages []string) error {
 	if len(packages) > maxPackages {
-		return validate.Errorf("apt has %d packages; give at most %d", len(packages), maxPackages)
+		return validate.Errorf("apt has %d packages; use at most %d", len(packages), maxPackages)
 	}
 	for i, p := range packages {
 		if !aptPackages.MatchString(p) || strings.HasSuffix(p, "-") {
-			return validate.Errorf("apt[%d] %s is not a Debian package; write its name, or NAME=VERSION", i, validate.Quote(p))
+			return validate.Errorf("apt[%d] %s is not a Debian package; use its name, or NAME=VERSION", i, validate.Quote(p))
 		}
 	}
 	return nil
@@ -144,7 +144,7 @@ func checkApt(packages []string) error {
 // checkInstalled checks packages that an installer gets as arguments.
 func checkInstalled(field string, packages []string) error {
 	if len(packages) > maxPackages {
-		return validate.Errorf("%s has %d packages; give at most %d", field, len(packages), maxPackages)
+		return validate.Errorf("%s has %d packages; use at most %d", field, len(packages), maxPackages)
 	}
 	for i, p := range packages {
 		at := fmt.Sprintf("%s[%d]", field, i)
@@ -152,7 +152,7 @@ func checkInstalled(field string, packages []string) error {
 		case p == "" || len(p) > maxPackageBytes:
 			return validate.Errorf("%s has %d bytes; a package has 1 to %d", at, len(p), maxPackageBytes)
 		case strings.HasPrefix(p, "-"):
-			return validate.Errorf("%s %s is an option, not a package; use a run step for what needs options", at, validate.Quote(p))
+			return validate.Errorf("%s %s is an option, not a package; use a run step for commands that need options", at, validate.Quote(p))
 		case strings.ContainsFunc(p, func(r rune) bool { return r < ' ' || r == 0x7f }):
 			return validate.Errorf("%s %s has control characters; correct it", at, validate.Quote(p))
 		}
@@ -169,7 +169,7 @@ var notInTemplates = []string{"/proc", "/sys", "/dev", "/tmp", "/run/cove", "/.c
 
 func checkTemplateFiles(files []sandbox.TemplateFile) error {
 	if len(files) > sandbox.MaxTemplateFiles {
-		return validate.Errorf("files has %d entries; give at most %d, and fetch more in a run step", len(files), sandbox.MaxTemplateFiles)
+		return validate.Errorf("files has %d entries; use at most %d, and fetch more in a run step", len(files), sandbox.MaxTemplateFiles)
 	}
 	total := 0
 	for i := range files {
@@ -179,10 +179,10 @@ func checkTemplateFiles(files []sandbox.TemplateFile) error {
 			return err
 		}
 		if !path.IsAbs(f.Path) || path.Clean(f.Path) != f.Path || f.Path == "/" {
-			return validate.Errorf("%s.path %s is not an absolute, clean path of a file; write one such as /etc/app.conf", field, validate.Quote(f.Path))
+			return validate.Errorf("%s.path %s must be an absolute, clean path of a file, such as /etc/app.conf", field, validate.Quote(f.Path))
 		}
 		if slices.ContainsFunc(notInTemplates, func(dir string) bool { return f.Path == dir || strings.HasPrefix(f.Path, dir+"/") }) {
-			return validate.Errorf("%s.path %s is where a template keeps nothing; choose another directory", field, validate.Quote(f.Path))
+			return validate.Errorf("%s.path %s is not kept in a template; choose another directory", field, validate.Quote(f.Path))
 		}
 		if _, err := validate.Mode(f.Mode); err != nil {
 			return validate.Errorf("%s.%s", field, sandbox.MessageOf(err))
@@ -195,14 +195,14 @@ func checkTemplateFiles(files []sandbox.TemplateFile) error {
 		total += len(f.Content)
 	}
 	if total > sandbox.MaxTemplateFileBytes {
-		return sandbox.Errorf(sandbox.CodeTooLarge, "files have %d bytes together; give at most %d, and fetch more in a run step", total, sandbox.MaxTemplateFileBytes)
+		return sandbox.Errorf(sandbox.CodeTooLarge, "files have %d bytes in total; use at most %d, and fetch more in a run step", total, sandbox.MaxTemplateFileBytes)
 	}
 	return nil
 }
 
 func checkSteps(steps []sandbox.TemplateStep) error {
 	if len(steps) > sandbox.MaxTemplateSteps {
-		return validate.Errorf("run has %d steps; give at most %d", len(steps), sandbox.MaxTemplateSteps)
+		return validate.Errorf("run has %d steps; use at most %d", len(steps), sandbox.MaxTemplateSteps)
 	}
 	for i := range steps {
 		step := &steps[i]
@@ -215,9 +215,9 @@ func checkSteps(steps []sandbox.TemplateStep) error {
 		}
 		switch {
 		case strings.TrimSpace(step.Run) == "":
-			return validate.Errorf("%s is empty; give a command for /bin/sh", field)
+			return validate.Errorf("%s is empty; set it to a command for /bin/sh", field)
 		case len(step.Run) > validate.MaxArgument:
-			return sandbox.Errorf(sandbox.CodeTooLarge, "%s has %d bytes; give at most %d, or write a script as a file and run that", field, len(step.Run), validate.MaxArgument)
+			return sandbox.Errorf(sandbox.CodeTooLarge, "%s has %d bytes; use at most %d, or write a script to a file and run that", field, len(step.Run), validate.MaxArgument)
 		}
 		if err := cmp.Or(validate.Text(field, step.Run), validate.Env(step.Env)); err != nil {
 			return err
@@ -243,7 +243,7 @@ var uploads = regexp.MustCompile(`^upload-[a-z2-7]{26}$`)
 func checkOwner(field, owner string) error {
 	user, group, both := strings.Cut(owner, ":")
 	if strings.Contains(group, ":") || both && validate.User(field, group) != nil {
-		return validate.Errorf("%s %s is not valid; give a user, or user:group, by names or numbers", field, validate.Quote(owner))
+		return validate.Errorf("%s %s is not valid; use a user, or user:group, as names or numbers", field, validate.Quote(owner))
 	}
 	return validate.User(field, user)
 }
@@ -252,16 +252,16 @@ func checkCopy(field string, step *sandbox.TemplateStep) error {
 	c := step.Copy
 	switch {
 	case step.Run != "" || step.User != "" || step.WorkDir != "" || len(step.Env) > 0:
-		return validate.Errorf("%s has copy and something else; make it a step of its own", field)
+		return validate.Errorf("%s has copy and other fields; make copy a step of its own", field)
 	case !uploads.MatchString(c.Archive):
-		return validate.Errorf("%s.copy.archive %s is not an upload; send an archive first, and give its name", field, validate.Quote(c.Archive))
+		return validate.Errorf("%s.copy.archive %s is not an upload; upload an archive first, and use its name", field, validate.Quote(c.Archive))
 	case len(c.Sources) > sandbox.MaxTemplateFiles:
-		return validate.Errorf("%s.copy.sources has %d entries; give at most %d", field, len(c.Sources), sandbox.MaxTemplateFiles)
+		return validate.Errorf("%s.copy.sources has %d entries; use at most %d", field, len(c.Sources), sandbox.MaxTemplateFiles)
 	}
 	for i, s := range c.Sources {
 		at := fmt.Sprintf("%s.copy.sources[%d]", field, i)
 		if s == "" || len(s) > sandbox.MaxPathBytes || slices.Contains(strings.Split(s, "/"), "..") || strings.Count(s, "**") > 4 {
-			return validate.Errorf("%s %s is not a name in the archive; give one such as src/app.py, or a pattern such as src/*.py", at, validate.Quote(s))
+			return validate.Errorf("%s %s is not a name in the archive; use one such as src/app.py, or a pattern such as src/*.py", at, validate.Quote(s))
 		}
 		if err := validate.Text(at, s); err != nil {
 			return err
@@ -280,7 +280,7 @@ func checkCopy(field string, step *sandbox.TemplateStep) error {
 	}
 	if to := path.Clean(c.To); !path.IsAbs(c.To) || strings.TrimSuffix(c.To, "/") != strings.TrimSuffix(to, "/") ||
 		slices.ContainsFunc(notInTemplates, func(dir string) bool { return to == dir || strings.HasPrefix(to, dir+"/") }) {
-		return validate.Errorf("%s.copy.to %s is not an absolute, clean path that a template keeps; write one such as /app/", field, validate.Quote(c.To))
+		return validate.Errorf("%s.copy.to %s must be an absolute, clean path that a template keeps, such as /app/", field, validate.Quote(c.To))
 	}
 	return nil
 }
@@ -290,11 +290,11 @@ func checkStart(start *sandbox.StartCommand) error {
 		return nil
 	}
 	if strings.TrimSpace(start.Command) == "" {
-		return validate.Errorf("start.command is empty; give a command for /bin/sh, or leave start out")
+		return validate.Errorf("start.command is empty; set it to a command for /bin/sh, or leave start out")
 	}
 	for _, c := range []struct{ field, value string }{{"start.command", start.Command}, {"start.ready", start.Ready}} {
 		if len(c.value) > validate.MaxArgument {
-			return sandbox.Errorf(sandbox.CodeTooLarge, "%s has %d bytes; give at most %d, or write a script as a file and start that", c.field, len(c.value), validate.MaxArgument)
+			return sandbox.Errorf(sandbox.CodeTooLarge, "%s has %d bytes; use at most %d, or write a script to a file and start that", c.field, len(c.value), validate.MaxArgument)
 		}
 		if err := validate.Text(c.field, c.value); err != nil {
 			return err
@@ -320,7 +320,7 @@ func checkDesktop(d *sandbox.Desktop) error {
 		return nil
 	}
 	if !displays.MatchString(cmp.Or(d.Display, ":1")) {
-		return validate.Errorf("desktop.display %s is not an X display; write :1", validate.Quote(d.Display))
+		return validate.Errorf("desktop.display %s is not an X display; use one such as :1", validate.Quote(d.Display))
 	}
 	return cmp.Or(validate.Range("desktop.width", int64(d.Width), 64, sandbox.MaxScreenWidth), validate.Range("desktop.height", int64(d.Height), 64, sandbox.MaxScreenHeight))
 }
@@ -330,7 +330,7 @@ var displays = regexp.MustCompile(`^:[0-9]{1,4}$`)
 // checkServed checks the ports on which a template serves something.
 func checkServed(ports []int) error {
 	if len(ports) > sandbox.MaxPublishedPorts {
-		return validate.Errorf("ports has %d entries; give at most %d", len(ports), sandbox.MaxPublishedPorts)
+		return validate.Errorf("ports has %d entries; use at most %d", len(ports), sandbox.MaxPublishedPorts)
 	}
 	for i, p := range ports {
 		if err := validate.Port(fmt.Sprintf("ports[%d]", i), p); err != nil {

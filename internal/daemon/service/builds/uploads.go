@@ -27,7 +27,7 @@ const uploadLinkVersion = "u2"
 func (x *Builder) LinkUpload(ctx context.Context, req sandbox.UploadLinkRequest) (*sandbox.UploadLink, error) {
 	return call.Do(ctx, x.cfg.Gate, call.AuditedAtOnce(sandbox.ScopeTemplatesWrite, "template.upload_link"), func(c *call.Call) (*sandbox.UploadLink, error) {
 		if req.Name == "" || len(req.Name) > sandbox.MaxUploadName {
-			return nil, validate.Errorf("name has %d bytes; give 1 to %d", len(req.Name), sandbox.MaxUploadName)
+			return nil, validate.Errorf("name has %d bytes; use 1 to %d", len(req.Name), sandbox.MaxUploadName)
 		}
 		if err := validate.Text("name", req.Name); err != nil {
 			return nil, err
@@ -51,7 +51,7 @@ func (x *Builder) LinkUpload(ctx context.Context, req sandbox.UploadLinkRequest)
 			link.URL = x.cfg.UploadURL(x.SignUpload(link.Archive, req.SizeBytes, link.ExpiresAt))
 		}
 		if link.URL == "" && !link.Present {
-			return nil, sandbox.Errorf(sandbox.CodeUnsupported, "this server does not know an address at which others reach it; its operator can name one with --listen, and in allowed_hosts if it serves other machines")
+			return nil, sandbox.Errorf(sandbox.CodeUnsupported, "this server does not know its own address; its operator can set one with --listen, and with allowed_hosts if it serves other machines")
 		}
 		return link, nil
 	})
@@ -71,7 +71,7 @@ func (x *Builder) uploadMAC(what string) []byte {
 }
 
 // errNoUpload is the answer to whoever has no good link.
-var errNoUpload = sandbox.Errorf(sandbox.CodeForbidden, "this link is not good, or not any more; ask for another")
+var errNoUpload = sandbox.Errorf(sandbox.CodeForbidden, "this link is not valid or has expired; request another")
 
 // maxUploadLink bounds a link, in bytes.
 const maxUploadLink = 256
@@ -98,7 +98,7 @@ func (x *Builder) ReceiveUpload(ctx context.Context, link string, size int64, co
 		return nil, errNoUpload
 	}
 	if size > most {
-		return nil, sandbox.Errorf(sandbox.CodeTooLarge, "the archive has %d bytes, and the link is for %d; ask for another", size, most)
+		return nil, sandbox.Errorf(sandbox.CodeTooLarge, "the archive has %d bytes, but the link is for %d; request another link", size, most)
 	}
 	keeper, err := x.archives()
 	if err != nil {

@@ -83,7 +83,7 @@ func (g *Gate) Enter(ctx context.Context, verb Verb) (*Call, error) {
 	c.Ctx, c.cancel = g.cancelled(ctx)
 	caller, ok := sandbox.CallerOf(ctx)
 	if !ok || caller.Team == "" {
-		return c, sandbox.Errorf(sandbox.CodeUnauthenticated, "the request carries no identity; send an API key")
+		return c, sandbox.Errorf(sandbox.CodeUnauthenticated, "the request has no identity; send an API key")
 	}
 	if caller.Namespace != "" {
 		if err := validate.Name("namespace", caller.Namespace); err != nil {

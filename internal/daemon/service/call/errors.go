@@ -16,12 +16,12 @@ import (
 // NoSandbox is the one answer for what does not exist and what is another
 // team's or in another namespace.
 func NoSandbox(ref string) error {
-	return sandbox.Errorf(sandbox.CodeNotFound, "there is no sandbox %s; list the sandboxes to see which there are", validate.Quote(ref))
+	return sandbox.Errorf(sandbox.CodeNotFound, "there is no sandbox %s; list the sandboxes to see which exist", validate.Quote(ref))
 }
 
 // NoSnapshot is [NoSandbox] for snapshots.
 func NoSnapshot(ref string) error {
-	return sandbox.Errorf(sandbox.CodeNotFound, "there is no snapshot %s; list the snapshots to see which there are", validate.Quote(ref))
+	return sandbox.Errorf(sandbox.CodeNotFound, "there is no snapshot %s; list the snapshots to see which exist", validate.Quote(ref))
 }
 
 // NotRunning says why a sandbox cannot do what was asked, and what to do.

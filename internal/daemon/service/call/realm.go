@@ -44,7 +44,7 @@ func (c *Call) Namespace(asked string) (string, error) {
 		}
 	}
 	if own != "" && asked != "" && asked != own {
-		return "", sandbox.Errorf(sandbox.CodeForbidden, "you work in the namespace %q, and the request names %q; leave the namespace out of it, or connect with that namespace", own, asked)
+		return "", sandbox.Errorf(sandbox.CodeForbidden, "you work in the namespace %q, but the request names %q; leave the namespace out of the request, or connect with that namespace", own, asked)
 	}
 	return cmp.Or(own, asked), nil
 }
@@ -55,14 +55,14 @@ func (c *Call) NeedTeam(what string) error {
 	if c.Caller.Namespace == "" {
 		return nil
 	}
-	return sandbox.Errorf(sandbox.CodeForbidden, "%s is the whole team's, and you work in the namespace %q; ask without a namespace", what, c.Caller.Namespace)
+	return sandbox.Errorf(sandbox.CodeForbidden, "%s belongs to the whole team, but you work in the namespace %q; send the request without a namespace", what, c.Caller.Namespace)
 }
 
 // Resolve returns the record of the sandbox of a realm with this id or name, in
 // any state.
 func (g *Gate) Resolve(ctx context.Context, in Realm, ref string) (store.Record, error) {
 	if ref == "" {
-		return store.Record{}, sandbox.Errorf(sandbox.CodeInvalid, "no sandbox is named; give its id or name")
+		return store.Record{}, sandbox.Errorf(sandbox.CodeInvalid, "no sandbox is named; set its id or name")
 	}
 	if len(ref) > sandbox.MaxNameLength || validate.Text("sandbox", ref) != nil {
 		return store.Record{}, NoSandbox(ref)
@@ -83,7 +83,7 @@ func (g *Gate) Resolve(ctx context.Context, in Realm, ref string) (store.Record,
 // snapshot returns the record of the snapshot of a realm with this id or name.
 func (g *Gate) snapshot(ctx context.Context, in Realm, ref string) (store.SnapshotRecord, error) {
 	if ref == "" {
-		return store.SnapshotRecord{}, validate.Errorf("no snapshot is named; give its id or name")
+		return store.SnapshotRecord{}, validate.Errorf("no snapshot is named; set its id or name")
 	}
 	if len(ref) > sandbox.MaxNameLength || validate.Text("snapshot", ref) != nil {
 		return store.SnapshotRecord{}, NoSnapshot(ref)

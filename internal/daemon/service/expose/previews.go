@@ -32,7 +32,7 @@ const (
 var previewLabels = regexp.MustCompile(`^([1-9][0-9]{0,4})-(` + ids.Sandbox + `[a-z0-9]{26})$`)
 
 // ErrNoPreview is the answer to every visitor of what is not there.
-var ErrNoPreview = sandbox.Errorf(sandbox.CodeNotFound, "there is no preview at this address; it may have expired, ask whoever gave it to you")
+var ErrNoPreview = sandbox.Errorf(sandbox.CodeNotFound, "there is no preview at this address; it may have expired, so ask the person who gave it to you")
 
 // CreatePreview implements [sandbox.Previews].
 func (x *Exposer) CreatePreview(ctx context.Context, ref string, req sandbox.CreatePreviewRequest) (*sandbox.NewPreview, error) {
@@ -53,7 +53,7 @@ func (x *Exposer) CreatePreview(ctx context.Context, ref string, req sandbox.Cre
 		p, err := x.cfg.Store.ChangePreview(c.Ctx, r.ID, req.Port, now, sandbox.MaxPreviews, func(p *store.PreviewRecord) error {
 			key = "" // it may run again
 			if sandbox.First(c.Ctx) && (p.ID != "" || p.Generation > 0) {
-				return sandbox.Errorf(sandbox.CodeConflict, "port %d has a preview, or had a private one; create its preview yourself if it is to be another", req.Port)
+				return sandbox.Errorf(sandbox.CodeConflict, "port %d already has a preview, or had a private one; to get another, create it yourself", req.Port)
 			}
 			if p.ID == "" {
 				p.ID, p.Team, p.CreatedAt = ids.New(ids.Preview), r.Team, now
@@ -87,7 +87,7 @@ func expiresAt(from time.Time, seconds int64) *time.Time {
 func checkPreview(req *sandbox.CreatePreviewRequest) error {
 	req.Access = cmp.Or(req.Access, sandbox.PreviewPrivate)
 	if req.Access != sandbox.PreviewPrivate && req.Access != sandbox.PreviewPublic {
-		return validate.Errorf("access %s is not known; use %q or %q", validate.Quote(string(req.Access)), sandbox.PreviewPrivate, sandbox.PreviewPublic)
+		return validate.Errorf("access %s is not valid; use %q or %q", validate.Quote(string(req.Access)), sandbox.PreviewPrivate, sandbox.PreviewPublic)
 	}
 	if err := validate.Port("port", req.Port); err != nil {
 		return err
@@ -177,7 +177,7 @@ func checkLink(req *sandbox.PreviewLinkRequest) (*url.URL, error) {
 		return nil, err
 	}
 	req.Path = cmp.Or(req.Path, "/")
-	bad := validate.Errorf("path %s is not a path on the preview; give one such as /docs/index.html", validate.Quote(req.Path))
+	bad := validate.Errorf("path %s is not a path of the preview; use one such as /docs/index.html", validate.Quote(req.Path))
 	if len(req.Path) > maxLinkPath || req.Path[0] != '/' || strings.HasPrefix(req.Path, "//") || strings.Contains(req.Path, `\`) || validate.Text("path", req.Path) != nil {
 		return nil, bad
 	}
@@ -254,7 +254,7 @@ func (x *Exposer) admitVisitor(p *store.PreviewRecord, visit *sandbox.PreviewVis
 	if visit.Key == "" && visit.Link == "" {
 		return sandbox.Errorf(sandbox.CodeForbidden, "this preview is private; open it with its key or a signed link")
 	}
-	return sandbox.Errorf(sandbox.CodeForbidden, "the key or link does not open this preview; it may have expired, ask for a new one")
+	return sandbox.Errorf(sandbox.CodeForbidden, "the key or link does not open this preview; it may have expired, so ask for a new one")
 }
 
 // awake returns the record of a preview's sandbox, which runs, and resumes it
@@ -275,7 +275,7 @@ func (x *Exposer) awake(ctx context.Context, p *store.PreviewRecord) (store.Reco
 			return r, err
 		default:
 			x.cfg.Log.Warn("wake a sandbox for a visitor of its preview", "sandbox", p.SandboxID, "error", call.Detailed(err))
-			return r, call.Unavailable(err, "the sandbox of this preview cannot be woken now; try again later")
+			return r, call.Unavailable(err, "the sandbox of this preview cannot be resumed now; try again later")
 		}
 	}
 	switch r.State {
@@ -284,7 +284,7 @@ func (x *Exposer) awake(ctx context.Context, p *store.PreviewRecord) (store.Reco
 	case sandbox.StatePaused:
 		return r, sandbox.Errorf(sandbox.CodeNotRunning, "the sandbox of this preview is paused; ask its owner to resume it")
 	}
-	return r, sandbox.Errorf(sandbox.CodeNotRunning, "the sandbox of this preview is gone")
+	return r, sandbox.Errorf(sandbox.CodeNotRunning, "the sandbox of this preview has ended")
 }
 
 // DialPreview implements [sandbox.Previews].

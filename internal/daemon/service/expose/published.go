@@ -64,7 +64,7 @@ func CheckPorts(ports []sandbox.PublishedPort, caller *sandbox.Caller) error {
 		p.Address = cmp.Or(p.Address, defaultAddress)
 		addr, err := netip.ParseAddr(p.Address)
 		if err != nil || addr.Zone() != "" {
-			return validate.Errorf("%s.address %s is not an address; give one of the host, such as %s", field, validate.Quote(p.Address), defaultAddress)
+			return validate.Errorf("%s.address %s is not an address; use one of the host's, such as %s", field, validate.Quote(p.Address), defaultAddress)
 		}
 		if err := cmp.Or(validate.Range(field+".host", int64(p.Host), 0, 65535), validate.Port(field+".guest", p.Guest)); err != nil {
 			return err
@@ -73,10 +73,10 @@ func CheckPorts(ports []sandbox.PublishedPort, caller *sandbox.Caller) error {
 			continue
 		}
 		if !addr.Unmap().IsLoopback() {
-			return sandbox.Errorf(sandbox.CodeForbidden, "%s.address %s is open to other machines, which only the user who runs the server may do; use %s or a preview", field, p.Address, defaultAddress)
+			return sandbox.Errorf(sandbox.CodeForbidden, "%s.address %s is reachable from other machines, which only the user who runs the server may publish to; use %s or a preview", field, p.Address, defaultAddress)
 		}
 		if p.Host > 0 && p.Host < firstFreePort {
-			return sandbox.Errorf(sandbox.CodeForbidden, "%s.host %d is reserved for the user who runs the server; use %d or more, or 0 for one that is free", field, p.Host, firstFreePort)
+			return sandbox.Errorf(sandbox.CodeForbidden, "%s.host %d is reserved for the user who runs the server; use %d or more, or 0 for any free port", field, p.Host, firstFreePort)
 		}
 	}
 	return nil
@@ -114,9 +114,9 @@ func portError(err error, p sandbox.PublishedPort) error {
 	where := net.JoinHostPort(p.Address, strconv.Itoa(p.Host))
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return sandbox.Wrap(sandbox.CodeConflict, err, fmt.Sprintf("port %s of the host is taken; choose another, or 0 for one that is free", where))
+		return sandbox.Wrap(sandbox.CodeConflict, err, fmt.Sprintf("port %s of the host is in use; choose another, or 0 for any free port", where))
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		return sandbox.Wrap(sandbox.CodeInvalid, err, fmt.Sprintf("the host has no address %s; use one that it has, such as %s", p.Address, defaultAddress))
+		return sandbox.Wrap(sandbox.CodeInvalid, err, fmt.Sprintf("the host has no address %s; use one of its addresses, such as %s", p.Address, defaultAddress))
 	case errors.Is(err, syscall.EACCES):
 		return sandbox.Wrap(sandbox.CodeForbidden, err, fmt.Sprintf("the server may not listen on port %s; use %d or more", where, firstFreePort))
 	}

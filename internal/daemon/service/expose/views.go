@@ -25,7 +25,7 @@ const vncPort = 5900
 const maxDisplay = 99
 
 // errNoView is the answer to every visitor of what is not there for them.
-var errNoView = sandbox.Errorf(sandbox.CodeForbidden, "this link opens no live view; it may have expired, ask for a new one")
+var errNoView = sandbox.Errorf(sandbox.CodeForbidden, "this link does not open a live view; it may have expired, so ask for a new one")
 
 // ViewComputer implements [sandbox.Computers]. It does not wake a paused
 // computer, and neither does whoever opens the link.
@@ -70,7 +70,7 @@ func viewKind(control bool) string {
 func displayNumber(display string) (int, error) {
 	n, err := strconv.ParseUint(strings.TrimPrefix(cmp.Or(display, ":1"), ":"), 10, 8)
 	if err != nil || n > maxDisplay {
-		return 0, sandbox.Errorf(sandbox.CodeUnsupported, "the template's display %s is none that can be watched; build it with one from :0 to :%d", validate.Quote(display), maxDisplay)
+		return 0, sandbox.Errorf(sandbox.CodeUnsupported, "the template's display %s cannot be watched; build the template with a display from :0 to :%d", validate.Quote(display), maxDisplay)
 	}
 	return int(n), nil
 }
@@ -100,7 +100,7 @@ func (x *Exposer) visitView(ctx context.Context, visit sandbox.ViewVisit) (*sand
 	r, err := x.cfg.Store.Sandbox(ctx, view.SandboxID)
 	switch {
 	case sandbox.CodeOf(err) == sandbox.CodeNotFound, err == nil && r.State.Final():
-		return nil, r, sandbox.Errorf(sandbox.CodeNotFound, "this computer is gone")
+		return nil, r, sandbox.Errorf(sandbox.CodeNotFound, "this computer has ended")
 	case err != nil:
 		return nil, r, err
 	case startup.DesktopOf(&r) == nil:

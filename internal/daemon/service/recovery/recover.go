@@ -90,7 +90,7 @@ func (s *Recovery) RecoverOrphan(ctx context.Context, id string) (*sandbox.Recov
 		case orphan.Volume:
 			out.Volume, err = s.recoverVolume(clean, c, &it)
 		default:
-			err = sandbox.Errorf(sandbox.CodeUnsupported, "this version of cove does not know what a %s is; use the version that has set it aside", validate.Quote(string(it.Kind)))
+			err = sandbox.Errorf(sandbox.CodeUnsupported, "this version of cove does not know a %s; use the version that set it aside", validate.Quote(string(it.Kind)))
 		}
 		if err != nil {
 			return nil, err
@@ -100,7 +100,7 @@ func (s *Recovery) RecoverOrphan(ctx context.Context, id string) (*sandbox.Recov
 }
 
 func noOrphan(id string) error {
-	return sandbox.Errorf(sandbox.CodeNotFound, "nothing with the id %s is set aside; cove recover lists what is", validate.Quote(id))
+	return sandbox.Errorf(sandbox.CodeNotFound, "no data with the id %s is set aside; list it with cove recover", validate.Quote(id))
 }
 
 // recoverVolume makes a volume of what was set aside.
@@ -204,7 +204,7 @@ func (s *Recovery) snapshotAgain(ctx context.Context, c *call.Call, it *orphan.I
 			continue
 		}
 		if r, err := s.cfg.Store.Volume(ctx, m.Volume); err != nil || r.Team != snap.Team {
-			return snap, sandbox.Errorf(sandbox.CodeConflict, "it has the volume %s mounted, which has no record; recover that first", m.Volume)
+			return snap, sandbox.Errorf(sandbox.CodeConflict, "it has the volume %s mounted, which has no record; recover the volume first", m.Volume)
 		}
 	}
 	return snap, nil

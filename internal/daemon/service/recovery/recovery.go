@@ -130,7 +130,7 @@ func (s *Recovery) saveUnknown(ctx context.Context, st *engine.Status) error {
 	if err != nil {
 		return err
 	}
-	s.SetAsideOrLeave(context.WithoutCancel(ctx), &c, "it ran, and no record named it")
+	s.SetAsideOrLeave(context.WithoutCancel(ctx), &c, "it was running, and no record named it")
 	return nil
 }
 
@@ -152,7 +152,7 @@ func (s *Recovery) Trim(now time.Time) error {
 	defer s.changing.Unlock()
 	var errs []error
 	for i := range all {
-		why := "its time is over"
+		why := "its retention has ended"
 		if now.Before(s.endOf(&all[i])) {
 			low, err := s.diskLow()
 			if err != nil || !low {

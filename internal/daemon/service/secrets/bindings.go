@@ -56,7 +56,7 @@ func (s *Secrets) bind(c *call.Call, env, secret string) (store.Binding, error) 
 		return store.Binding{}, err
 	}
 	if slices.Contains(r.Hosts, sandbox.AnyHost) {
-		return store.Binding{}, validate.Errorf("secret %q is for every host, so that no variable can have it: code in the sandbox could send it anywhere; name it in the headers of a network policy, or make it anew with its hosts", r.Name)
+		return store.Binding{}, validate.Errorf("secret %q is for every host, so it cannot be attached to a variable: code in the sandbox could send it anywhere; use it in the headers of a network policy, or create it again with its hosts", r.Name)
 	}
 	placeholder, err := vault.NewPlaceholder(r.Provider)
 	if err != nil {
@@ -93,7 +93,7 @@ func (s *Secrets) DetachSecret(ctx context.Context, ref, env string) (*sandbox.S
 		r, err = s.cfg.Change(c.Ctx, r.ID, func(r *store.Record) error {
 			i := boundAs(r, env)
 			if i < 0 {
-				return sandbox.Errorf(sandbox.CodeNotFound, "%s of sandbox %s has no secret; look at the sandbox to see which there are", env, r.ID)
+				return sandbox.Errorf(sandbox.CodeNotFound, "%s of sandbox %s has no secret; show the sandbox to see its secrets", env, r.ID)
 			}
 			c.Detail = r.Bindings[i].Secret + " as " + env
 			r.Bindings = slices.Delete(slices.Clone(r.Bindings), i, i+1)
@@ -114,7 +114,7 @@ func boundAs(r *store.Record, env string) int {
 
 func checkEnv(env string) error {
 	if !envNames.MatchString(env) {
-		return validate.Errorf("%s cannot have a secret; name an environment variable of letters, digits and underscores, such as API_TOKEN", validate.Quote(env))
+		return validate.Errorf("%s cannot have a secret; use an environment variable of letters, digits and underscores, such as API_TOKEN", validate.Quote(env))
 	}
 	return nil
 }
@@ -126,7 +126,7 @@ func CheckBindings(r *store.Record) error {
 	}
 	for _, b := range r.Bindings {
 		if _, both := r.Env[b.Env]; both && b.Env != "" {
-			return validate.Errorf("env has %s, which is to have the placeholder of secret %q; leave one out", b.Env, b.Secret)
+			return validate.Errorf("env has %s, which gets the placeholder of secret %q; leave one of them out", b.Env, b.Secret)
 		}
 	}
 	return nil
@@ -151,7 +151,7 @@ func Names(r *store.Record) map[string]string {
 // many of them.
 func CheckEnvs(secrets map[string]string) error {
 	if len(secrets) > sandbox.MaxSecretsPerSandbox {
-		return validate.Errorf("secrets has %d entries; give at most %d", len(secrets), sandbox.MaxSecretsPerSandbox)
+		return validate.Errorf("secrets has %d entries; use at most %d", len(secrets), sandbox.MaxSecretsPerSandbox)
 	}
 	for env := range secrets {
 		if err := checkEnv(env); err != nil {

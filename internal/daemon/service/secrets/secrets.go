@@ -32,7 +32,7 @@ const (
 )
 
 // ErrNone is the error of a server without a vault.
-var ErrNone = sandbox.Errorf(sandbox.CodeUnsupported, "this server keeps no secrets")
+var ErrNone = sandbox.Errorf(sandbox.CodeUnsupported, "this server has no secrets")
 
 // Config says what [Secrets] work with.
 type Config struct {
@@ -88,7 +88,7 @@ func (s *Secrets) CreateSecret(ctx context.Context, req sandbox.CreateSecretRequ
 			return nil, err
 		}
 		if isID(req.Name) {
-			return nil, validate.Errorf("name %s begins like an id; choose one that does not begin with %q", validate.Quote(req.Name), ids.Secret)
+			return nil, validate.Errorf("name %s begins like an id; use one that does not begin with %q", validate.Quote(req.Name), ids.Secret)
 		}
 		if err := validate.Metadata(req.Metadata); err != nil {
 			return nil, err
@@ -123,7 +123,7 @@ func (s *Secrets) seal(r *store.SecretRecord, value sandbox.SecretValue) ([]byte
 // find returns the record of the caller's secret with this id or name.
 func (s *Secrets) find(c *call.Call, ref string) (store.SecretRecord, error) {
 	if ref == "" {
-		return store.SecretRecord{}, validate.Errorf("no secret is named; give its id or name")
+		return store.SecretRecord{}, validate.Errorf("no secret is named; set its id or name")
 	}
 	if len(ref) > sandbox.MaxNameLength || validate.Text("secret", ref) != nil {
 		return store.SecretRecord{}, notFound(ref)
@@ -142,7 +142,7 @@ func (s *Secrets) find(c *call.Call, ref string) (store.SecretRecord, error) {
 }
 
 func notFound(ref string) error {
-	return sandbox.Errorf(sandbox.CodeNotFound, "there is no secret %s; list the secrets to see which there are", validate.Quote(ref))
+	return sandbox.Errorf(sandbox.CodeNotFound, "there is no secret %s; list the secrets to see which exist", validate.Quote(ref))
 }
 
 // GetSecret implements [sandbox.Secrets].
@@ -258,7 +258,7 @@ func (s *Secrets) pushBound(ctx context.Context, secretID string) error {
 	}
 	_ = g.Wait() // they fail by name
 	if len(failed) > 0 {
-		return sandbox.Errorf(sandbox.CodeUnavailable, "the secret is changed, but %d running sandboxes do not answer and may still use its old value, first %s; they are told as soon as they answer, kill them to be sure", len(failed), slices.Min(failed))
+		return sandbox.Errorf(sandbox.CodeUnavailable, "the secret is changed, but %d running sandboxes are not responding and may still use its old value, first %s; they get the change when they respond, or kill them to be sure", len(failed), slices.Min(failed))
 	}
 	return nil
 }

@@ -167,9 +167,9 @@ func (s *Startup) failed(ctx context.Context, client *agentclient.Client, err er
 	said := logTail(ctx, client)
 	switch job, jerr := client.GetJob(ctx, JobID, 0); {
 	case jerr == nil && job.State != sandbox.JobRunning && (job.ExitCode != 0 || !errors.Is(err, errNotReady)):
-		return sandbox.Errorf(sandbox.CodeConflict, "the start command of the template ended with exit code %d before it was ready%s; correct the template and build it again", job.ExitCode, said)
+		return sandbox.Errorf(sandbox.CodeConflict, "the start command of the template exited with code %d before it was ready%s; correct the template and build it again", job.ExitCode, said)
 	case errors.Is(err, errNotReady) || sandbox.CodeOf(err) == sandbox.CodeTimeout:
-		return sandbox.Errorf(sandbox.CodeTimeout, "the start command of the template was not ready within %s%s; look at its ready command, or give it more time with timeout_ms", s.Patience(), said)
+		return sandbox.Errorf(sandbox.CodeTimeout, "the start command of the template was not ready within %s%s; check its ready command, or allow more time with timeout_ms", s.Patience(), said)
 	}
 	return fmt.Errorf("run the start command: %w", err)
 }

@@ -31,7 +31,7 @@ func process(env map[string]string, workDir, user string, stdin []byte) error {
 		}
 	}
 	if len(stdin) > sandbox.MaxStdinBytes {
-		return sandbox.Errorf(sandbox.CodeTooLarge, "stdin has %d bytes; send at most %d, and more through a file", len(stdin), sandbox.MaxStdinBytes)
+		return sandbox.Errorf(sandbox.CodeTooLarge, "stdin has %d bytes; send at most %d, and put more into a file", len(stdin), sandbox.MaxStdinBytes)
 	}
 	return nil
 }
@@ -45,13 +45,13 @@ func Exec(req *sandbox.ExecRequest) error {
 		return err
 	}
 	if t := req.Terminal; t != nil && (t.Cols == 0 || t.Rows == 0) {
-		return Errorf("terminal is %d by %d; give at least 1 column and 1 row", t.Cols, t.Rows)
+		return Errorf("terminal is %d by %d; use at least 1 column and 1 row", t.Cols, t.Rows)
 	}
 	if err := Range("keep_bytes", req.KeepBytes, 0, sandbox.MaxKeepBytes); err != nil {
 		return err
 	}
 	if len(req.Tag) > sandbox.MaxTagBytes {
-		return sandbox.Errorf(sandbox.CodeTooLarge, "tag has %d bytes; give at most %d", len(req.Tag), sandbox.MaxTagBytes)
+		return sandbox.Errorf(sandbox.CodeTooLarge, "tag has %d bytes; use at most %d", len(req.Tag), sandbox.MaxTagBytes)
 	}
 	if err := Text("tag", req.Tag); err != nil {
 		return err
@@ -64,13 +64,13 @@ func command(req *sandbox.ExecRequest) error {
 		return jobCode(req)
 	}
 	if (len(req.Command) == 0) == (req.Shell == "") {
-		return Errorf("give exactly one of command, a program with its arguments, and shell, a line for the shell")
+		return Errorf("set exactly one of command, a program with its arguments, and shell, a line for the shell")
 	}
 	if err := Text("shell", req.Shell); err != nil {
 		return err
 	}
 	if len(req.Shell) > MaxArgument {
-		return sandbox.Errorf(sandbox.CodeTooLarge, "shell has %d bytes; give at most %d, or write a script to a file and run that", len(req.Shell), MaxArgument)
+		return sandbox.Errorf(sandbox.CodeTooLarge, "shell has %d bytes; use at most %d, or write a script to a file and run that", len(req.Shell), MaxArgument)
 	}
 	size := len(req.Shell)
 	for i, a := range req.Command {
@@ -79,7 +79,7 @@ func command(req *sandbox.ExecRequest) error {
 			return err
 		}
 		if len(a) > MaxArgument {
-			return sandbox.Errorf(sandbox.CodeTooLarge, "%s has %d bytes; an argument has at most %d, pass more through a file", field, len(a), MaxArgument)
+			return sandbox.Errorf(sandbox.CodeTooLarge, "%s has %d bytes; an argument has at most %d, so put more into a file", field, len(a), MaxArgument)
 		}
 		size += len(a) + 9 // its end and its pointer
 	}
@@ -87,17 +87,17 @@ func command(req *sandbox.ExecRequest) error {
 		size += len(k) + len(v) + 10
 	}
 	if size > sandbox.MaxCommandBytes {
-		return sandbox.Errorf(sandbox.CodeTooLarge, "command and env have %d bytes together; give at most %d, and pass more through a file", size, sandbox.MaxCommandBytes)
+		return sandbox.Errorf(sandbox.CodeTooLarge, "command and env have %d bytes in total; use at most %d, and put more into a file", size, sandbox.MaxCommandBytes)
 	}
 	if len(req.Command) > 0 && req.Command[0] == "" {
-		return Errorf("command[0] is empty; give the program to run")
+		return Errorf("command[0] is empty; set it to the program to run")
 	}
 	return nil
 }
 
 func execTimes(req *sandbox.ExecRequest) error {
 	if req.Background && req.DetachAfterMS != 0 {
-		return Errorf("detach_after_ms is for foreground commands; leave it out with background")
+		return Errorf("detach_after_ms works only with foreground commands; leave it out, or leave background out")
 	}
 	if err := Range("detach_after_ms", req.DetachAfterMS, 0, MaxMillis); err != nil {
 		return err
@@ -120,7 +120,7 @@ func execTimes(req *sandbox.ExecRequest) error {
 	case t == 0:
 		req.TimeoutMS = sandbox.DefaultExecTimeout.Milliseconds()
 	case t < 0 || t > longest:
-		return Errorf("timeout_ms is %d; give 1 to %d, or run the command in the background", t, longest)
+		return Errorf("timeout_ms is %d; use 1 to %d, or run the command in the background", t, longest)
 	}
 	return nil
 }
@@ -137,7 +137,7 @@ func Code(req *sandbox.RunCodeRequest) (err error) {
 		return err
 	}
 	if req.Fresh && req.Context != "" {
-		return Errorf("fresh code runs in no context; leave context out, or fresh")
+		return Errorf("fresh code does not run in a context; leave context or fresh out")
 	}
 	if req.Context, err = Context(req.Context); err != nil {
 		return err
@@ -159,7 +159,7 @@ func Code(req *sandbox.RunCodeRequest) (err error) {
 // jobCode checks a job that runs code.
 func jobCode(req *sandbox.ExecRequest) error {
 	if len(req.Command) > 0 || req.Shell != "" {
-		return Errorf("give exactly one of command, shell and code")
+		return Errorf("set exactly one of command, shell and code")
 	}
 	lang, err := sandbox.ParseLanguage(string(req.Code.Language))
 	if err != nil {
@@ -172,10 +172,10 @@ func jobCode(req *sandbox.ExecRequest) error {
 // CodeText refuses code that no interpreter could be given.
 func CodeText(field, code string) error {
 	if code == "" {
-		return Errorf("%s is empty; give the code to run", field)
+		return Errorf("%s is empty; set it to the code to run", field)
 	}
 	if len(code) > sandbox.MaxCodeBytes {
-		return sandbox.Errorf(sandbox.CodeTooLarge, "%s has %d bytes; give at most %d, and load more from a file", field, len(code), sandbox.MaxCodeBytes)
+		return sandbox.Errorf(sandbox.CodeTooLarge, "%s has %d bytes; use at most %d, and load more from a file", field, len(code), sandbox.MaxCodeBytes)
 	}
 	return Text(field, code)
 }

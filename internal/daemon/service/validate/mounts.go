@@ -23,7 +23,7 @@ var (
 // Mounts refuses mounts that cannot be, whatever there is.
 func Mounts(mounts []sandbox.Mount) error {
 	if len(mounts) > sandbox.MaxMounts {
-		return Errorf("there are %d mounts; give at most %d", len(mounts), sandbox.MaxMounts)
+		return Errorf("there are %d mounts; use at most %d", len(mounts), sandbox.MaxMounts)
 	}
 	for i := range mounts {
 		m := &mounts[i]
@@ -32,7 +32,7 @@ func Mounts(mounts []sandbox.Mount) error {
 		}
 		for _, other := range mounts[:i] {
 			if Within(m.Target, other.Target) || Within(other.Target, m.Target) {
-				return Errorf("mount targets %s and %s are the same or one inside the other; choose places beside each other", Quote(other.Target), Quote(m.Target))
+				return Errorf("mount targets %s and %s are the same, or one is inside the other; choose separate targets", Quote(other.Target), Quote(m.Target))
 			}
 		}
 	}
@@ -50,9 +50,9 @@ func mountTarget(target string) error {
 	}
 	switch {
 	case !path.IsAbs(target) || path.Clean(target) != target || len(target) > sandbox.MaxPathBytes/4 || strings.ContainsAny(target, "\x00\n"):
-		return Errorf("mount target %s is not an absolute path without \".\", \"..\" and doubled slashes, of at most %d bytes; give one such as \"/data\"", Quote(target), sandbox.MaxPathBytes/4)
+		return Errorf("mount target %s must be an absolute path of at most %d bytes without \".\", \"..\" and doubled slashes, such as \"/data\"", Quote(target), sandbox.MaxPathBytes/4)
 	case slices.Contains(takenDirs, target) || slices.ContainsFunc(takenTrees, func(t string) bool { return Within(target, t) }):
-		return Errorf("mount target %s is a place that the system needs; choose another, such as \"/data\"", Quote(target))
+		return Errorf("mount target %s is a directory that the system needs; choose another, such as \"/data\"", Quote(target))
 	}
 	return nil
 }
@@ -68,7 +68,7 @@ func mountKind(m *sandbox.Mount) error {
 	case kinds != 1:
 		return Errorf("the mount at %s needs exactly one of volume, host and tmpfs", Quote(m.Target))
 	case m.SizeMiB != 0 && !m.Tmpfs:
-		return Errorf("the mount at %s has a size_mib, which is for tmpfs; a volume has its size from its creation", Quote(m.Target))
+		return Errorf("the mount at %s has a size_mib, which works only with tmpfs; a volume gets its size when it is created", Quote(m.Target))
 	case m.Tmpfs && m.ReadOnly:
 		return Errorf("the tmpfs at %s is read-only and would stay empty; leave out read_only", Quote(m.Target))
 	case m.Host != "":
@@ -82,7 +82,7 @@ func hostPath(p string) error {
 		return err
 	}
 	if !path.IsAbs(p) || path.Clean(p) != p || len(p) > sandbox.MaxPathBytes-1 || strings.ContainsAny(p, "\x00") {
-		return Errorf("mount of the host: %s is not an absolute path without \".\", \"..\" and doubled slashes", Quote(p))
+		return Errorf("mount of the host: %s must be an absolute path without \".\", \"..\" and doubled slashes", Quote(p))
 	}
 	return nil
 }

@@ -39,7 +39,7 @@ func Port(field string, port int) error {
 		return err
 	}
 	if port == AgentPort {
-		return Errorf("%s %d is Cove's own in every sandbox; have the program listen on another", field, port)
+		return Errorf("%s %d is used by Cove in every sandbox; let the program listen on another port", field, port)
 	}
 	return nil
 }

@@ -67,10 +67,10 @@ func Name(field, s string) error {
 // SandboxName refuses what cannot name a sandbox, ids among that.
 func SandboxName(s string) error {
 	if ids.IsSnapshot(s) {
-		return Errorf("name %s begins like a snapshot's id; choose one that does not begin with %q", Quote(s), ids.Snapshot)
+		return Errorf("name %s begins like a snapshot's id; use one that does not begin with %q", Quote(s), ids.Snapshot)
 	}
 	if ids.IsSandbox(s) {
-		return Errorf("name %s begins like an id; choose one that does not begin with %q", Quote(s), ids.Sandbox)
+		return Errorf("name %s begins like an id; use one that does not begin with %q", Quote(s), ids.Sandbox)
 	}
 	return Name("name", s)
 }
@@ -81,7 +81,7 @@ func TemplateName(s string) error {
 		return errWindows
 	}
 	if !templateNames.MatchString(s) {
-		return Errorf("template %s is not a valid name; list the templates to see which there are", Quote(s))
+		return Errorf("template %s is not a valid name; list the templates to see which exist", Quote(s))
 	}
 	return nil
 }
@@ -89,7 +89,7 @@ func TemplateName(s string) error {
 // JobID says of what cannot be the id of a job that there is none.
 func JobID(s string) error {
 	if !sandbox.ValidJobID(s) {
-		return sandbox.Errorf(sandbox.CodeNotFound, "there is no job %s; list the jobs to see which there are", Quote(s))
+		return sandbox.Errorf(sandbox.CodeNotFound, "there is no job %s; list the jobs to see which exist", Quote(s))
 	}
 	return nil
 }
@@ -97,7 +97,7 @@ func JobID(s string) error {
 // Text refuses what cannot travel as text or end up in a C string.
 func Text(field, s string) error {
 	if !utf8.ValidString(s) {
-		return Errorf("%s is not valid UTF-8; send text, or bytes through a file", field)
+		return Errorf("%s is not valid UTF-8; send text, or put bytes into a file", field)
 	}
 	if strings.IndexByte(s, 0) >= 0 {
 		return Errorf("%s has a NUL byte; remove it", field)
@@ -108,7 +108,7 @@ func Text(field, s string) error {
 // Range refuses a number that is not from low to high.
 func Range(field string, v, low, high int64) error {
 	if v < low || v > high {
-		return Errorf("%s is %d; give %d to %d", field, v, low, high)
+		return Errorf("%s is %d; use %d to %d", field, v, low, high)
 	}
 	return nil
 }
@@ -116,7 +116,7 @@ func Range(field string, v, low, high int64) error {
 // Metadata refuses pairs that are too many, too long or no text.
 func Metadata(m map[string]string) error {
 	if len(m) > sandbox.MaxMetadataPairs {
-		return Errorf("metadata has %d pairs; give at most %d", len(m), sandbox.MaxMetadataPairs)
+		return Errorf("metadata has %d pairs; use at most %d", len(m), sandbox.MaxMetadataPairs)
 	}
 	for k, v := range m {
 		if err := Text("a metadata key", k); err != nil {
@@ -138,7 +138,7 @@ func Metadata(m map[string]string) error {
 // Env refuses variables that no program could be given. It never shows values: they are often secrets.
 func Env(env map[string]string) error {
 	if len(env) > sandbox.MaxEnvPairs {
-		return Errorf("env has %d variables; give at most %d", len(env), sandbox.MaxEnvPairs)
+		return Errorf("env has %d variables; use at most %d", len(env), sandbox.MaxEnvPairs)
 	}
 	size := 0
 	for k, v := range env {
@@ -146,7 +146,7 @@ func Env(env map[string]string) error {
 			return err
 		}
 		if k == "" || strings.ContainsRune(k, '=') || strings.ContainsFunc(k, unicode.IsSpace) {
-			return Errorf("env name %s is not valid; names are not empty and have no '=' and no blanks", Quote(k))
+			return Errorf("env name %s is not valid; names must not be empty and must not have '=' or blanks", Quote(k))
 		}
 		if err := Text("the env value of "+Quote(k), v); err != nil {
 			return err
@@ -154,7 +154,7 @@ func Env(env map[string]string) error {
 		size += len(k) + len(v) + 2
 	}
 	if size > sandbox.MaxEnvBytes {
-		return Errorf("env has %d bytes; give at most %d, and pass larger data in a file", size, sandbox.MaxEnvBytes)
+		return Errorf("env has %d bytes; use at most %d, and put larger data into a file", size, sandbox.MaxEnvBytes)
 	}
 	return nil
 }
@@ -175,7 +175,7 @@ func User(field, s string) error {
 		}
 	}
 	if !ok {
-		return Errorf("%s %s is not valid; give a user name, a uid, or uid:gid", field, Quote(s))
+		return Errorf("%s %s is not valid; use a user name, a uid, or uid:gid", field, Quote(s))
 	}
 	return nil
 }
@@ -183,7 +183,7 @@ func User(field, s string) error {
 // Path refuses what is no path inside a sandbox, absolute or relative.
 func Path(field, p string) error {
 	if p == "" {
-		return Errorf("%s is empty; give a path, absolute or relative to the working directory", field)
+		return Errorf("%s is empty; use a path, absolute or relative to the working directory", field)
 	}
 	if len(p) > sandbox.MaxPathBytes {
 		return Errorf("%s has %d bytes; paths have at most %d", field, len(p), sandbox.MaxPathBytes)
@@ -197,7 +197,7 @@ func WorkDir(p string) error {
 		return err
 	}
 	if !path.IsAbs(p) || path.Clean(p) != p {
-		return Errorf("workdir %s is not an absolute, clean path; give one such as /workspace", Quote(p))
+		return Errorf("workdir %s must be an absolute, clean path, such as /workspace", Quote(p))
 	}
 	return nil
 }
@@ -209,7 +209,7 @@ func Mode(s string) (uint32, error) {
 	}
 	n, err := strconv.ParseUint(strings.TrimPrefix(s, "0o"), 8, 32)
 	if !modes.MatchString(s) || err != nil || n == 0 || n > 0o7777 {
-		return 0, Errorf("mode %s is not valid; give permission bits in octal, such as 0644 or 0755", Quote(s))
+		return 0, Errorf("mode %s is not valid; use permission bits in octal, such as 0644 or 0755", Quote(s))
 	}
 	return uint32(n), nil
 }
@@ -244,7 +244,7 @@ func Seconds(field string, v *int64) error {
 		return nil
 	}
 	if *v < 0 || *v > MaxSeconds {
-		return Errorf("%s is %d; give 1 to %d, or 0 for no bound", field, *v, MaxSeconds)
+		return Errorf("%s is %d; use 1 to %d, or 0 for no limit", field, *v, MaxSeconds)
 	}
 	return nil
 }
@@ -254,7 +254,7 @@ func TimeoutAction(a sandbox.TimeoutAction) error {
 	if a == sandbox.ActionKill || a == sandbox.ActionPause {
 		return nil
 	}
-	return Errorf("on_timeout %s is not known; use %q or %q", Quote(string(a)), sandbox.ActionKill, sandbox.ActionPause)
+	return Errorf("on_timeout %s is not valid; use %q or %q", Quote(string(a)), sandbox.ActionKill, sandbox.ActionPause)
 }
 
 // Scopes refuses unknown scopes.
@@ -262,7 +262,7 @@ func Scopes(scopes []sandbox.Scope) error {
 	all := sandbox.Scopes()
 	for _, s := range scopes {
 		if !slices.Contains(all, s) {
-			return Errorf("scope %s is not known; use some of %v", Quote(string(s)), all)
+			return Errorf("scope %s is not valid; use one of %v", Quote(string(s)), all)
 		}
 	}
 	return nil
@@ -280,7 +280,7 @@ func Largest(prefix string, r, largest sandbox.Resources) error {
 		{"disk_mib", "MiB of disk", r.DiskMiB, largest.DiskMiB},
 	} {
 		if c.has > 0 && c.v > c.has {
-			return Errorf("%s is %d, and the server's machine has %d %s; give at most that", prefix+c.field, c.v, c.has, c.unit)
+			return Errorf("%s is %d, but the server's machine has only %d %s; use at most that", prefix+c.field, c.v, c.has, c.unit)
 		}
 	}
 	return nil

@@ -35,7 +35,7 @@ func (vs *Volumes) Mount(c *call.Call, r *store.Record, mounts []sandbox.Mount) 
 				return err
 			}
 		case m.SizeMiB < 0 || m.SizeMiB > r.Resources.MemoryMiB:
-			return validate.Errorf("the tmpfs at %s has a size_mib of %d; give 1 to %d, the sandbox's memory", validate.Quote(m.Target), m.SizeMiB, r.Resources.MemoryMiB)
+			return validate.Errorf("the tmpfs at %s has a size_mib of %d; use 1 to %d, the sandbox's memory", validate.Quote(m.Target), m.SizeMiB, r.Resources.MemoryMiB)
 		}
 	}
 	return nil
@@ -54,7 +54,7 @@ func (vs *Volumes) admitWriter(ctx context.Context, vol *store.VolumeRecord, m *
 		return err
 	}
 	if full.full() {
-		return sandbox.Errorf(sandbox.CodeQuotaExceeded, "volume %s is full: %s; delete files in a sandbox that has it, or mount it read-only and copy what you need to a larger one", validate.Quote(vol.Name), full)
+		return sandbox.Errorf(sandbox.CodeQuotaExceeded, "volume %s is full: %s; delete files in a sandbox that mounts it, or mount it read-only and copy what you need to a larger one", validate.Quote(vol.Name), full)
 	}
 	return nil
 }
@@ -62,7 +62,7 @@ func (vs *Volumes) admitWriter(ctx context.Context, vol *store.VolumeRecord, m *
 // hostDir returns the directory of the host that a mount is of, without symbolic
 // links, if the operator allows it.
 func (vs *Volumes) hostDir(m *sandbox.Mount) (string, error) {
-	refused := sandbox.Errorf(sandbox.CodeForbidden, "the server's operator does not allow to mount %s; ask to have it, or a directory above it, in mounts.allow_host of the configuration", validate.Quote(m.Host))
+	refused := sandbox.Errorf(sandbox.CodeForbidden, "the server's operator does not allow mounting %s; ask to have it, or a directory above it, added to mounts.allow_host in the configuration", validate.Quote(m.Host))
 	dir, err := filepath.EvalSymlinks(m.Host)
 	if err != nil {
 		// Whether it is there is nobody's business who may not have it.
@@ -74,11 +74,11 @@ func (vs *Volumes) hostDir(m *sandbox.Mount) (string, error) {
 	allowed := vs.allows(dir)
 	switch {
 	case vs.holdsState(dir):
-		return "", sandbox.Errorf(sandbox.CodeForbidden, "%s has the server's own files in it, or is one of them; mount a directory beside them", validate.Quote(m.Host))
+		return "", sandbox.Errorf(sandbox.CodeForbidden, "%s contains the server's own files, or is one of them; mount another directory", validate.Quote(m.Host))
 	case allowed == nil:
 		return "", refused
 	case !m.ReadOnly && !allowed.write:
-		return "", sandbox.Errorf(sandbox.CodeForbidden, "the server's operator allows to mount %s read-only; set read_only", validate.Quote(m.Host))
+		return "", sandbox.Errorf(sandbox.CodeForbidden, "the server's operator allows mounting %s only read-only; set read_only", validate.Quote(m.Host))
 	}
 	return dir, nil
 }
@@ -123,7 +123,7 @@ func ParseHostMounts(list []string) (HostMounts, error) {
 		dir = strings.TrimSuffix(dir, ":ro")
 		resolved, err := filepath.EvalSymlinks(dir)
 		if err != nil {
-			return nil, sandbox.Wrap(sandbox.CodeInvalid, err, "configuration: mounts.allow_host: "+validate.Quote(dir)+" is not there")
+			return nil, sandbox.Wrap(sandbox.CodeInvalid, err, "configuration: mounts.allow_host: "+validate.Quote(dir)+" does not exist")
 		}
 		all = append(all, hostMount{resolved, write})
 	}
@@ -174,7 +174,7 @@ func (vs *Volumes) Sync(ctx context.Context, r *store.Record, outcome string) er
 			if vol, verr := vs.cfg.Store.Volume(ctx, m.Volume); verr == nil {
 				name = vol.Name
 			}
-			return call.Unavailable(err, "what volume %s holds cannot be written to the server's disk, so %s, and the sandbox is as it was; try again, and if it stays so ask the server's operator, whose log has the cause", validate.Quote(name), outcome)
+			return call.Unavailable(err, "the data of volume %s cannot be written to the server's disk, so %s, and the sandbox did not change; try again, and if the error stays, ask the server's operator to look at its log", validate.Quote(name), outcome)
 		}
 	}
 	return nil

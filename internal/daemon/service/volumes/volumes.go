@@ -23,7 +23,7 @@ import (
 )
 
 // ErrNone says that there are no volumes.
-var ErrNone = sandbox.Errorf(sandbox.CodeUnsupported, "this server keeps no volumes")
+var ErrNone = sandbox.Errorf(sandbox.CodeUnsupported, "this server has no volumes")
 
 // living are the states of a sandbox that may have a volume mounted.
 var living = []sandbox.State{sandbox.StateCreating, sandbox.StateRunning, sandbox.StatePaused, sandbox.StateStopping}
@@ -66,7 +66,7 @@ func (vs *Volumes) CreateVolume(ctx context.Context, req sandbox.CreateVolumeReq
 			return nil, ErrNone
 		}
 		if ids.IsVolume(req.Name) {
-			return nil, validate.Errorf("name %s begins like an id; choose one that does not begin with %q", validate.Quote(req.Name), ids.Volume)
+			return nil, validate.Errorf("name %s begins like an id; use one that does not begin with %q", validate.Quote(req.Name), ids.Volume)
 		}
 		req.SizeMiB = cmp.Or(req.SizeMiB, sandbox.DefaultVolumeMiB)
 		if err := cmp.Or(validate.Name("name", req.Name), validate.Range("size_mib", req.SizeMiB, 1, sandbox.MaxDiskMiB)); err != nil {
@@ -93,7 +93,7 @@ func (vs *Volumes) CreateVolume(ctx context.Context, req sandbox.CreateVolumeReq
 // find returns the record of the caller's volume with this id or name.
 func (vs *Volumes) find(c *call.Call, ref string) (store.VolumeRecord, error) {
 	if ref == "" {
-		return store.VolumeRecord{}, validate.Errorf("no volume is named; give its id or name")
+		return store.VolumeRecord{}, validate.Errorf("no volume is named; set its id or name")
 	}
 	if len(ref) > sandbox.MaxNameLength || validate.Text("volume", ref) != nil {
 		return store.VolumeRecord{}, noVolume(ref)
@@ -112,7 +112,7 @@ func (vs *Volumes) find(c *call.Call, ref string) (store.VolumeRecord, error) {
 }
 
 func noVolume(ref string) error {
-	return sandbox.Errorf(sandbox.CodeNotFound, "there is no volume %s; list the volumes to see which there are", validate.Quote(ref))
+	return sandbox.Errorf(sandbox.CodeNotFound, "there is no volume %s; list the volumes to see which exist", validate.Quote(ref))
 }
 
 // GetVolume implements [sandbox.Volumes]. It looks at what the volume holds now.

@@ -38,7 +38,7 @@ func (f usage) over() bool { return f.used > overfull*f.size || f.blind }
 
 func (f usage) String() string {
 	if f.blind {
-		return "it holds directories that cannot be measured: without the right to read, or nested too deeply"
+		return "it has directories that cannot be measured, because they are not readable or too deeply nested"
 	}
 	return fmt.Sprintf("it holds %d of %d MiB", f.used>>20, f.size>>20)
 }
@@ -162,7 +162,7 @@ func (vs *Volumes) deletedIn(ctx context.Context, volume string, writers []store
 }
 
 func (vs *Volumes) endWriter(ctx context.Context, r *store.Record, full usage) {
-	reason := fmt.Sprintf("its volume %s is over the size by far: %s", full.name, full)
+	reason := fmt.Sprintf("its volume %s is far over its size: %s", full.name, full)
 	if err := vs.cfg.Kill(ctx, r.ID, reason); err != nil {
 		vs.cfg.Log.Error("end a sandbox whose volume is over its size", "sandbox", r.ID, "error", call.Detailed(err))
 		return

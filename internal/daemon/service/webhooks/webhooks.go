@@ -139,7 +139,7 @@ func (q *Queue) Check(req *sandbox.ExecRequest) error {
 		return nil
 	}
 	if !req.Background {
-		return validate.Errorf("a webhook tells the end of a background command; set background, or leave webhook out")
+		return validate.Errorf("a webhook works only with a background command; set background, or leave webhook out")
 	}
 	return q.sender.Check(req.Webhook)
 }
@@ -174,7 +174,7 @@ func (q *Queue) seal(d *store.Delivery, hook *sandbox.Webhook) error {
 		return nil
 	}
 	if q.cfg.Vault == nil {
-		return sandbox.Errorf(sandbox.CodeUnsupported, "this server keeps no secrets, so a webhook can have no secret, headers or format")
+		return sandbox.Errorf(sandbox.CodeUnsupported, "this server has no secrets, so a webhook cannot have a secret, headers or format")
 	}
 	plain, err := json.Marshal(Secrets{Secret: hook.Secret.Reveal(), Headers: hook.Headers, Format: hook.Format})
 	if err != nil {
@@ -190,7 +190,7 @@ func (q *Queue) unsealOnce(d *store.Delivery) (hook Secrets, err error) {
 		return hook, nil
 	}
 	if q.cfg.Vault == nil {
-		return hook, errors.New("this server keeps no secrets")
+		return hook, errors.New("this server has no secrets")
 	}
 	err = q.cfg.Vault.Open(vault.Ref{Secret: d.ID}, d.Sealed, func(plain []byte) error { return json.Unmarshal(plain, &hook) })
 	return hook, err
@@ -279,7 +279,7 @@ func (q *Queue) deliver(ctx context.Context, d *store.Delivery) error {
 		return err
 	}
 	if !opened {
-		return q.end(ctx, d, errors.New("its secret cannot be opened any more"))
+		return q.end(ctx, d, errors.New("its secret cannot be unsealed any more"))
 	}
 	if d.State == store.DeliveryWaiting {
 		news, err := q.awaitJob(ctx, d, tailBytes(hook.Format))
@@ -301,7 +301,7 @@ func (q *Queue) deliver(ctx context.Context, d *store.Delivery) error {
 			return err
 		}
 		if d.Until != nil && !time.Now().Before(*d.Until) {
-			return q.end(ctx, d, errors.New("what it tells of was over before it was told"))
+			return q.end(ctx, d, errors.New("what it reports was over before it was delivered"))
 		}
 		over, err := q.attempt(ctx, d, m)
 		if over || err != nil {
@@ -437,7 +437,7 @@ func (o *Sandbox) awaitJob(ctx context.Context, d *store.Delivery, tail int64) *
 			if time.Since(d.CreatedAt) < questionTime {
 				return nil
 			}
-			return lost(d, "the sandbox knows no such job any more; it was put back to before its start")
+			return lost(d, "the sandbox no longer knows this job, because it was restored to a state before the job")
 		case err != nil:
 			return nil
 		case job.State == sandbox.JobExited:

@@ -125,7 +125,7 @@ func checkVolumes(ctx context.Context, tx conn, r *store.Record) error {
 		}
 		if _, err := volume(ctx, tx, "id = ? AND team = ?", m.Volume, r.Team); err != nil {
 			if sandbox.CodeOf(err) == sandbox.CodeNotFound {
-				return sandbox.Errorf(sandbox.CodeNotFound, "there is no volume %q; list the volumes to see which there are", m.Volume)
+				return sandbox.Errorf(sandbox.CodeNotFound, "there is no volume %q; list the volumes to see which exist", m.Volume)
 			}
 			return err
 		}

@@ -466,7 +466,7 @@ func TestErrors(t *testing.T) {
 	}
 	svc := newImaginary()
 	svc.fail = errors.New("a secret: hunter2")
-	newClient(svc).refuses(t, "sandbox_stop", `{"sandbox_id":"sbx-1"}`, "Error: internal error; the server's log has the details (500 INTERNAL_ERROR)")
+	newClient(svc).refuses(t, "sandbox_stop", `{"sandbox_id":"sbx-1"}`, "Error: internal error; see the server's log for details (500 INTERNAL_ERROR)")
 	busy := sandbox.Errorf(sandbox.CodeQuotaExceeded, "busy")
 	busy.RetryAfter = 4500 * time.Millisecond
 	svc.fail = busy

@@ -263,7 +263,7 @@ func TestFailures(t *testing.T) {
 		"Sandbox is in a conflicting state: it stops. Re-check with sandbox_info.":                            sandbox.Errorf(sandbox.CodeNotRunning, "it stops"),
 		"Sandbox quota reached. Pause or kill a sandbox (you have 9), or retry later.":                        sandbox.Errorf(sandbox.CodeQuotaExceeded, "you have 9"),
 		"Request timed out: slow":                                                                             sandbox.Errorf(sandbox.CodeTimeout, "slow"),
-		"Server error, usually transient and safe to retry: internal error; the server's log has the details": errors.New("a path and a token"),
+		"Server error, usually transient and safe to retry: internal error; see the server's log for details": errors.New("a path and a token"),
 		"Server error, usually transient and safe to retry: away":                                             sandbox.Errorf(sandbox.CodeUnavailable, "away"),
 		"cannot":                    sandbox.Errorf(sandbox.CodeUnsupported, "cannot"),
 		"the request was cancelled": context.Canceled,

@@ -322,7 +322,7 @@ func (s *session) control(ctx context.Context, req *sandbox.WindowRequest) ([]wi
 	}
 	w := find(list, req.ID)
 	if w == nil {
-		return nil, sandbox.Errorf(sandbox.CodeNotFound, "there is no window %d; list the windows for their ids", req.ID)
+		return nil, sandbox.Errorf(sandbox.CodeNotFound, "there is no window %d; list the windows to see their ids", req.ID)
 	}
 	manager, err := s.manager(ctx)
 	if err != nil {
