@@ -339,6 +339,10 @@ func palette(p *tab, id string) {
 	find("Use the system's colours")
 	find("acts")
 	p.waitFor(`location.pathname.startsWith("/console/s/")`)
+	p.click("Pause")
+	p.sees("Paused")
+	p.click("Resume")
+	p.sees("Resumed")
 	// What was done can be copied in each form.
 	p.click("Recent calls")
 	var text string
