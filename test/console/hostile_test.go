@@ -199,7 +199,7 @@ func floodWithoutEnd(p *tab, d *covetest.Daemon, id string) {
 		for range 4 {
 			most = max(most, onWay())
 		}
-		p.press('c', input.ModifierCtrl)
+		p.chord('c', input.ModifierCtrl)
 		p.waitFor(prompted)
 		p.types("echo $((6*7))-over", true)
 		p.waitFor(said("42-over"))

@@ -52,8 +52,8 @@ func (p *tab) clickAt(at point, modifiers input.Modifier, times ...int64) {
 	}
 }
 
-// press presses a letter with modifiers.
-func (p *tab) press(letter rune, modifiers input.Modifier) {
+// chord presses a letter with modifiers.
+func (p *tab) chord(letter rune, modifiers input.Modifier) {
 	p.t.Helper()
 	key := string(letter)
 	for _, kind := range []input.KeyType{input.KeyRawDown, input.KeyUp} {
@@ -154,14 +154,14 @@ func copiedFromTerminal(p *tab) {
 	p.waitFor(said("copy-42-me and no more"))
 	p.clickAt(p.pointAt("copy-42-me"), 0, 1, 2)
 	p.waitFor(`!!document.querySelector(".xterm-selection > div")`)
-	p.press('C', input.ModifierCtrl|input.ModifierShift)
+	p.chord('C', input.ModifierCtrl|input.ModifierShift)
 	p.waitFor(`(navigator.clipboard.readText().then((text) => { window.copied = text }), window.copied === "copy-42-me")`)
 	// The terminal has the focus still, and Ctrl-C without Shift is the program's.
 	p.types("clear; echo in-$((1+1)); cat", true)
 	p.waitFor(said("in-2"))
 	p.types("there and back", true)
 	p.waitFor(`[...document.querySelectorAll(".xterm-rows > div")].filter((r) => r.textContent.trim() === "there and back").length === 2`)
-	p.press('c', input.ModifierCtrl)
+	p.chord('c', input.ModifierCtrl)
 	p.waitFor(prompted)
 }
 
