@@ -375,7 +375,7 @@ func TestE2BBuilds(t *testing.T) {
 		{red, "POST", "/v2/templates/other/builds/" + made.BuildID, `{"fromImage":"registry.invalid/x:1"}`, 404, "not found"},
 		{red, "POST", "/v2" + at, `{"fromImage":"registry.invalid/x:1","steps":[{"type":"RUN","args":["x"],"when":"now"}]}`, 400, "when"},
 		{red, "POST", "/v2" + at, `{"fromImage":"registry.invalid/x:1","steps":[{"type":"CMD","args":["x"]}]}`, 400, "step 1"},
-		{red, "POST", "/v2" + at, `{"fromImage":"registry.invalid/x:1","steps":[{"type":"RUN","args":["x"],"force":false}],"startCmd":null}`, 501, "no steps"}, // by the engine of these tests
+		{red, "POST", "/v2" + at, `{"fromImage":"registry.invalid/x:1","steps":[{"type":"RUN","args":["x"],"force":false}],"startCmd":null}`, 501, "cannot have steps"}, // by the engine of these tests
 		{red, "GET", at + "/status?logsOffset=x", "", 400, "logsOffset"},
 		{red, "GET", at + "/status?level=error", "", 400, "level"},
 		{red, "GET", at + "/status?logsOffset=0&limit=100", "", 200, `"status":"waiting"`},

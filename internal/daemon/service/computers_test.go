@@ -75,7 +75,7 @@ func TestStartFails(t *testing.T) {
 		code sandbox.Code
 		text string
 	}{
-		"broken": {sandbox.CodeConflict, `ended with exit code 3 before it was ready: "no such device"`},
+		"broken": {sandbox.CodeConflict, `exited with code 3 before it was ready: "no such device"`},
 		"slow":   {sandbox.CodeTimeout, "was not ready within 300ms"},
 	} {
 		_, err := w.Create(asRed(t), sandbox.CreateRequest{Template: name})

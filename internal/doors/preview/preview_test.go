@@ -251,7 +251,7 @@ func TestPages(t *testing.T) {
 		{name: "paused", visit: sandbox.Errorf(sandbox.CodeNotRunning, "the sandbox of this preview is paused"), status: 503, code: "not_running", text: "cove resume sbx-abc"},
 		{name: "key", visit: sandbox.Errorf(sandbox.CodeForbidden, "x"), status: 401, code: "unauthenticated", text: "private"},
 		{name: "nothing listens", address: "127.0.0.1:1", status: 502, code: "not_listening", text: "Nothing listens on port 3000", again: true},
-		{name: "broken", visit: fmt.Errorf("secret path /var/lib"), status: 502, code: "internal", text: "see the server's log for details", again: true},
+		{name: "broken", visit: fmt.Errorf("secret path /var/lib"), status: 502, code: "internal", text: "log for details", again: true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			w.mu.Lock()
