@@ -356,7 +356,7 @@ func TestResolve(t *testing.T) {
 		{
 			name:    "differently of what is one",
 			resolve: Resolution{Policy: ours, Paths: map[string]sandbox.MergePolicy{"/usr/lib/sub": theirs}},
-			err:     `no longer has the directory "/usr/lib" any more`,
+			err:     `no longer has the directory "/usr/lib"`,
 		},
 		{
 			name:    "half of what is one",
