@@ -65,7 +65,7 @@ function Audit() {
       head={["Time", "Action", "Sandbox", "Detail", "Key", "Result"]}
       row={(e) => (
         <tr key={e.id}>
-          <td class="muted" title={e.time}>
+          <td class="muted nowrap" title={e.time}>
             {day(e.time)}
           </td>
           <td>{label(e.action)}</td>

@@ -111,7 +111,7 @@ function Keys() {
             <td class="mono muted">{label(k.hint)}…</td>
             <td>{label(k.team)}</td>
             <td class="wrap small">{(k.scopes ?? []).join(", ")}</td>
-            <td class="muted">{k.last_used_at ? day(k.last_used_at) : "never"}</td>
+            <td class="muted nowrap">{k.last_used_at ? day(k.last_used_at) : "never"}</td>
             <td class="muted">
               {k.revoked_at ? <span class="badge red">revoked</span> : k.expires_at ? day(k.expires_at) : "never"}
             </td>
@@ -138,8 +138,8 @@ function Keys() {
                       {label(b.key_id)} {b.id === session.value?.id && <span class="badge green">this one</span>}
                     </td>
                     <td class="muted cut">{label(b.client)}</td>
-                    <td class="muted">{b.created_at && `since ${day(b.created_at)}`}</td>
-                    <td class="muted">{b.expires_at && `until ${day(b.expires_at)}`}</td>
+                    <td class="muted nowrap">{b.created_at && `since ${day(b.created_at)}`}</td>
+                    <td class="muted nowrap">{b.expires_at && `until ${day(b.expires_at)}`}</td>
                     <td class="actions">
                       {b.id !== session.value?.id && (
                         <Button small onClick={() => void attempt(calls.endSession(b.id), "Signed out").then(browsers.again)}>

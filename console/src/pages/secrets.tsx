@@ -36,8 +36,8 @@ export function SecretsPage() {
           </td>
           <td class="muted">{label(x.provider) || "–"}</td>
           <td class="num muted">{x.version}</td>
-          <td class="muted">{x.last_used_at ? day(x.last_used_at) : "never"}</td>
-          <td class="muted">{day(x.created_at)}</td>
+          <td class="muted nowrap">{x.last_used_at ? day(x.last_used_at) : "never"}</td>
+          <td class="muted nowrap">{day(x.created_at)}</td>
           <td class="actions">
             <div class="row">
               <Opener

@@ -269,7 +269,7 @@ function Orphans() {
                   {label(o.reason)}
                 </td>
                 <td class="num">{bytes(o.size_bytes)}</td>
-                <td class="muted">until {day(o.ends_at)}</td>
+                <td class="muted nowrap">until {day(o.ends_at)}</td>
                 <td class="actions">
                   <Button
                     small

@@ -109,7 +109,7 @@ export function TemplatesPage() {
               <td class="num soft">{t.version || "–"}</td>
               <td class="num soft">{t.size_bytes ? bytes(t.size_bytes) : "–"}</td>
               <td class="num soft">{t.warm_bytes ? bytes(t.warm_bytes) : "–"}</td>
-              <td class="muted">{t.built_at ? day(t.built_at) : "–"}</td>
+              <td class="muted nowrap">{t.built_at ? day(t.built_at) : "–"}</td>
               <td class="actions">
                 <div class="row">
                   {t.state === "ready" ? (
@@ -174,7 +174,7 @@ export function TemplatesPage() {
               <td class="cut muted" title={label(b.reason || b.step, 1000)}>
                 {label(b.reason || b.step)}
               </td>
-              <td class="muted">{b.created_at ? day(b.created_at) : ""}</td>
+              <td class="muted nowrap">{b.created_at ? day(b.created_at) : ""}</td>
               <td class="num muted">{b.created_at ? span((b.ended_at ? at(b.ended_at) : Date.now()) - at(b.created_at)) : ""}</td>
               <td class="actions">
                 <Button

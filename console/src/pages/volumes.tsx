@@ -42,7 +42,7 @@ export function VolumesPage() {
               </Link>
             ))}
           </td>
-          <td class="muted">{day(v.created_at)}</td>
+          <td class="muted nowrap">{day(v.created_at)}</td>
           <td class="actions">
             <Trash
               what={`the volume ${label(v.name)}`}

@@ -73,7 +73,7 @@ export function PreviewsTab({ of: s }: { of: Sandbox }) {
               <span class={`badge ${p.access === "public" ? "amber" : "green"}`}>{label(p.access)}</span>
               {p.wake && <span class="muted small"> wakes</span>}
             </td>
-            <td class="muted">{p.expires_at ? day(p.expires_at) : "with the sandbox"}</td>
+            <td class="muted nowrap">{p.expires_at ? day(p.expires_at) : "with the sandbox"}</td>
             <td class="actions">
               <div class="row">
                 <Button
