@@ -8,6 +8,8 @@ const (
 	visitors  = "test/preview opens previews by key, link and cookie"
 	backups   = "test/checkpoints loses state directories and databases"
 	servers   = "test/e2e starts servers with settings of their own"
+	databases = "test/e2e and internal/daemon/store/postgres have a database server of their own"
+	disks     = "internal/machine runs what makes a disk, as root"
 )
 
 var readme = page{
@@ -73,6 +75,11 @@ var pages = []page{
 	{file: "docs/rest.md", lines: map[string]special{
 		"curl": {replace: []string{"'https://cove.example.com", `-sS --unix-socket "$COVE_STATE_DIR/cove.sock" 'http://cove`, "https://cove.example.com", `-sS --unix-socket "$COVE_STATE_DIR/cove.sock" http://cove`}},
 	}},
+	{file: "docs/postgres.md", lines: map[string]special{
+		"createuser": {elsewhere: databases}, "createdb": {elsewhere: databases},
+		"export COVE_STORE": {elsewhere: databases}, "cove doctor": {elsewhere: databases}, "cove serve": {elsewhere: databases},
+		"systemctl": {elsewhere: databases}, "pg_dump": {elsewhere: databases}, "tar": {elsewhere: databases},
+	}},
 	{
 		file:  "docs/server.md",
 		files: map[string]string{"cove.yaml": "listen: off\n"},
@@ -82,6 +89,10 @@ var pages = []page{
 			"systemctl stop":     {elsewhere: backups},
 			"cove restore":       {elsewhere: backups},
 			"cove recover vol-6": {elsewhere: backups},
+			"fallocate":          {elsewhere: disks},
+			"mkdir":              {elsewhere: disks},
+			"echo":               {elsewhere: disks},
+			"cp -a":              {elsewhere: disks},
 		},
 	},
 }
