@@ -58,7 +58,7 @@ func (in *codeArgs) request() (sandbox.RunCodeRequest, error) {
 	case err != nil:
 		return sandbox.RunCodeRequest{}, dialect.Invalid("language %q is not supported; use python, javascript, bash or go", clip.Text(in.Language, maxShown))
 	case in.Code == "":
-		return sandbox.RunCodeRequest{}, dialect.Invalid("code is empty; give the code to run")
+		return sandbox.RunCodeRequest{}, dialect.Invalid("code is empty; set it to the code to run")
 	}
 	if err := checkTimeout(in.Timeout, maxTimeout, "or use execute_code_background"); err != nil {
 		return sandbox.RunCodeRequest{}, err
