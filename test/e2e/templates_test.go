@@ -108,7 +108,7 @@ func TestTemplateBuilds(t *testing.T) {
 			for want, step := range map[string]string{
 				"step 2 of 2 (run: echo to say; exit 9": "echo to say; exit 9",
 				"/usr/share/new":                        "touch /usr/share/new",
-				"stands for a removed one":              "touch /opt/.wh.x",
+				"marks a removed file":                  "touch /opt/.wh.x",
 			} {
 				b := buildTemplate(t, d, "broken", sandbox.TemplateSpec{From: host, Run: []sandbox.TemplateStep{{Run: "echo fine > /opt/fine"}, {Run: step}}})
 				if b.State != sandbox.BuildFailed || !strings.Contains(b.Reason, want) {
