@@ -187,7 +187,7 @@ func TestSocketOfANeighbour(t *testing.T) {
 		}
 	}()
 	create := []string{"secret", "create", "token", "--host", "api.example.com"}
-	if out := refused(t, d, "c0ve-value-of-a-user", "COVE_SOCKET="+path, create...); !strings.Contains(out, "served by another user (user 12345)") {
+	if out := refused(t, d, "c0ve-value-of-a-user", "COVE_SOCKET="+path, create...); !strings.Contains(out, "served by another user (12345)") {
 		t.Errorf("the command says %s", out)
 	}
 	if out := refused(t, d, "", "COVE_SOCKET="+path, "ls"); !strings.Contains(out, "served by another user") {
