@@ -55,16 +55,16 @@ func terminals(p *tab, d *covetest.Daemon, id string) {
 	p.visit("/s/" + id + "/terminal")
 	p.sees("Connected")
 	p.waitFor(prompted)
-	p.look("light", 1000, 700)
 	p.types("stty size | tr ' ' x", true)
 	p.waitFor(`[...document.querySelectorAll(".xterm-rows > div")].some((r) => /^\d+x\d+$/.test(r.textContent.trim()))`)
 	var before string
 	p.eval(`[...document.querySelectorAll(".xterm-rows > div")].map((r) => r.textContent.trim()).find((r) => /^\d+x\d+$/.test(r))`, &before)
-	p.look("light", 1440, 860)
+	p.look("light", 1000, 700)
 	p.types("until [ $(stty size | tr ' ' x) != "+before+" ]; do :; done; echo another-$((6*7))", true)
 	p.waitFor(said("another-42"))
 	p.types("exit", true)
 	p.sees("The shell has ended")
+	p.look("light", 1440, 860)
 }
 
 // cells runs code of several languages, interrupts it, and has a new interpreter.
