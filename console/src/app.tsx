@@ -19,18 +19,18 @@ import { lazy } from "./ui/lazy";
 import { Help, Palette, paletteOpen } from "./ui/palette";
 import { isDark, theme } from "./ui/theme";
 
-const SandboxPage = lazy(() => import("./pages/sandbox").then((m) => m.SandboxPage));
-const ApprovalsPage = lazy(() => import("./pages/approvals").then((m) => m.ApprovalsPage));
-const ComparePage = lazy(() => import("./pages/compare").then((m) => m.ComparePage));
-const ComputersPage = lazy(() => import("./pages/computers").then((m) => m.ComputersPage));
-const TemplatesPage = lazy(() => import("./pages/templates").then((m) => m.TemplatesPage));
-const VolumesPage = lazy(() => import("./pages/volumes").then((m) => m.VolumesPage));
-const WebhooksPage = lazy(() => import("./pages/webhooks").then((m) => m.WebhooksPage));
-const SecretsPage = lazy(() => import("./pages/secrets").then((m) => m.SecretsPage));
-const KeysPage = lazy(() => import("./pages/keys").then((m) => m.KeysPage));
-const AuditPage = lazy(() => import("./pages/audit").then((m) => m.AuditPage));
-const ServerPage = lazy(() => import("./pages/server").then((m) => m.ServerPage));
-const ConnectPage = lazy(() => import("./pages/connect").then((m) => m.ConnectPage));
+const SandboxPage = lazy(() => import("./pages/sandbox").then((m) => m.SandboxPage), "Sandbox");
+const ApprovalsPage = lazy(() => import("./pages/approvals").then((m) => m.ApprovalsPage), "Approvals");
+const ComparePage = lazy(() => import("./pages/compare").then((m) => m.ComparePage), "Compare");
+const ComputersPage = lazy(() => import("./pages/computers").then((m) => m.ComputersPage), "Computers");
+const TemplatesPage = lazy(() => import("./pages/templates").then((m) => m.TemplatesPage), "Templates");
+const VolumesPage = lazy(() => import("./pages/volumes").then((m) => m.VolumesPage), "Volumes");
+const WebhooksPage = lazy(() => import("./pages/webhooks").then((m) => m.WebhooksPage), "Webhooks");
+const SecretsPage = lazy(() => import("./pages/secrets").then((m) => m.SecretsPage), "Secrets");
+const KeysPage = lazy(() => import("./pages/keys").then((m) => m.KeysPage), "Keys");
+const AuditPage = lazy(() => import("./pages/audit").then((m) => m.AuditPage), "Audit");
+const ServerPage = lazy(() => import("./pages/server").then((m) => m.ServerPage), "Server");
+const ConnectPage = lazy(() => import("./pages/connect").then((m) => m.ConnectPage), "Connect");
 
 export function App() {
   useEffect(listen, []);

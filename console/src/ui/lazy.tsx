@@ -6,8 +6,8 @@ import { timed } from "../api/client";
 import { connection } from "../state/live";
 import { Failure, Loading } from "./kit";
 
-/** lazy makes a component of one that is loaded when it is first shown. */
-export function lazy<P extends object>(load: () => Promise<ComponentType<P>>): (props: P) => JSX.Element {
+/** lazy makes a component of one that is loaded when it is first shown. A page has its title until then. */
+export function lazy<P extends object>(load: () => Promise<ComponentType<P>>, title?: string): (props: P) => JSX.Element {
   let loadedPart: ComponentType<P> | undefined;
   return function Lazy(props: P) {
     const ready = useSignal(!!loadedPart);
@@ -27,9 +27,18 @@ export function lazy<P extends object>(load: () => Promise<ComponentType<P>>): (
         },
       );
     }, [connected]);
-    if (error.value) return <Failure error={error.value} again={() => location.reload()} />;
     const Part = loadedPart;
-    return ready.value && Part ? <Part {...props} /> : <Loading />;
+    if (!error.value && ready.value && Part) return <Part {...props} />;
+    const instead = error.value ? <Failure error={error.value} again={() => location.reload()} /> : <Loading />;
+    if (!title) return instead;
+    return (
+      <div class="page">
+        <header class="bar">
+          <h1>{title}</h1>
+        </header>
+        {instead}
+      </div>
+    );
   };
 }
 
