@@ -161,15 +161,15 @@ type AttachRequest struct {
 	StderrOffset int64 `json:"stderr_offset,omitempty" query:"stderr_offset" doc:"The byte of standard error to begin at; absent is the first."`
 	// DetachAfterMS stops streaming after this time; 0 is when the job exits.
 	DetachAfterMS int64 `json:"detach_after_ms,omitempty" query:"detach_after_ms" doc:"Stop streaming after this time; absent is when the job exits."`
-	// MaxBytes makes the caller a reader of pieces, by which a terminal is as fast as who
-	// reads it: streaming stops after so many bytes of output, and the caller attaches again
-	// where it ended, when it is done with those. For ten seconds the job waits for that if
-	// it is ahead by as many again (1 MiB at most), then it goes on without. A stream that
-	// had fewer bytes has ended for another reason. 0 is no limit, and all output as it comes.
-	MaxBytes int64 `json:"max_bytes,omitempty" query:"max_bytes" doc:"Stop streaming after so many bytes of output; then attach again where it ended, when they are worked off: for ten seconds the job waits for that if it is ahead by as many again (1 MiB at most). A stream that had fewer has ended for another reason. Absent is no limit."`
-	// LastBytes leaves out of each stream all but so many of the bytes that are there when
-	// the caller attaches; the offset of the first event tells how many. 0 leaves out none.
-	LastBytes int64 `json:"last_bytes,omitempty" query:"last_bytes" doc:"Of what each stream has already, leave out all but the last so many bytes; the offset of what comes tells how many. Absent leaves out none."`
+	// MaxBytes gives the job flow control: streaming stops after this many bytes of output,
+	// and the caller attaches again from there once it has processed them. Until it is back,
+	// for ten seconds at most, the job may write as many bytes again (1 MiB at most) and
+	// then blocks. A stream that stopped earlier has ended for another reason. 0 is no
+	// limit, and no flow control.
+	MaxBytes int64 `json:"max_bytes,omitempty" query:"max_bytes" doc:"Stop streaming after this many bytes of output. Attach again from there once you have processed them: until then, for ten seconds at most, the job may write as many bytes again (1 MiB at most) and then blocks. A stream that stopped earlier has ended for another reason. Absent is no limit."`
+	// LastBytes skips output that exists already: of each stream, all but the last so many
+	// bytes. The offset of the first event says where the stream continues. 0 skips nothing.
+	LastBytes int64 `json:"last_bytes,omitempty" query:"last_bytes" doc:"Of the output that exists already, skip all but the last so many bytes of each stream; the offset of the first event says where it continues. Absent skips nothing."`
 }
 
 // OutputRequest asks for a range of a job's kept output.

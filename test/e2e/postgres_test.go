@@ -70,7 +70,7 @@ func TestPostgres(t *testing.T) {
 		server.CutConnections(t)
 		ended := func() bool {
 			_, err := d.Client.Get(t.Context(), "kept")
-			return err != nil && strings.Contains(d.Output(), "another daemon has taken over the database")
+			return err != nil && strings.Contains(d.Output(), "another daemon has taken over this daemon's database")
 		}
 		if !covetest.Eventually(time.Minute, ended) {
 			t.Error("the daemon goes on though its database is another's")

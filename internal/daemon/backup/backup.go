@@ -91,7 +91,7 @@ func Write(ctx context.Context, o Options) (err error) {
 	}
 	if _, err := os.Stat(filepath.Join(o.StateDir, database)); err != nil {
 		if _, err := os.Stat(filepath.Join(o.StateDir, "engine", "installation")); err == nil {
-			return sandbox.Errorf(sandbox.CodeUnsupported, "%s has no %s: the records of what is there are in a database of PostgreSQL, or lost; for PostgreSQL, stop the server, "+
+			return sandbox.Errorf(sandbox.CodeUnsupported, "%s has no %s: its records are in PostgreSQL, or lost; if they are in PostgreSQL, stop the server, "+
 				"and keep the state directory and what pg_dump writes together", o.StateDir, database)
 		}
 		return sandbox.Errorf(sandbox.CodeNotFound, "%s has no %s (%v); set the server's state directory with --state-dir", o.StateDir, database, err)

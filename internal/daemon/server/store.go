@@ -34,8 +34,8 @@ func openStore(ctx context.Context, dir string, address sandbox.SecretValue) (r 
 	} else {
 		var p *postgres.Store
 		if _, err := os.Lstat(file); err == nil {
-			return nil, nil, sandbox.Errorf(sandbox.CodeConflict, "the state directory has records of its own in %s, which the database of --store (COVE_STORE) does not have: "+
-				"leave out --store, or move the state directory away to begin anew", file)
+			return nil, nil, sandbox.Errorf(sandbox.CodeConflict, "the state directory has records of its own in %s, which are not in the database of --store (COVE_STORE): "+
+				"start without --store, or move the state directory away to start over", file)
 		}
 		if p, err = postgres.Open(ctx, address); err == nil {
 			r, lost = p, p.Lost()
@@ -48,7 +48,7 @@ func openStore(ctx context.Context, dir string, address sandbox.SecretValue) (r 
 }
 
 // errStoreLost ends a daemon that has no records any more.
-var errStoreLost = errors.New("another daemon has taken over the database of this one; sandboxes live on, and belong to whoever has their state directory")
+var errStoreLost = errors.New("another daemon has taken over this daemon's database; its sandboxes keep running, and the next daemon with this state directory finds them")
 
 // CheckStore says where a daemon with this configuration has its records, and
 // whether they can be had.

@@ -37,7 +37,7 @@ func TestStoreInPostgres(t *testing.T) {
 	postgres.Exec(t, "UPDATE "+schema+".holder SET token = 'another'")
 	postgres.CutConnections(t)
 	_, _ = r.client(t).Get(t.Context(), made.ID) // it notices with its next call
-	if err := <-r.done; err == nil || !strings.Contains(err.Error(), "another daemon has taken over the database of this one") {
+	if err := <-r.done; err == nil || !strings.Contains(err.Error(), "another daemon has taken over this daemon's database") {
 		t.Errorf("the daemon ended with %v", err)
 	}
 	close(r.done)

@@ -43,7 +43,7 @@ func (a *app) backupCommand() *cobra.Command {
 func (a *app) withoutDatabaseServer(instead string) error {
 	store, err := a.store()
 	if err == nil && store.Reveal() != "" {
-		err = sandbox.Errorf(sandbox.CodeUnsupported, "the server's records are in PostgreSQL (COVE_STORE), of which this command knows nothing; %s: docs/postgres.md", instead)
+		err = sandbox.Errorf(sandbox.CodeUnsupported, "the server's records are in PostgreSQL (COVE_STORE), which this command cannot read; %s: see docs/postgres.md", instead)
 	}
 	return err
 }

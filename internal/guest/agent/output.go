@@ -105,7 +105,7 @@ type output struct {
 	streams   [2]kept                // guarded by mu
 	followers map[*follower]struct{} // guarded by mu
 	room      chan struct{}          // guarded by mu; if not nil, closed when a follower moves
-	free      bool                   // guarded by mu; the job has ended, and waits for no reader of pieces
+	free      bool                   // guarded by mu; the job has ended, and waits for no reader
 	dropped   bool                   // guarded by mu; output is discarded
 }
 
@@ -119,7 +119,7 @@ type follower struct {
 	lost bool // it has stalled: the job does not wait for it until it moves again
 	away bool // it has had its piece and is expected back, see [output.expect]
 
-	window int64 // how far the job may be ahead of a reader of pieces, in bytes; 0: it is none
+	window int64 // how far the job may be ahead of a reader that takes pieces, in bytes; 0: it does not
 	left   int64 // how much of its piece is left; used by its own goroutine alone
 }
 
@@ -134,7 +134,7 @@ func (o *output) follow(stdout, stderr int64) *follower {
 	return o.followBy(stdout, stderr, pieces{})
 }
 
-// followBy is follow for a reader of pieces, too.
+// followBy is follow for a reader that may take pieces.
 func (o *output) followBy(stdout, stderr int64, by pieces) *follower {
 	f := &follower{wake: make(chan struct{}, 1), window: min(by.size, maxWindow), left: by.size}
 	o.mu.Lock()

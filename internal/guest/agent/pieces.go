@@ -2,27 +2,26 @@ package agent
 
 import "time"
 
-// A terminal has to be as fast as who reads it: else its reader sees, long after Ctrl-C,
-// what was written before. A reader that takes output as it comes does not bring that
-// about. Between it and the job lie the buffers of several connections, megabytes that
-// count as read, and a browser cannot say how far it is. So a reader may take pieces: its
-// stream ends after so many bytes, and who has worked them off attaches again where it
-// ended. That it comes back is the acknowledgement. Until then the job may be ahead by
-// a window, and then waits, as it waits for a pipe: what it writes to blocks. What is
-// under way is a piece and a window at most, whatever the connections hold.
+// Flow control of a job by a reader. Without it, a terminal shows what a program wrote
+// long before: between the program and a browser lie the buffers of several connections,
+// megabytes that count as read, and a browser cannot say how far it is. So a reader may
+// take output in pieces. Its stream ends after so many bytes, and once it has processed
+// them, it attaches again where the stream ended, which acknowledges them. Until then the
+// job may be ahead by a window, and then blocks, as it does on a full pipe. At most a piece
+// and a window are on the way, whatever the connections hold.
 //
-// Of several readers the slowest counts. None counts for long: one that does not come
-// back is forgotten after [returnLimit], one that is connected and stands still after
-// [stallLimit], and one that is [maxAwaitedBytes] behind is not waited for to begin with.
-// No output is lost by that: it is in memory and in the spool, from where it is read.
+// Of several readers, the slowest counts, but none for long. A reader that does not come
+// back is forgotten after [returnLimit], one that is connected and reads nothing after
+// [stallLimit], and the job never waits for one that is [maxAwaitedBytes] behind. No output
+// is lost by that: it is in memory and in the spool, and is read from there.
 
 const (
-	// maxWindow bounds how far a job may be ahead of a reader of pieces, in bytes.
+	// maxWindow bounds how far a job may be ahead of a reader that takes pieces, in bytes.
 	maxWindow = 1 << 20
-	// maxAwaitedBytes is how far behind a reader of pieces may be for the job to wait
-	// for it: of more, all would have to be read before the job goes on.
+	// maxAwaitedBytes is how far behind a reader may be for the job to wait for it. It would
+	// have to read all of that before the job continues.
 	maxAwaitedBytes = 4 << 20
-	// returnLimit is how long a reader of pieces is expected back.
+	// returnLimit is how long a reader is expected back after a piece.
 	returnLimit = 10 * time.Second
 	// maxAway bounds the readers of one job that are expected back.
 	maxAway = 16
@@ -53,7 +52,7 @@ func (f *follower) piece(buf []byte) []byte {
 // full reports whether f has had its piece.
 func (f *follower) full() bool { return f.window > 0 && f.left <= 0 }
 
-// tooFar reports whether the job is so far ahead of f, a reader of pieces, that it waits.
+// tooFar reports whether the job is so far ahead of f, which takes pieces, that it waits.
 func (f *follower) tooFar(k *kept, s int) bool {
 	unread := k.total - f.pos[s]
 	return f.window > 0 && unread >= f.window && unread <= maxAwaitedBytes
@@ -103,8 +102,8 @@ func (o *output) returned(f *follower) {
 	}
 }
 
-// release has the job wait for no reader of pieces any more: it has ended, and its end
-// is told when its last output has been taken.
+// release ends the flow control of a job that has ended: its end is reported once its last
+// output has been taken.
 func (o *output) release() {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -131,15 +131,15 @@ func explained(err error) error {
 	_, doubt := errors.AsType[*inDoubt](err)
 	switch {
 	case errors.Is(err, errTakenOver):
-		return sandbox.Wrap(sandbox.CodeUnavailable, err, "another daemon has taken over the database of this one, which ends; call that one")
+		return sandbox.Wrap(sandbox.CodeUnavailable, err, "another daemon has taken over this daemon's database, so this daemon is stopping; call the other one")
 	case errors.Is(err, errBusy):
 		return sandbox.Wrap(sandbox.CodeConflict, err, "another daemon uses the database; stop it, or give this one a database or a schema of its own with --store")
 	case doubt:
-		return passes(err, "the connection to the server's database was lost while a change was being stored, which may or may not have been done; look before you try again")
+		return passes(err, "the server lost the connection to its database while it stored a change, so the change may or may not be stored; check before you try again")
 	case conflict(err):
-		return passes(err, "too many changes of the same records at a time; try again")
+		return passes(err, "too many concurrent changes to the same records; try again")
 	case lost(err) && (e == nil || !connecting || strings.HasPrefix(e.Code, "57") || e.Code == "53300"):
-		return passes(err, "the server's database does not answer; try again in a moment")
+		return passes(err, "the server's database is not responding; try again in a moment")
 	case connecting && e != nil:
 		return sandbox.Wrap(sandbox.CodeUnavailable, err, fmt.Sprintf("the database refuses the server: %s; check the address of the store and the database's pg_hba.conf", e.Message))
 	case e != nil && e.Code == "53100":

@@ -57,7 +57,7 @@ func TestServerAway(t *testing.T) {
 		_, err := s.Sandbox(t.Context(), "a")
 		for _, err := range []error{err, s.CreateSandbox(t.Context(), running("b"), store.Quota{})} {
 			wantCode(t, err, sandbox.CodeUnavailable)
-			if said := sandbox.MessageOf(err); !strings.Contains(said, "the server's database does not answer; try again") {
+			if said := sandbox.MessageOf(err); !strings.Contains(said, "the server's database is not responding; try again") {
 				t.Errorf("an outage is said to be: %s", said)
 			}
 		}
@@ -295,7 +295,7 @@ func testTakenOver(t *testing.T, server *postgrestest.Server) {
 	_, err := old.Sandbox(t.Context(), "a")
 	for _, err := range []error{err, old.CreateSandbox(t.Context(), running("c"), store.Quota{})} {
 		wantCode(t, err, sandbox.CodeUnavailable)
-		if said := sandbox.MessageOf(err); !strings.Contains(said, "another daemon has taken over the database") {
+		if said := sandbox.MessageOf(err); !strings.Contains(said, "another daemon has taken over this daemon's database") {
 			t.Errorf("it says: %s", said)
 		}
 	}
