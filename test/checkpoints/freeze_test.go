@@ -150,11 +150,28 @@ func heapMiB() int64 {
 	return 600
 }
 
-// withHeap makes a sandbox with a heap; see [heap].
+// heapFile is a file of so many MiB beside a heap, and says what of both is not as it
+// should be.
+const heapFile = `
+FILE, BLOCKS = "/workspace/heap", %d
+def block(i): return (i + 1).to_bytes(8, "little") * (1 << 17)
+with open(FILE, "wb") as f:
+    for i in range(BLOCKS): f.write(block(i))
+wrong_memory = wrong
+def wrong():
+    n, bad = wrong_memory()
+    with open(FILE, "rb") as f:
+        bad += [("block", i) for i in range(BLOCKS) if f.read(1 << 20) != block(i)][:5]
+    return n, bad
+`
+
+// withHeap makes a sandbox with a heap of a half of mib, and a file of the other half; see
+// [heap].
 func withHeap(t testing.TB, d *covetest.Daemon, mib int64) string {
 	t.Helper()
 	s := d.Create(t, sandbox.CreateRequest{Resources: sandbox.Resources{MemoryMiB: 2*mib + 512, VCPUs: 2}})
-	python(t, d, s.ID, fmt.Sprintf(heap, mib))
+	python(t, d, s.ID, fmt.Sprintf(heap, mib/2))
+	python(t, d, s.ID, fmt.Sprintf(heapFile, mib/2))
 	return s.ID
 }
 
