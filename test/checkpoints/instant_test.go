@@ -92,7 +92,7 @@ func goesOn(t testing.TB, d *covetest.Daemon, id string) {
 // write to all of it without end; and neither parent nor children see what
 // another writes.
 func TestForksAreOfOneInstant(t *testing.T) {
-	rounds := 5
+	rounds := 2
 	if needs.Soak() {
 		rounds = 50
 	}

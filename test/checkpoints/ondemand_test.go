@@ -69,7 +69,7 @@ func must[T any](v T, err error) func(t testing.TB) T {
 // have loaded little have all of it too. What a child takes is told.
 func TestForksTakeWhatTheyTouch(t *testing.T) {
 	covetest.Patched(t)
-	covetest.SharedEachUser(t, func(t *testing.T, d *covetest.Daemon) {
+	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
 		const mib = 200
 		s := d.Create(t, sandbox.CreateRequest{Resources: sandbox.Resources{MemoryMiB: 1024, VCPUs: 2}})
 		python(t, d, s.ID, fmt.Sprintf(heap, mib))

@@ -16,7 +16,7 @@ import (
 )
 
 // largeFile is the size of a file, in bytes, that a page must not hold.
-const largeFile = 300 << 20
+const largeFile = 64 << 20
 
 // downloads saves files and folders: they come to the disk and not into the page, under
 // plain names, and what a sandbox has made is never shown as a page.

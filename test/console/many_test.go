@@ -25,6 +25,7 @@ import (
 	"github.com/cove-sh/cove/internal/daemon/server"
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/engine/memory"
+	"github.com/cove-sh/cove/internal/testing/needs"
 	"github.com/cove-sh/cove/internal/testing/servertest"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -215,8 +216,12 @@ func (p *tab) load() (first, rows time.Duration) {
 }
 
 // A thousand sandboxes are shown as soon as a few, and kept up to date: what that takes
-// is bounded, and how long it takes is said.
+// is bounded, and how long it takes is said. It is for "make soak": TestActions uses the same
+// lists, with few sandboxes in them.
 func TestManySandboxes(t *testing.T) {
+	if !needs.Soak() {
+		return
+	}
 	w := startCrowd(t)
 	w.populate(t)
 	p := openTab(t, browser(t), w.url)

@@ -54,7 +54,7 @@ func TestLargeResultsOverStdio(t *testing.T) {
 		{"a directory over the limit", download, 7<<20 + 1, "x", "over 7 MiB"},
 		{"a file at the limit", read("cove://sandbox/s/f"), 7 << 20, "\x00", ""},
 		{"a file over the limit", read("cove://sandbox/s/f"), 7<<20 + 1, "\x00", "over 7 MiB"},
-		{"text that JSON makes long", read("cove://sandbox/s/f"), 6 << 20, "\x01", "the answer is over 9.9 MiB"},
+		{"text that JSON makes long", read("cove://sandbox/s/f"), 2 << 20, "\x01", "the answer is over 9.9 MiB"},
 	}
 	for _, tt := range tests {
 		if tt.want == "" && !needs.Soak() {

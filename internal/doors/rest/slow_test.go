@@ -181,7 +181,7 @@ func TestPaceLeavesStreamsAlone(t *testing.T) {
 // others need: the sandbox can be used, paused and ended.
 func TestUnreadAnswersHoldNoLocks(t *testing.T) {
 	w := newHarness(t, nil)
-	if _, err := w.WriteFile(w.ctx, w.name, sandbox.WriteFileRequest{Path: "big"}, io.LimitReader(zeros{}, 64<<20)); err != nil {
+	if _, err := w.WriteFile(w.ctx, w.name, sandbox.WriteFileRequest{Path: "big"}, io.LimitReader(zeros{}, 16<<20)); err != nil {
 		t.Fatal(err)
 	}
 	base := paced(t, w.Service, limits.DefaultMinBodyRate, nil)
