@@ -114,15 +114,15 @@ type Jobs interface {
 	// Attach passes a job's kept output, and then live output, to sink until
 	// the job exits. Cancelling ctx leaves the job alone.
 	Attach(ctx context.Context, sandbox, job string, req AttachRequest, sink JobSink) (*Job, error)
-	// GetJob returns a job, running or one of the newest 256 that have ended.
+	// GetJob returns a job, running or ended. Only the newest ended jobs are kept, at
+	// most 256.
 	GetJob(ctx context.Context, sandbox, job string) (*Job, error)
-	// ListJobs returns jobs, oldest first: all that run, and the newest 256 that have
-	// ended.
+	// ListJobs returns jobs, oldest first: all that run, and the newest that have ended,
+	// at most 256.
 	ListJobs(ctx context.Context, sandbox string, page Page) (*List[Job], error)
 	// ReadOutput returns a range of a job's kept output; it does not wait for more.
 	ReadOutput(ctx context.Context, sandbox, job string, req OutputRequest) (*Output, error)
-	// WriteInput writes to a job's standard input, and then closes it if closeAfter
-	// is set.
+	// WriteInput writes to a job's standard input, and can close it afterwards.
 	WriteInput(ctx context.Context, sandbox, job string, data []byte, closeAfter bool) error
 	// ResizeTerminal changes the size of the terminal that a job runs in.
 	ResizeTerminal(ctx context.Context, sandbox, job string, size TerminalSize) error
@@ -265,13 +265,13 @@ type Files interface {
 	// EditFile replaces text in a file atomically: readers see the old content or the
 	// new.
 	EditFile(ctx context.Context, sandbox string, req EditFileRequest) (*EditFileResult, error)
-	// MakeDir makes a directory and its missing parents. A directory that already exists
-	// is not an error, unless the request is exclusive; a file is a conflict.
+	// MakeDir makes a directory and its missing parents. A directory that already
+	// exists is not an error, unless the request is exclusive; a file is a conflict.
 	MakeDir(ctx context.Context, sandbox string, req MakeDirRequest) (*FileInfo, error)
 	// MakeSymlink makes a symbolic link atomically, also if it replaces a file.
 	MakeSymlink(ctx context.Context, sandbox string, req MakeSymlinkRequest) (*FileInfo, error)
 	// MoveFile renames a file or directory. If the new name exists, the error is
-	// conflict, unless Overwrite is set.
+	// conflict, unless the request overwrites it.
 	MoveFile(ctx context.Context, sandbox string, req MoveFileRequest) (*FileInfo, error)
 	// DeleteFile removes a file or an empty directory, or with recursive a directory
 	// and all its contents.
@@ -351,8 +351,9 @@ type Orphans interface {
 
 // Machine is what the server runs on. Scope: admin.
 type Machine interface {
-	// CheckMachine reports what the server's machine lets Cove do for the user who runs the
-	// server, and how to get what is missing, as "cove doctor" does on that machine.
+	// CheckMachine reports what the server's machine lets Cove do for the user who runs
+	// the server, and how to get what is missing, as "cove doctor" does on that
+	// machine.
 	CheckMachine(ctx context.Context) (*MachineReport, error)
 }
 
@@ -374,8 +375,8 @@ type Computers interface {
 	SetClipboard(ctx context.Context, sandbox, text string) error
 	// ListWindows returns top-level windows, topmost first.
 	ListWindows(ctx context.Context, sandbox string) (*List[Window], error)
-	// ControlWindow focuses, closes, minimises, maximises or places a window, and returns
-	// all windows.
+	// ControlWindow focuses, closes, minimises, maximises or places a window, and
+	// returns all windows.
 	ControlWindow(ctx context.Context, sandbox string, req WindowRequest) (*List[Window], error)
 	// OpenURL opens an address in the computer's browser and returns when there is a
 	// window for it; the page may still be loading. If there is no window after 30
