@@ -180,7 +180,8 @@ func (c *Client) Version(ctx context.Context) (string, error) {
 
 // content is a request whose body is sent as it is.
 type content struct {
-	// query is a value whose fields are the query, like the requests of package sandbox.
+	// query is a value whose fields are the query, like the requests of package
+	// sandbox.
 	query any
 	body  io.Reader
 }

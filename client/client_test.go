@@ -230,8 +230,8 @@ func FuzzStreamLine(f *testing.F) {
 	})
 }
 
-// An answer without a result, from a server that may not be Cove, must not make a caller
-// panic.
+// An answer without a result, from a server that may not be Cove, must not make a
+// caller panic.
 func TestTryNeedsAResult(t *testing.T) {
 	for _, body := range []string{`{"final":true}`, `{"attempt":{},"final":true,"result":null}`, `[]`, `{"result":{}}`} {
 		c := &Client{where: "there", http: &http.Client{Transport: canned(body)}, base: mustBase(t)}

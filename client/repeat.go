@@ -21,9 +21,9 @@ const (
 	retryLimit = 5 * time.Second
 )
 
-// once is call for a request that must be performed only once, however often it is sent:
-// the server recognises it by its key. A request whose connection was lost is sent again;
-// the first answer counts.
+// once is call for a request that must be performed only once, however often it is
+// sent: the server recognises it by its key. A request whose connection was lost is
+// sent again; the first answer counts.
 func (c *Client) once(ctx context.Context, info operation.Info, out, sends any, names ...string) error {
 	key := rand.Text()
 	wait := sendAgain
@@ -82,8 +82,8 @@ func (c *Client) sendKeyed(req *http.Request, out any) error {
 	return c.decode(ctx, resp, out)
 }
 
-// lost makes a [lostError] if a request was cut off, and not if it was never sent or its
-// caller gave up.
+// lost makes a [lostError] if a request was cut off, and not if it was never sent or
+// its caller gave up.
 func (c *Client) lost(ctx context.Context, err error) error {
 	told := c.connectionError(ctx, err)
 	dial, ok := errors.AsType[*net.OpError](err)

@@ -36,13 +36,14 @@ const (
 	ApproveDuration ApprovalScope = "duration"
 )
 
-// ApprovalSubject is what a question is about. An answer allows or refuses this and nothing
-// else. Code in the sandbox chooses it, so it is untrusted.
+// ApprovalSubject is what a question is about. An answer allows or refuses this and
+// nothing else. Code in the sandbox chooses it, so it is untrusted.
 type ApprovalSubject struct {
 	// Protocol is "tcp" or "udp".
 	Protocol string `json:"protocol"`
-	// Host is a name in lower case and ASCII (xn-- for other letters); the gateway looks up
-	// its addresses itself. If Host is empty, Address is the address that the program chose.
+	// Host is a name in lower case and ASCII (xn-- for other letters); the gateway looks
+	// up its addresses itself. If Host is empty, Address is the address that the program
+	// chose.
 	Host    string `json:"host,omitempty"`
 	Address string `json:"address,omitempty"`
 	Port    int    `json:"port"`

@@ -60,8 +60,8 @@ type Event struct {
 	ID   string    `json:"id,omitempty"`
 	At   time.Time `json:"at"`
 	Kind EventKind `json:"kind"`
-	// Missed is set in [EventBegun] if events after the requested one are no longer kept:
-	// the caller must list again what it follows.
+	// Missed is set in [EventBegun] if events after the requested one are no longer
+	// kept: the caller must list again what it follows.
 	Missed bool `json:"missed,omitempty"`
 	// SandboxID is the sandbox of the event, if it has one.
 	SandboxID string `json:"sandbox_id,omitempty"`
@@ -91,7 +91,8 @@ type FollowEventsRequest struct {
 	// After is the id of the last event that the caller has seen, or [EventsOldest];
 	// empty is from now on.
 	After string `json:"after,omitempty" query:"after"`
-	// Once ends the stream after the events that are kept, instead of waiting for new ones.
+	// Once ends the stream after the events that are kept, instead of waiting for new
+	// ones.
 	Once bool `json:"once,omitempty" query:"once"`
 }
 

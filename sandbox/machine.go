@@ -16,8 +16,8 @@ type MachineCheck struct {
 	Status CheckStatus `json:"status"`
 	// Detail says what was found.
 	Detail string `json:"detail"`
-	// Fix says what to do about it, or with CheckOK, how to improve the machine further;
-	// empty if there is nothing to do.
+	// Fix says what to do about it, or with CheckOK, how to improve the machine
+	// further; empty if there is nothing to do.
 	Fix string `json:"fix,omitempty"`
 }
 

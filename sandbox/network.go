@@ -80,8 +80,8 @@ type NetworkPolicy struct {
 	BytesPerSecond int64 `json:"bytes_per_second,omitempty"`
 }
 
-// HeaderRule sets headers of HTTPS requests to a host. It does not allow the requests; the
-// rest of the policy decides that.
+// HeaderRule sets headers of HTTPS requests to a host. It does not allow the requests;
+// the rest of the policy decides that.
 type HeaderRule struct {
 	// To is a domain ("example.com"), or all domains below one ("*.example.com", any
 	// depth, without example.com itself). If several rules match, only the most specific

@@ -63,8 +63,8 @@ type Secret struct {
 	// Provider is a preset of Hosts and Auth, or empty.
 	Provider string `json:"provider,omitempty"`
 	// Hosts are domains, or "*.domain", to which the value may go. [AnyHost] alone allows
-	// every host to which a header rule of a network policy sends the value; such a secret
-	// cannot be attached to an environment variable.
+	// every host to which a header rule of a network policy sends the value; such a
+	// secret cannot be attached to an environment variable.
 	Hosts []string   `json:"hosts"`
 	Auth  SecretAuth `json:"auth"`
 	// Metadata are the team's own notes, with the same limits as those of sandboxes.

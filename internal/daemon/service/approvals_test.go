@@ -284,8 +284,8 @@ func TestApprovalThatEnds(t *testing.T) {
 	}
 }
 
-// The daemon's death allows nothing: the next daemon gets the open questions from the cell,
-// with the same ids.
+// The daemon's death allows nothing: the next daemon gets the open questions from the
+// cell, with the same ids.
 func TestApprovalOutlivesTheDaemon(t *testing.T) {
 	w := newHarness(t)
 	x := w.asking("x")
@@ -424,8 +424,8 @@ func TestQuestionsWithoutEnd(t *testing.T) {
 	}
 }
 
-// A team can have a thousand open questions. Further ones are refused, and another team can
-// still ask.
+// A team can have a thousand open questions. Further ones are refused, and another team
+// can still ask.
 func TestThousandQuestions(t *testing.T) {
 	w := newHarness(t)
 	n := 0

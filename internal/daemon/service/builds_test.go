@@ -314,8 +314,8 @@ func TestBuildsAtOnce(t *testing.T) {
 	}
 }
 
-// TestBuildEndFreesPlace has room for one build only, and starts each as soon as the end of
-// the previous one is reported, in either way.
+// TestBuildEndFreesPlace has room for one build only, and starts each as soon as the
+// end of the previous one is reported, in either way.
 func TestBuildEndFreesPlace(t *testing.T) {
 	w := newHarness(t, func(c *Config) { c.Quota = store.Quota{Sandboxes: 1} })
 	for i := range 100 {
@@ -350,8 +350,8 @@ func (c *collecting) Collect(inUse map[string]bool) ([]string, error) {
 	return nil, nil
 }
 
-// TestTidyWhileBuilding removes old templates in the middle of a build. There may always be
-// a build under way.
+// TestTidyWhileBuilding removes old templates in the middle of a build. There may
+// always be a build under way.
 func TestTidyWhileBuilding(t *testing.T) {
 	w := newHarness(t)
 	inside, leave := make(chan struct{}), make(chan struct{})

@@ -92,8 +92,8 @@ func TestSleepEndsNoSandbox(t *testing.T) {
 	}
 }
 
-// The time of last use is right after a step of the wall clock, for a sandbox that was used
-// since it was opened.
+// The time of last use is right after a step of the wall clock, for a sandbox that was
+// used since it was opened.
 func TestHandleAfterStep(t *testing.T) {
 	now := time.Now()
 	used := now.Add(-time.Minute) // with a monotonic reading, whatever the wall clock said

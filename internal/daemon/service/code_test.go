@@ -142,8 +142,8 @@ func TestRunCodeStreams(t *testing.T) {
 	}
 }
 
-// TestRunCodeEnds cancels code, and makes a sink fail: the code ends and its context can
-// still be used.
+// TestRunCodeEnds cancels code, and makes a sink fail: the code ends and its context
+// can still be used.
 func TestRunCodeEnds(t *testing.T) {
 	w := newHarness(t)
 	sbx := w.create(sandbox.CreateRequest{})
@@ -215,8 +215,8 @@ func TestRunCodeRefuses(t *testing.T) {
 	wantCode(t, err, sandbox.CodeInvalid)
 }
 
-// TestRunIsolated runs code in a sandbox that is gone when the call returns, whether the
-// code succeeds or not.
+// TestRunIsolated runs code in a sandbox that is gone when the call returns, whether
+// the code succeeds or not.
 func TestRunIsolated(t *testing.T) {
 	w := newHarness(t)
 	mine := errors.New("the caller's own error")
@@ -264,8 +264,8 @@ func TestRunIsolated(t *testing.T) {
 	w.agree()
 }
 
-// TestRunIsolatedLeaves answers the caller while the remains of its sandbox are still being
-// removed, and makes the removal fail.
+// TestRunIsolatedLeaves answers the caller while the remains of its sandbox are still
+// being removed, and makes the removal fail.
 func TestRunIsolatedLeaves(t *testing.T) {
 	w := newHarness(t)
 	run := func() string {
@@ -291,8 +291,8 @@ func TestRunIsolatedLeaves(t *testing.T) {
 	id := run()
 	wait(t, func() bool { return w.Repair(t.Context()) == nil && !w.record(id).Held }, func() string { return "the sandbox is not removed" })
 	w.agree()
-	// A sandbox that cannot be ended is destroyed before the caller is answered, and so is
-	// one beyond maxLeaving.
+	// A sandbox that cannot be ended is destroyed before the caller is answered, and so
+	// is one beyond maxLeaving.
 	w.state.Fail(memory.StepEnd, memory.Before, errors.New("deaf"))
 	run()
 	w.agree()

@@ -44,8 +44,8 @@ func TestCollectExactly(t *testing.T) {
 	}
 }
 
-// TestCollectAtTheWorstTime collects between the writing of a checkpoint and of its record,
-// and while a checkpoint is read whose record is gone.
+// TestCollectAtTheWorstTime collects between the writing of a checkpoint and of its
+// record, and while a checkpoint is read whose record is gone.
 func TestCollectAtTheWorstTime(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -87,8 +87,8 @@ func TestCollectAtTheWorstTime(t *testing.T) {
 	}
 }
 
-// TestCollectTakenIntoUse deletes a snapshot that a create has just taken into use, between
-// the collector's reading of what is in use and of the records.
+// TestCollectTakenIntoUse deletes a snapshot that a create has just taken into use,
+// between the collector's reading of what is in use and of the records.
 func TestCollectTakenIntoUse(t *testing.T) {
 	w := mortalHarness(t)
 	w.create(sandbox.CreateRequest{Name: "x"})
@@ -196,8 +196,8 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// TestGoldenIsTriedAgain makes the making of a golden checkpoint fail: it is tried again,
-// with longer pauses each time.
+// TestGoldenIsTriedAgain makes the making of a golden checkpoint fail: it is tried
+// again, with longer pauses each time.
 func TestGoldenIsTriedAgain(t *testing.T) {
 	w := newHarness(t, func(c *Config) { c.Warm = 1 })
 	look := func() (a attempt) {

@@ -34,8 +34,8 @@ func (s *Service) computer(c *call.Call, ref string, check func() error) (*handl
 	return h, desktop, err
 }
 
-// noScreen returns the error for a sandbox that is not a computer; it names templates with
-// a desktop.
+// noScreen returns the error for a sandbox that is not a computer; it names templates
+// with a desktop.
 func (s *Service) noScreen(ctx context.Context, id string) error {
 	var names []string
 	if all, err := s.cfg.Templates.List(ctx); err == nil {
@@ -190,7 +190,8 @@ func (s *Service) OpenURL(ctx context.Context, ref, address string) error {
 	})
 }
 
-// hostOfAddress returns the part of an address that is recorded; the rest may be private.
+// hostOfAddress returns the part of an address that is recorded; the rest may be
+// private.
 func hostOfAddress(address string) string {
 	u, err := url.Parse(address)
 	if err != nil {
@@ -254,8 +255,8 @@ func checkRegion(r *sandbox.Region) error {
 	)
 }
 
-// checkInputs checks the bounds of inputs. The agent, which reads them, checks what they
-// mean.
+// checkInputs checks the bounds of inputs. The agent, which reads them, checks what
+// they mean.
 func checkInputs(inputs []sandbox.Input) error {
 	if len(inputs) == 0 || len(inputs) > sandbox.MaxInputs {
 		return validate.Errorf("a call takes 1 to %d inputs, but this one has %d; split it into several calls", sandbox.MaxInputs, len(inputs))

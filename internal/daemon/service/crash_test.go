@@ -19,8 +19,8 @@ import (
 
 var errCrash = errors.New("the daemon was killed")
 
-// mortality makes the daemon of a harness die at a chosen change: neither that change nor
-// any later one of the store or the engine is made.
+// mortality makes the daemon of a harness die at a chosen change: neither that change
+// nor any later one of the store or the engine is made.
 type mortality struct {
 	mu    sync.Mutex
 	armed bool   // guarded by mu
@@ -28,8 +28,8 @@ type mortality struct {
 	dead  bool   // guarded by mu
 	last  string // guarded by mu; the change at which it died
 
-	// before is called with the name of each change before it is made; its error becomes
-	// the change's.
+	// before is called with the name of each change before it is made; its error
+	// becomes the change's.
 	before func(change string) error
 }
 
@@ -251,9 +251,9 @@ func (w *harness) crash() (died bool) {
 	return died
 }
 
-// TestCrashes kills the daemon before each change that a verb makes, and starts it again:
-// the verb has taken effect completely or not at all, nothing is left over, and all
-// sandboxes work.
+// TestCrashes kills the daemon before each change that a verb makes, and starts it
+// again: the verb has taken effect completely or not at all, nothing is left over, and
+// all sandboxes work.
 func TestCrashes(t *testing.T) {
 	type outcome struct {
 		States map[string]string // name or index to state and the content of its file

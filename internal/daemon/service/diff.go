@@ -87,8 +87,8 @@ func checkPath(field, p string) error {
 	return nil
 }
 
-// subjectFor finds a sandbox or a snapshot of the caller by id or name. If both have the
-// name, it is the sandbox.
+// subjectFor finds a sandbox or a snapshot of the caller by id or name. If both have
+// the name, it is the sandbox.
 func (s *Service) subjectFor(c *call.Call, ref string) (*subject, error) {
 	if !ids.IsSnapshot(ref) {
 		r, err := c.Resolve(ref)
@@ -170,8 +170,8 @@ func openLower(root engine.Root) (*layer.Dir, error) {
 	return layer.OpenDir(root.Dir, binds, mapOwners(os.Geteuid(), os.Getegid()))
 }
 
-// mapOwners maps owners on the host to those in a sandbox. If the daemon is not root, the
-// sandbox has only the daemon's own user and group, as root.
+// mapOwners maps owners on the host to those in a sandbox. If the daemon is not root,
+// the sandbox has only the daemon's own user and group, as root.
 func mapOwners(uid, gid int) func(uint32, uint32) (uint32, uint32) {
 	if uid == 0 {
 		return nil
@@ -189,8 +189,8 @@ func mapOwners(uid, gid int) func(uint32, uint32) (uint32, uint32) {
 	}
 }
 
-// readLayer reads what a subject has changed, and copies the stream to copyTo unless that
-// is nil.
+// readLayer reads what a subject has changed, and copies the stream to copyTo unless
+// that is nil.
 func (s *Service) readLayer(ctx context.Context, of *subject, opts layer.ReadOptions, copyTo io.Writer) (*layer.Layer, error) {
 	r, err := s.checkpointer.Changes(ctx, of.source)
 	if errors.Is(err, engine.ErrNotFound) {

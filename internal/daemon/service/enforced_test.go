@@ -29,8 +29,8 @@ func fields(t reflect.Type) []string {
 	return all
 }
 
-// everyField runs, for each field of a request type, the proof that the field takes effect
-// or is refused. A field without a proof fails the test.
+// everyField runs, for each field of a request type, the proof that the field takes
+// effect or is refused. A field without a proof fails the test.
 func everyField[T any](t *testing.T, proofs map[string]func(*testing.T, *harness)) {
 	known := map[string]bool{}
 	for _, f := range fields(reflect.TypeFor[T]()) {

@@ -58,7 +58,8 @@ func (s *Service) SetEnv(ctx context.Context, ref string, req sandbox.SetEnvRequ
 		if err != nil {
 			return nil, err
 		}
-		// Meanwhile no other instance takes over, and no update changes the environment.
+		// Meanwhile no other instance takes over, and no update changes the
+		// environment.
 		unlock, err := s.lock(c.Ctx, r.ID)
 		if err != nil {
 			return nil, err
@@ -128,7 +129,8 @@ func checkSetEnv(req *sandbox.SetEnvRequest) error {
 	return nil
 }
 
-// editEnv changes the environment of a record. Variables of the template can be unset too.
+// editEnv changes the environment of a record. Variables of the template can be unset
+// too.
 func editEnv(r *store.Record, req *sandbox.SetEnvRequest) error {
 	env := map[string]string{}
 	if !req.Replace {

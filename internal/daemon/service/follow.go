@@ -100,8 +100,8 @@ func (s *eventSink) pass(e sandbox.Event) error {
 }
 
 // followNetwork passes on what a sandbox tries to reach until ctx is cancelled or the
-// sink fails. If the log cannot be followed, only the network events are missing from the
-// stream.
+// sink fails. If the log cannot be followed, only the network events are missing from
+// the stream.
 func (s *eventSink) followNetwork(ctx context.Context, logger engine.NetworkLogger, id string) {
 	for ctx.Err() == nil {
 		err := logger.FollowNetworkLog(ctx, id, sandbox.NetworkLogRequest{}, func(e sandbox.NetworkEvent) error {

@@ -145,9 +145,9 @@ func TestFollowEvents(t *testing.T) {
 	}
 }
 
-// TestEventsAfterRestart gets the end of a job that an earlier daemon has started, and of one
-// that came into a sandbox by a merge. Jobs that begin meanwhile are not reported twice, and
-// a paused sandbox is not resumed.
+// TestEventsAfterRestart gets the end of a job that an earlier daemon has started, and of
+// one that came into a sandbox by a merge. Jobs that begin meanwhile are not reported
+// twice, and a paused sandbox is not resumed.
 func TestEventsAfterRestart(t *testing.T) {
 	w := newHarness(t)
 	begin := func(name string) {

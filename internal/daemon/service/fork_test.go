@@ -119,8 +119,8 @@ func TestFork(t *testing.T) {
 	}
 }
 
-// TestForkFailures makes a fork of five fail at the third child, and elsewhere: then there
-// are no children, and the parent continues.
+// TestForkFailures makes a fork of five fail at the third child, and elsewhere: then
+// there are no children, and the parent continues.
 func TestForkFailures(t *testing.T) {
 	boom := errors.New("boom at /secret")
 	// third runs f at the third child, after two were made.
@@ -218,8 +218,8 @@ func TestForkOfWhatEnds(t *testing.T) {
 	w.agree()
 }
 
-// TestForkUndone makes the clean-up of a failed fork fail: the record stays until a repair
-// has completed it.
+// TestForkUndone makes the clean-up of a failed fork fail: the record stays until a
+// repair has completed it.
 func TestForkUndone(t *testing.T) {
 	w := newHarness(t)
 	w.create(sandbox.CreateRequest{Name: "parent"})

@@ -80,8 +80,8 @@ func TestGoldenGivesUp(t *testing.T) {
 	}
 }
 
-// TestGoldenMakesRoom wants more kinds than there is room for. An evicted kind is no longer
-// kept ready, and its checkpoint is removed, but not while a creation uses it.
+// TestGoldenMakesRoom wants more kinds than there is room for. An evicted kind is no
+// longer kept ready, and its checkpoint is removed, but not while a creation uses it.
 func TestGoldenMakesRoom(t *testing.T) {
 	w := newHarness(t, func(c *Config) { c.Warm = 1 })
 	offered := func(want int, not string) (id string) {
@@ -186,8 +186,8 @@ func TestGoldenBeingRemoved(t *testing.T) {
 }
 
 // If no sandbox can be started from a golden checkpoint, the creation boots instead of
-// failing. The checkpoint is removed, and made again after a pause. If the boot fails too, the
-// checkpoint stays.
+// failing. The checkpoint is removed, and made again after a pause. If the boot fails
+// too, the checkpoint stays.
 func TestGoldenThatDoesNotStart(t *testing.T) {
 	w := newHarness(t, func(c *Config) { c.Warm = 1 })
 	offered := func(n int) {

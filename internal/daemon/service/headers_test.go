@@ -15,8 +15,8 @@ func headersFor(to, secret string) *sandbox.NetworkPolicy {
 	return &sandbox.NetworkPolicy{Preset: sandbox.NetworkOpen, Headers: []sandbox.HeaderRule{{To: to, Set: map[string]string{"authorization": "Bearer ${secret:" + secret + "}"}}}}
 }
 
-// wantHeader checks that the gateway of a sandbox sends a value to a host, and that the value
-// appears nowhere inside.
+// wantHeader checks that the gateway of a sandbox sends a value to a host, and that the
+// value appears nowhere inside.
 func (w *harness) wantHeader(what, ref, host, value string) {
 	w.t.Helper()
 	sbx := w.get(ref)

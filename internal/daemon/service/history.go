@@ -32,8 +32,8 @@ func (s *Service) nextStep(ctx context.Context, id string) (int64, error) {
 	return steps[0].Step + 1, nil
 }
 
-// takeStep keeps the state of a sandbox before a command, if the sandbox has a history. If
-// that fails, the command does not run, because it could not be undone.
+// takeStep keeps the state of a sandbox before a command, if the sandbox has a history.
+// If that fails, the command does not run, because it could not be undone.
 func (s *Service) takeStep(ctx context.Context, h *handle, label string) error {
 	keep := int(h.history.Load())
 	if keep == 0 {
@@ -48,8 +48,8 @@ func (s *Service) takeStep(ctx context.Context, h *handle, label string) error {
 	return s.forgetSteps(ctx, h.id, keep)
 }
 
-// forgetSteps removes all but the newest keep steps of a sandbox, and of these the oldest
-// if together they exceed [sandbox.MaxHistoryBytes].
+// forgetSteps removes all but the newest keep steps of a sandbox, and of these the
+// oldest if together they exceed [sandbox.MaxHistoryBytes].
 func (s *Service) forgetSteps(ctx context.Context, id string, keep int) error {
 	steps, err := s.steps(ctx, id)
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// A sandbox that is used while it is being paused for being idle continues, and the call
-// does not notice. The next check pauses it.
+// A sandbox that is used while it is being paused for being idle continues, and the
+// call does not notice. The next check pauses it.
 func TestUsedWhileIdleIsPaused(t *testing.T) {
 	w := newHarness(t)
 	sbx := w.create(sandbox.CreateRequest{IdleTimeoutSeconds: ptr(int64(60)), OnTimeout: sandbox.ActionPause})

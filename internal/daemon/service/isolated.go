@@ -14,8 +14,8 @@ import (
 // It matters if the daemon ends meanwhile.
 const isolatedGrace = time.Minute
 
-// RunIsolated implements [sandbox.Interpreters]. The verbs that it calls do the checks and
-// the audit record.
+// RunIsolated implements [sandbox.Interpreters]. The verbs that it calls do the checks
+// and the audit record.
 func (s *Service) RunIsolated(ctx context.Context, req sandbox.RunIsolatedRequest, f sandbox.CodeSink) (result *sandbox.CodeResult, err error) {
 	if err := call.Run(ctx, s.gate, call.Unaudited(sandbox.ScopeSandboxesWrite), func(*call.Call) error { return nil }); err != nil {
 		return nil, err
@@ -27,8 +27,8 @@ func (s *Service) RunIsolated(ctx context.Context, req sandbox.RunIsolatedReques
 	if err := validate.Code(&code); err != nil {
 		return nil, err
 	}
-	// In a new sandbox the default interpreter is as good as a fresh one, and may already
-	// be running.
+	// In a new sandbox the default interpreter is as good as a fresh one, and may
+	// already be running.
 	code.Fresh = false
 	seconds := int64((time.Duration(code.TimeoutMS)*time.Millisecond + isolatedGrace) / time.Second)
 	sbx, err := s.Create(ctx, sandbox.CreateRequest{
@@ -58,12 +58,13 @@ func (s *Service) RunIsolated(ctx context.Context, req sandbox.RunIsolatedReques
 	return result, err
 }
 
-// maxLeaving bounds the ended sandboxes whose remains are being removed in the background.
+// maxLeaving bounds the ended sandboxes whose remains are being removed in the
+// background.
 const maxLeaving = 16
 
-// killSoon is [Service.Kill] without the wait for the last remains: it returns when nothing
-// runs in the sandbox any more and that is recorded. Close waits for the rest, and after a
-// crash the next start removes it.
+// killSoon is [Service.Kill] without the wait for the last remains: it returns when
+// nothing runs in the sandbox any more and that is recorded. Close waits for the rest,
+// and after a crash the next start removes it.
 func (s *Service) killSoon(ctx context.Context, id string) error {
 	return call.Run(ctx, s.gate, call.AuditedAtOnce(sandbox.ScopeSandboxesWrite, "sandbox.kill"), func(c *call.Call) error {
 		r, err := c.Resolve(id)

@@ -209,7 +209,8 @@ var onSnapshot = map[string]func(ctx context.Context, s sandbox.Service, own, re
 	},
 }
 
-// notOnSandbox calls the other verbs. What these show of other teams has separate tests.
+// notOnSandbox calls the other verbs. What these show of other teams has separate
+// tests.
 var notOnSandbox = map[string]func(ctx context.Context, s sandbox.Service) error{
 	"Create": func(ctx context.Context, s sandbox.Service) error {
 		_, err := s.Create(ctx, sandbox.CreateRequest{})
@@ -281,8 +282,8 @@ var notOnSandbox = map[string]func(ctx context.Context, s sandbox.Service) error
 	},
 }
 
-// scopeOf says which scope each verb needs. A key with only that scope may call it; a key
-// with all others except admin may not.
+// scopeOf says which scope each verb needs. A key with only that scope may call it; a
+// key with all others except admin may not.
 var scopeOf = map[string]sandbox.Scope{
 	"Create": sandbox.ScopeSandboxesWrite, "Get": sandbox.ScopeSandboxesRead, "List": sandbox.ScopeSandboxesRead,
 	"Update": sandbox.ScopeSandboxesWrite, "Kill": sandbox.ScopeSandboxesWrite, "Stats": sandbox.ScopeSandboxesRead, "Audit": sandbox.ScopeSandboxesRead,
@@ -314,8 +315,8 @@ func verbs() []string {
 	return all
 }
 
-// strangers are callers who must not see anything that the team red has in the namespace
-// "vault".
+// strangers are callers who must not see anything that the team red has in the
+// namespace "vault".
 func strangers(t testing.TB) map[string]context.Context {
 	return map[string]context.Context{"team": as(t.Context(), "blue"), "namespace": inNamespace(asRed(t), "blue")}
 }
@@ -451,7 +452,8 @@ func testIsolationOfSnapshots(t *testing.T, blue context.Context) {
 	w.agree()
 }
 
-// TestUnsupported calls the verbs of [sandbox.Snapshots] with an engine that keeps no state.
+// TestUnsupported calls the verbs of [sandbox.Snapshots] with an engine that keeps no
+// state.
 func TestUnsupported(t *testing.T) {
 	w := bareHarness(t)
 	w.create(sandbox.CreateRequest{Name: "x"})

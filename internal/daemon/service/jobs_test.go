@@ -89,8 +89,8 @@ func TestBackgroundSinkFails(t *testing.T) {
 	}
 }
 
-// A followed background command returns its output and its end with one call, and continues
-// when the caller goes away.
+// A followed background command returns its output and its end with one call, and
+// continues when the caller goes away.
 func TestFollowedBackground(t *testing.T) {
 	w := newHarness(t)
 	sbx := w.create(sandbox.CreateRequest{})
@@ -141,8 +141,8 @@ func TestFollowedLater(t *testing.T) {
 	}
 }
 
-// TestExecSurvivesClose closes the daemon during a command: the command continues, as it does
-// when the daemon is killed.
+// TestExecSurvivesClose closes the daemon during a command: the command continues, as it
+// does when the daemon is killed.
 func TestExecSurvivesClose(t *testing.T) {
 	w := newHarness(t)
 	sbx := w.create(sandbox.CreateRequest{})

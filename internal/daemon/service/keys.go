@@ -15,8 +15,8 @@ import (
 // maxKeyName bounds the name of a key, in bytes.
 const maxKeyName = 128
 
-// CreateKey implements [sandbox.Keys]. Only the user who runs the daemon can make keys of
-// other teams: an admin key of one team gives no access to another.
+// CreateKey implements [sandbox.Keys]. Only the user who runs the daemon can make keys
+// of other teams: an admin key of one team gives no access to another.
 func (s *Service) CreateKey(ctx context.Context, req sandbox.CreateKeyRequest) (*sandbox.NewKey, error) {
 	return call.Do(ctx, s.gate, call.AuditedAtOnce(sandbox.ScopeAdmin, "key.create"), func(c *call.Call) (*sandbox.NewKey, error) {
 		if err := s.checkKeyFor(c, &req); err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// No sandbox or template can be larger than the machine: a request for one is refused with
-// the machine's size, and the resources of another machine's template are reduced.
+// No sandbox or template can be larger than the machine: a request for one is refused
+// with the machine's size, and the resources of another machine's template are reduced.
 func TestLargerThanTheMachine(t *testing.T) {
 	w := newHarness(t, func(c *Config) { c.Largest = sandbox.Resources{VCPUs: 2, MemoryMiB: 250, DiskMiB: 9000} })
 	s := w.create(sandbox.CreateRequest{}) // of a template with more

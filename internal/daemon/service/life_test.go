@@ -180,8 +180,8 @@ func TestCreateFailures(t *testing.T) {
 	}
 }
 
-// TestCreateCannotBeUndone makes the clean-up of a failed create fail: the record stays until
-// a repair has completed it.
+// TestCreateCannotBeUndone makes the clean-up of a failed create fail: the record stays
+// until a repair has completed it.
 func TestCreateCannotBeUndone(t *testing.T) {
 	w := newHarness(t)
 	w.state.Fail(memory.StepCreate, memory.After, errors.New("boom"))

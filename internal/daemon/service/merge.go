@@ -244,7 +244,8 @@ func (s *Service) mergeFiles(ctx context.Context, parent, winner *store.Record, 
 		if req.KillWinner {
 			var w store.Record
 			w, err = s.kill(ctx, winner.ID, "it was merged into "+parent.ID)
-			// A sandbox that is stopping will end, even if not all of it is removed yet.
+			// A sandbox that is stopping will end, even if not all of it is removed
+			// yet.
 			m.KillWinner = err == nil || w.State == sandbox.StateStopping || w.State.Final()
 		}
 		s.noteMergedFiles(ctx, parent.ID, m)

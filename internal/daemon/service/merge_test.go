@@ -112,8 +112,8 @@ func TestMergeWhole(t *testing.T) {
 }
 
 // TestCallBeforeHandover makes calls after the record says in which instance a sandbox
-// continues and before the handle is replaced. The call may open the instance before the new
-// handle exists, or after.
+// continues and before the handle is replaced. The call may open the instance before
+// the new handle exists, or after.
 func TestCallBeforeHandover(t *testing.T) {
 	for _, after := range []bool{false, true} {
 		t.Run(fmt.Sprint("opened after: ", after), func(t *testing.T) {
@@ -211,8 +211,8 @@ func TestMergeWholeFailures(t *testing.T) {
 	}
 }
 
-// TestMergeKeepsTheOld makes the removal of the old instance fail: the merge is done, and the
-// next start removes the rest.
+// TestMergeKeepsTheOld makes the removal of the old instance fail: the merge is done,
+// and the next start removes the rest.
 func TestMergeKeepsTheOld(t *testing.T) {
 	w := newHarness(t)
 	w.family()
@@ -395,7 +395,8 @@ func TestTry(t *testing.T) {
 	}
 }
 
-// TestTryCannotEnd makes the end of a fork fail: the error goes to the caller and the log.
+// TestTryCannotEnd makes the end of a fork fail: the error goes to the caller and the
+// log.
 func TestTryCannotEnd(t *testing.T) {
 	w := newHarness(t)
 	w.create(sandbox.CreateRequest{Name: "parent"})

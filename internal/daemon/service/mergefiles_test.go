@@ -74,8 +74,8 @@ func TestMergeEnforcedOrRefused(t *testing.T) {
 	})
 }
 
-// TestMergeFilesStates merges the files of paused sandboxes and of a fork of a fork, and fails
-// if the checkpoint of the fork is gone.
+// TestMergeFilesStates merges the files of paused sandboxes and of a fork of a fork,
+// and fails if the checkpoint of the fork is gone.
 func TestMergeFilesStates(t *testing.T) {
 	w := newHarness(t)
 	w.family()

@@ -83,8 +83,8 @@ func TestNamespaces(t *testing.T) {
 	w.agree()
 }
 
-// TestNamespaceIsInherited checks the namespace of everything that is made from a sandbox, by
-// a caller in its namespace and by one of the whole team.
+// TestNamespaceIsInherited checks the namespace of everything that is made from a
+// sandbox, by a caller in its namespace and by one of the whole team.
 func TestNamespaceIsInherited(t *testing.T) {
 	w := newHarness(t, keepVolumes(t.TempDir()))
 	a, b, whole := inNamespace(asRed(t), "a"), inNamespace(asRed(t), "b"), asRed(t)

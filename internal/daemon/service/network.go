@@ -105,8 +105,9 @@ func (s *Service) regate(ctx context.Context, id string, apply func(*store.Recor
 	if err == nil && !maps.Equal(environment(&before), environment(&after)) {
 		err = h.setEnvironment(ctx, &after)
 		if err != nil && len(after.Bindings) < len(before.Bindings) {
-			// The gateway no longer has the secret. Code inside must not be able to keep the
-			// secret by stopping the agent, so the error is not returned; Repair tries again.
+			// The gateway no longer has the secret. Code inside must not be able to
+			// keep the secret by stopping the agent, so the error is not returned;
+			// Repair tries again.
 			s.log.Warn("take the placeholder of a secret out of an environment", "sandbox", id, "error", call.Detailed(err))
 			return after, nil
 		}

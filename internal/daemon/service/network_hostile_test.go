@@ -9,9 +9,9 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// TestNetworkWithoutTheAgent changes the policy and secrets of a sandbox while its agent,
-// which code inside may have stopped, does not answer. Taking something away works without
-// the agent.
+// TestNetworkWithoutTheAgent changes the policy and secrets of a sandbox while its
+// agent, which code inside may have stopped, does not answer. Taking something away
+// works without the agent.
 func TestNetworkWithoutTheAgent(t *testing.T) {
 	w := newHarness(t)
 	ctx := asRed(t)
@@ -77,8 +77,8 @@ func TestMergedMachineHasThePolicyAtOnce(t *testing.T) {
 	}
 }
 
-// TestPreviewDeletedWhileDialled deletes a preview while a visitor's connection is being
-// opened: no connection stays open.
+// TestPreviewDeletedWhileDialled deletes a preview while a visitor's connection is
+// being opened: no connection stays open.
 func TestPreviewDeletedWhileDialled(t *testing.T) {
 	w := newHarness(t)
 	w.create(sandbox.CreateRequest{Name: "x"})

@@ -95,8 +95,8 @@ func init() {
 	}
 }
 
-// forAnybody are verbs that need no particular scope; TestSecretsOfOthers and TestVisit check
-// what they show.
+// forAnybody are verbs that need no particular scope; TestSecretsOfOthers and TestVisit
+// check what they show.
 var forAnybody = map[string]bool{
 	"GetSecret": true, "ListSecrets": true, "ListProviders": true, "VisitPreview": true, "DialPreview": true,
 }
@@ -138,8 +138,8 @@ func (w *harness) gated(what, id string, want *sandbox.NetworkPolicy) {
 	}
 }
 
-// TestNetworkIsCarried makes instances in every way: each has the policy of its sandbox from
-// the first instant.
+// TestNetworkIsCarried makes instances in every way: each has the policy of its sandbox
+// from the first instant.
 func TestNetworkIsCarried(t *testing.T) {
 	w := newHarness(t, func(c *Config) { c.Network = sandbox.NetworkPackages })
 	ctx := asRed(t)
@@ -430,8 +430,8 @@ func TestFollowNetworkLog(t *testing.T) {
 	must(t, w.FollowNetworkLog(ctx, "x", sandbox.NetworkLogRequest{}, nil))
 }
 
-// echo listens on loopback, where the programs of the fake engine's sandboxes run, and sends
-// back what it receives. It returns its port.
+// echo listens on loopback, where the programs of the fake engine's sandboxes run, and
+// sends back what it receives. It returns its port.
 func echo(t *testing.T) int {
 	t.Helper()
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -496,8 +496,8 @@ func TestDialPort(t *testing.T) {
 	}
 }
 
-// TestUseOfAPort checks the time of last use while a connection is open: bytes count, waiting
-// does not.
+// TestUseOfAPort checks the time of last use while a connection is open: bytes count,
+// waiting does not.
 func TestUseOfAPort(t *testing.T) {
 	w := newHarness(t)
 	x := w.create(sandbox.CreateRequest{Name: "x"})

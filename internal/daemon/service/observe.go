@@ -132,8 +132,8 @@ func (s *Service) watched(c *call.Call, req *sandbox.StatsRequest) ([]store.Reco
 	return s.cfg.Store.ListSandboxes(c.Ctx, f, req.Page)
 }
 
-// look fills in what a running sandbox uses, or nothing if the sandbox ends meanwhile or
-// does not answer.
+// look fills in what a running sandbox uses, or nothing if the sandbox ends meanwhile
+// or does not answer.
 func (s *Service) look(ctx context.Context, r *store.Record, st *sandbox.SandboxStats) {
 	h, err := s.openRecord(ctx, r)
 	if err != nil {
@@ -173,8 +173,8 @@ func (s *Service) StatsSeries(ctx context.Context, ref string, req sandbox.Stats
 	})
 }
 
-// thin reduces points to most, each of which stands for several: it has the mean of their
-// CPU percentages, and the last one's other values.
+// thin reduces points to most, each of which stands for several: it has the mean of
+// their CPU percentages, and the last one's other values.
 func thin(points []sandbox.StatsPoint, most int) []sandbox.StatsPoint {
 	if most == 0 || len(points) <= most {
 		return points
@@ -220,8 +220,8 @@ type series struct {
 
 const seriesLength = int(sandbox.StatsRetention / sandbox.StatsInterval)
 
-// leastLook is the shortest time for which a CPU percentage is computed: in a shorter time
-// the delay of a reading counts too much.
+// leastLook is the shortest time for which a CPU percentage is computed: in a shorter
+// time the delay of a reading counts too much.
 const leastLook = 250 * time.Millisecond
 
 func (m *meter) of(id string) *series {
@@ -236,18 +236,19 @@ func (m *meter) of(id string) *series {
 	return one
 }
 
-// percent returns the CPU percentage of a sandbox since it was last measured, or since it
-// was started.
+// percent returns the CPU percentage of a sandbox since it was last measured, or since
+// it was started.
 func (m *meter) percent(h *handle, started *time.Time, cpuSeconds float64) float64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.of(h.id).share(h.instance.ID(), int(h.vcpus.Load()), started, time.Now(), cpuSeconds)
 }
 
-// share records a measurement of the processor time, and returns the percentage since the
-// previous one. A measurement within leastLook of the previous one is not recorded and
-// returns that one's percentage. The result is at most 100 for each of the sandbox's
-// processors; anything above that is the delay between a reading and its time.
+// share records a measurement of the processor time, and returns the percentage since
+// the previous one. A measurement within leastLook of the previous one is not recorded
+// and returns that one's percentage. The result is at most 100 for each of the
+// sandbox's processors; anything above that is the delay between a reading and its
+// time.
 func (one *series) share(instance string, vcpus int, started *time.Time, now time.Time, cpu float64) float64 {
 	if one.instance == instance && now.Sub(one.at) < leastLook && cpu >= one.cpu {
 		return one.percent

@@ -183,8 +183,8 @@ func TestMeterBounds(t *testing.T) {
 	}
 }
 
-// A measurement right after another returns the same percentage, and the next one is not
-// computed from it: the percentage never exceeds the sandbox's processors.
+// A measurement right after another returns the same percentage, and the next one is
+// not computed from it: the percentage never exceeds the sandbox's processors.
 func TestMeterPolled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, h := meter{}, newHandle(&store.Record{Sandbox: sandbox.Sandbox{ID: "x", Resources: sandbox.Resources{VCPUs: 1}}}, named{id: "i"})
@@ -288,8 +288,8 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// TestWarmInterpreters checks that a template's interpreters run in its golden checkpoint, and
-// that one that fails does no harm.
+// TestWarmInterpreters checks that a template's interpreters run in its golden
+// checkpoint, and that one that fails does no harm.
 func TestWarmInterpreters(t *testing.T) {
 	w := newHarness(t, func(c *Config) { c.Warm = 1 })
 	w.templates.Put(sandbox.Template{

@@ -32,8 +32,8 @@ func keysBy[T any](list sandbox.Lister[T], key func(*T) string) keysOf {
 	}
 }
 
-// listings returns all listings of a harness that the store's own tests do not cover. The
-// sandbox x has several items in each.
+// listings returns all listings of a harness that the store's own tests do not cover.
+// The sandbox x has several items in each.
 func listings(w *harness) map[string]keysOf {
 	return map[string]keysOf{
 		"templates": keysBy(w.ListTemplates, func(t *sandbox.Template) string { return t.Name }),
@@ -119,8 +119,8 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// TestPagesOfProcesses lists the processes of this machine, since the fake engine has no
-// others.
+// TestPagesOfProcesses lists the processes of this machine, since the fake engine has
+// no others.
 func TestPagesOfProcesses(t *testing.T) {
 	w := newHarness(t)
 	w.create(sandbox.CreateRequest{Name: "x"})
@@ -187,7 +187,8 @@ func TestForeignCursors(t *testing.T) {
 	wantCode(t, err, sandbox.CodeInvalid)
 }
 
-// TestCursorOfAnotherTeam continues at another team's cursor, and sees nothing of that team.
+// TestCursorOfAnotherTeam continues at another team's cursor, and sees nothing of that
+// team.
 func TestCursorOfAnotherTeam(t *testing.T) {
 	w := newHarness(t, setsAside(t))
 	furnish(w)
@@ -210,8 +211,8 @@ func TestCursorOfAnotherTeam(t *testing.T) {
 	}
 }
 
-// TestPagesWhileItemsGo removes the item that a cursor names, and the one that would come
-// next, between two parts.
+// TestPagesWhileItemsGo removes the item that a cursor names, and the one that would
+// come next, between two parts.
 func TestPagesWhileItemsGo(t *testing.T) {
 	w := newHarness(t)
 	ctx := asRed(t)

@@ -120,9 +120,9 @@ func TestPauseAndResume(t *testing.T) {
 	}
 }
 
-// TestCallsResume calls every verb of jobs and files on a paused sandbox, and those that must
-// leave it paused. The errors are expected: the sink of WatchFiles fails, a sandbox cannot be
-// merged into itself, and nothing listens on the port of DialPort.
+// TestCallsResume calls every verb of jobs and files on a paused sandbox, and those
+// that must leave it paused. The errors are expected: the sink of WatchFiles fails, a
+// sandbox cannot be merged into itself, and nothing listens on the port of DialPort.
 func TestCallsResume(t *testing.T) {
 	w := newHarness(t)
 	w.create(sandbox.CreateRequest{Name: "other"})
@@ -293,8 +293,8 @@ func TestPauseFailures(t *testing.T) {
 	}
 }
 
-// TestPauseLeavesInstance has an engine that fails to end the instance. The sandbox is paused
-// all the same, and the next start removes the rest.
+// TestPauseLeavesInstance has an engine that fails to end the instance. The sandbox is
+// paused all the same, and the next start removes the rest.
 func TestPauseLeavesInstance(t *testing.T) {
 	w := newHarness(t)
 	w.create(sandbox.CreateRequest{Name: "x"})
@@ -420,8 +420,9 @@ func TestResumeFailures(t *testing.T) {
 	}
 }
 
-// TestStaleCall has a call that finds a sandbox running, but when it connects, the sandbox is
-// paused or has another instance. The call must not take that for the sandbox's end.
+// TestStaleCall has a call that finds a sandbox running, but when it connects, the
+// sandbox is paused or has another instance. The call must not take that for the
+// sandbox's end.
 func TestStaleCall(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -462,7 +463,8 @@ func TestStaleCall(t *testing.T) {
 	}
 }
 
-// TestLateFailure has the engine report the end of an instance that the sandbox no longer has.
+// TestLateFailure has the engine report the end of an instance that the sandbox no
+// longer has.
 func TestLateFailure(t *testing.T) {
 	w := newHarness(t)
 	sbx := w.create(sandbox.CreateRequest{Name: "x"})
@@ -495,8 +497,8 @@ func TestResumeQuota(t *testing.T) {
 	w.agree()
 }
 
-// TestUpdatePaused changes a paused sandbox, which stays paused and has the changes when it is
-// resumed.
+// TestUpdatePaused changes a paused sandbox, which stays paused and has the changes
+// when it is resumed.
 func TestUpdatePaused(t *testing.T) {
 	w := newHarness(t)
 	sbx := w.create(sandbox.CreateRequest{Name: "x", Env: map[string]string{"A": "1"}, History: 3})

@@ -116,7 +116,8 @@ func TestVisit(t *testing.T) {
 	wantCode(t, err, sandbox.CodeForbidden)
 }
 
-// With WithFirst, a call neither changes a preview nor replaces a private one that has ended.
+// With WithFirst, a call neither changes a preview nor replaces a private one that has
+// ended.
 func TestFirstPreview(t *testing.T) {
 	w := newHarness(t)
 	first := sandbox.WithFirst(asRed(t))
@@ -179,8 +180,8 @@ func FuzzVisit(f *testing.F) {
 	})
 }
 
-// TestVisitOfPaused visits previews of sandboxes that do not run. A sandbox is resumed only if
-// its preview allows that, and only for an admitted visitor.
+// TestVisitOfPaused visits previews of sandboxes that do not run. A sandbox is resumed
+// only if its preview allows that, and only for an admitted visitor.
 func TestVisitOfPaused(t *testing.T) {
 	w := newHarness(t)
 	port := echo(t)
@@ -228,7 +229,8 @@ func TestVisitOfPaused(t *testing.T) {
 	wantCode(t, err, sandbox.CodeNotRunning)
 }
 
-// TestStrangersLearnLittle makes a resume fail: a visitor must not see what its owner would.
+// TestStrangersLearnLittle makes a resume fail: a visitor must not see what its owner
+// would.
 func TestStrangersLearnLittle(t *testing.T) {
 	w := newHarness(t, func(c *Config) { c.Quota.VCPUs = 1 })
 	x := w.create(sandbox.CreateRequest{Name: "x"})

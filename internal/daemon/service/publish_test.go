@@ -139,8 +139,8 @@ func TestPublishFails(t *testing.T) {
 	_ = c.Close()
 }
 
-// TestPublishTakenAtStart has a port that is taken when the daemon restarts, and that it gets
-// once the port is free.
+// TestPublishTakenAtStart has a port that is taken when the daemon restarts, and that
+// it gets once the port is free.
 func TestPublishTakenAtStart(t *testing.T) {
 	w := newHarness(t)
 	guest := echo(t)
@@ -159,8 +159,8 @@ func TestPublishTakenAtStart(t *testing.T) {
 	says(t, c)
 }
 
-// TestPublishRights requests addresses and ports as a remote caller and as the user of the
-// server.
+// TestPublishRights requests addresses and ports as a remote caller and as the user of
+// the server.
 func TestPublishRights(t *testing.T) {
 	w := newHarness(t)
 	for _, c := range []struct {

@@ -25,8 +25,8 @@ type post struct {
 	said   webhooks.Question
 }
 
-// questionReceiver starts a server that fails the first requests, and returns its URL and what
-// it got.
+// questionReceiver starts a server that fails the first requests, and returns its URL
+// and what it got.
 func questionReceiver(t *testing.T, fails int) (url string, posts func() []post) {
 	t.Helper()
 	var mu sync.Mutex
@@ -136,7 +136,8 @@ func TestQuestionsByWebhookTooLate(t *testing.T) {
 	if len(posts()) != 1 {
 		t.Errorf("told %d times", len(posts()))
 	}
-	// A delivery that an earlier daemon left open is not sent after the question is over.
+	// A delivery that an earlier daemon left open is not sent after the question is
+	// over.
 	past := time.Now().Add(-time.Second)
 	must(t, w.store.CreateDelivery(t.Context(), store.Delivery{Team: "red", Until: &past, Body: []byte("{}"), Delivery: sandbox.Delivery{
 		ID: "whd-late", SandboxID: x.ID, ApprovalID: asks(9).ID, URL: url, State: store.DeliveryPending, CreatedAt: time.Now().Add(time.Minute), NextAt: &past,
@@ -150,8 +151,8 @@ func TestQuestionsByWebhookTooLate(t *testing.T) {
 	}
 }
 
-// A sandbox that asks without end takes half of the webhooks that can wait, and leaves the
-// rest to jobs.
+// A sandbox that asks without end takes half of the webhooks that can wait, and leaves
+// the rest to jobs.
 func TestQuestionsByWebhookAreBounded(t *testing.T) {
 	block := make(chan struct{})
 	stalls := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {

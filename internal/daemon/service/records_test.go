@@ -88,8 +88,8 @@ func TestTemplates(t *testing.T) {
 	}
 }
 
-// TestAudit checks that every change is recorded, also if it fails, and that no secret and no
-// content gets into the record.
+// TestAudit checks that every change is recorded, also if it fails, and that no secret
+// and no content gets into the record.
 func TestAudit(t *testing.T) {
 	w := newHarness(t)
 	ctx := asRed(t)

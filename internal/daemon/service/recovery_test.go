@@ -58,7 +58,8 @@ func (w *harness) loseRecords() {
 	w.start()
 }
 
-// orphans returns the orphans that a caller sees, by the sandbox or volume they come from.
+// orphans returns the orphans that a caller sees, by the sandbox or volume they come
+// from.
 func (w *harness) orphans(ctx context.Context) map[string]sandbox.Orphan {
 	w.t.Helper()
 	list, err := w.ListOrphans(ctx, sandbox.Page{})
@@ -188,8 +189,8 @@ func adminOf(t *testing.T, team string) context.Context {
 	return sandbox.WithCaller(t.Context(), sandbox.Caller{KeyID: "key-" + team, Team: team, Scopes: []sandbox.Scope{sandbox.ScopeAdmin}})
 }
 
-// Content that was deleted on request is removed and not set aside, even if the daemon ended
-// before its files were removed. So is content that could not be recorded.
+// Content that was deleted on request is removed and not set aside, even if the daemon
+// ended before its files were removed. So is content that could not be recorded.
 func TestDeletedIsNotSetAside(t *testing.T) {
 	w := newHarness(t, setsAside(t))
 	ctx := asRed(t)
@@ -248,8 +249,8 @@ func TestRecoverUnlabelled(t *testing.T) {
 	}
 }
 
-// Content that cannot be set aside stays, and others are still set aside. A sandbox whose
-// state cannot be kept is ended.
+// Content that cannot be set aside stays, and others are still set aside. A sandbox
+// whose state cannot be kept is ended.
 func TestCannotBeSetAside(t *testing.T) {
 	w := newHarness(t, setsAside(t))
 	sbx := w.create(sandbox.CreateRequest{Name: "x"})
@@ -289,8 +290,8 @@ func TestRecoveryFails(t *testing.T) {
 	wantCode(t, err, sandbox.CodeNotFound)
 }
 
-// Orphans are removed when their time is over, and the oldest first if the disk is nearly
-// full.
+// Orphans are removed when their time is over, and the oldest first if the disk is
+// nearly full.
 func TestOrphansGo(t *testing.T) {
 	w := newHarness(t, setsAside(t))
 	sbx := w.create(sandbox.CreateRequest{})

@@ -193,7 +193,8 @@ func TestLastUse(t *testing.T) {
 	}
 }
 
-// TestSecretsMeetEnvironment sets a variable that has a placeholder, in every way there is.
+// TestSecretsMeetEnvironment sets a variable that has a placeholder, in every way there
+// is.
 func TestSecretsMeetEnvironment(t *testing.T) {
 	w := newHarness(t)
 	ctx := asRed(t)
@@ -293,8 +294,8 @@ func TestSecretsOfOthers(t *testing.T) {
 	wantCode(t, err, sandbox.CodeUnauthenticated)
 }
 
-// TestValuesStayInside looks for values in everything that the service returns, logs and
-// stores.
+// TestValuesStayInside looks for values in everything that the service returns, logs
+// and stores.
 func TestValuesStayInside(t *testing.T) {
 	const first, second = "c4n4ry-first-value", "c4n4ry-second-value"
 	var logs bytes.Buffer
@@ -377,8 +378,8 @@ func TestValuesStayInside(t *testing.T) {
 	}
 }
 
-// A lost key file is replaced by a new one. At the start, the log says which secrets were lost
-// with it, before one is used.
+// A lost key file is replaced by a new one. At the start, the log says which secrets
+// were lost with it, before one is used.
 func TestLostKeyIsTold(t *testing.T) {
 	var log bytes.Buffer
 	w := newHarness(t, func(c *Config) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) })

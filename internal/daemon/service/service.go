@@ -339,8 +339,8 @@ func (s *Service) Close() error {
 	return err
 }
 
-// Idle reports whether no sandbox runs (paused ones do not), no port is published, and no
-// build or verb is under way. It also returns when a verb last began or ended.
+// Idle reports whether no sandbox runs (paused ones do not), no port is published, and
+// no build or verb is under way. It also returns when a verb last began or ended.
 func (s *Service) Idle(ctx context.Context) (bool, time.Time, error) {
 	busy, _, err := s.cfg.Store.ListSandboxes(ctx, store.SandboxFilter{
 		States: []sandbox.State{sandbox.StateCreating, sandbox.StateRunning, sandbox.StateStopping},

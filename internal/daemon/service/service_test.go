@@ -25,8 +25,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// harness is a service with everything that it works with. All except the service itself
-// survives a restart.
+// harness is a service with everything that it works with. All except the service
+// itself survives a restart.
 type harness struct {
 	*Service
 	t      testing.TB
@@ -181,8 +181,8 @@ func wait(t testing.TB, happened func() bool, otherwise func() string) {
 	}
 }
 
-// agree waits until the engine has exactly the instances and checkpoints that the store's
-// records refer to, and no change is under way.
+// agree waits until the engine has exactly the instances and checkpoints that the
+// store's records refer to, and no change is under way.
 func (w *harness) agree() {
 	w.t.Helper()
 	var wrong string

@@ -277,8 +277,8 @@ func TestSnapshotFailures(t *testing.T) {
 	}
 }
 
-// TestRestoreFailures restores in place: a failure leaves the old state, with the command that
-// runs in it.
+// TestRestoreFailures restores in place: a failure leaves the old state, with the
+// command that runs in it.
 func TestRestoreFailures(t *testing.T) {
 	boom := errors.New("boom at /secret")
 	for _, c := range []struct {
@@ -360,8 +360,8 @@ func TestRestoreKeeps(t *testing.T) {
 	if spec.Resources.VCPUs != 2 || spec.Resources.MemoryMiB != 222 || spec.Hostname != "x" {
 		t.Errorf("the machine is %+v", spec)
 	}
-	// The restored sandbox gets new random numbers, and does not take over the other's index
-	// among forks.
+	// The restored sandbox gets new random numbers, and does not take over the other's
+	// index among forks.
 	if spec.Fork == nil || spec.Fork.Count != 0 {
 		t.Errorf("it is taken for the sandbox of the snapshot: %+v", spec.Fork)
 	}
@@ -492,8 +492,8 @@ func TestTimeouts(t *testing.T) {
 	}
 }
 
-// TestLifetimeGoesOn pauses and resumes a sandbox that is killed at the end of its lifetime: a
-// pause does not prolong it.
+// TestLifetimeGoesOn pauses and resumes a sandbox that is killed at the end of its
+// lifetime: a pause does not prolong it.
 func TestLifetimeGoesOn(t *testing.T) {
 	w := newHarness(t)
 	sbx := w.create(sandbox.CreateRequest{LifetimeSeconds: ptr(int64(2000))})

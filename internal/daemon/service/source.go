@@ -26,8 +26,8 @@ type bootSource struct {
 	checkpoint string
 	filesOnly  bool
 	fresh      bool
-	// foreign is set if the checkpoint is another sandbox's: then the new sandbox does not
-	// take over its index among forks.
+	// foreign is set if the checkpoint is another sandbox's: then the new sandbox does
+	// not take over its index among forks.
 	foreign bool
 	// startup is what runs in the sandbox from its boot on, or nil.
 	startup *startup.Startup
@@ -129,8 +129,8 @@ func (s *Service) networkOf(ctx context.Context, r *store.Record) (*engine.Netwo
 	return n, nil
 }
 
-// headerAuth allows the value in any header that carries credentials; in a header of basic
-// authentication, the value is the credentials as a whole.
+// headerAuth allows the value in any header that carries credentials; in a header of
+// basic authentication, the value is the credentials as a whole.
 var headerAuth = sandbox.SecretAuth{Type: "header", Name: "Authorization", Prefix: "Basic "}
 
 // values passes on the values of bindings, one at a time, and wipes each afterwards. A

@@ -70,8 +70,8 @@ func (s *Service) goldenSizes(ctx context.Context) (map[string]int64, error) {
 	return sizes, nil
 }
 
-// tellWarm sets WarmBytes of a template to the size of its golden checkpoint. A template
-// that was just deleted has none.
+// tellWarm sets WarmBytes of a template to the size of its golden checkpoint. A
+// template that was just deleted has none.
 func (s *Service) tellWarm(ctx context.Context, name string, t *sandbox.Template, sizes map[string]int64) {
 	if len(sizes) == 0 || t.State != sandbox.TemplateReady || t.Digest == "" {
 		return

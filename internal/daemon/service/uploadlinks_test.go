@@ -37,8 +37,8 @@ func (c *cellar) Copy(context.Context, *image.Foundation, *sandbox.TemplateCopy,
 	return nil, false, sandbox.Errorf(sandbox.CodeUnsupported, "no")
 }
 
-// Attack: links that were changed, made up or have expired, and teams that use the same names.
-// A link is for one archive of one team, up to a size.
+// Attack: links that were changed, made up or have expired, and teams that use the same
+// names. A link is for one archive of one team, up to a size.
 func TestUploadLinks(t *testing.T) {
 	c := &cellar{kept: map[string]string{}}
 	w := newHarness(t, func(cfg *Config) { cfg.UploadURL = func(link string) string { return "http://here/" + link } })

@@ -57,8 +57,8 @@ func (r *receiver) told() []webhooks.Event {
 	return append([]webhooks.Event{}, r.news...)
 }
 
-// hooked returns a harness whose webhooks may go to loopback, do not time out, and are not
-// repeated by themselves.
+// hooked returns a harness whose webhooks may go to loopback, do not time out, and are
+// not repeated by themselves.
 func hooked(t *testing.T) *harness {
 	t.Helper()
 	v, err := vault.Load(t.TempDir(), "")
@@ -174,7 +174,8 @@ func TestWebhookLost(t *testing.T) {
 // sentAtOnce is how many webhooks of one sandbox are sent at once.
 const sentAtOnce = 4
 
-// TestWebhookFair has one sandbox whose receiver never answers, and one whose receiver does.
+// TestWebhookFair has one sandbox whose receiver never answers, and one whose receiver
+// does.
 func TestWebhookFair(t *testing.T) {
 	w, r := hooked(t), newReceiver(t)
 	var held atomic.Int64

@@ -34,10 +34,10 @@ const (
 	bombPatience = 2 * time.Second
 )
 
-// bombGuard ends fork bombs. Being at the limit is allowed. A bomb stays at the limit and
-// either constantly starts new processes while more and more forks are refused, or has many
-// forks refused for seconds, as happens to a program that does not give up. A pool of
-// workers, or a build that is refused a process now and then, does neither.
+// bombGuard ends fork bombs. Being at the limit is allowed. A bomb stays at the limit
+// and either constantly starts new processes while more and more forks are refused, or
+// has many forks refused for seconds, as happens to a program that does not give up. A
+// pool of workers, or a build that is refused a process now and then, does neither.
 //
 // The first time, the sessions with most of the new processes are killed, or every
 // session with a new process if none stands out. If that did not help (processes of a

@@ -208,8 +208,8 @@ func TestGoCode(t *testing.T) {
 	}
 }
 
-// An interpreter that was started ahead adapts to the new sandbox: runs count from 1, and
-// its directory is the sandbox's.
+// An interpreter that was started ahead adapts to the new sandbox: runs count from 1,
+// and its directory is the sandbox's.
 func TestSpareKernels(t *testing.T) {
 	s := start(t)
 	for _, l := range []string{"python", "bash", "javascript"} {
@@ -234,8 +234,8 @@ func TestSpareKernels(t *testing.T) {
 	}
 }
 
-// An interpreter that was started ahead for another user is replaced. It has no variables
-// yet, so the caller is not told that any are lost.
+// An interpreter that was started ahead for another user is replaced. It has no
+// variables yet, so the caller is not told that any are lost.
 func TestSpareKernelOfAnotherUser(t *testing.T) {
 	needs.Root(t)
 	s := start(t)
@@ -284,8 +284,8 @@ func TestContextIsFreeWithTheResult(t *testing.T) {
 	}
 }
 
-// A context can be deleted at the moment at which a run in it is over but has not left it
-// yet.
+// A context can be deleted at the moment at which a run in it is over but has not left
+// it yet.
 func TestDeleteContextAsItsRunEnds(t *testing.T) {
 	s := start(t)
 	s.code(t, in("bash", ":"))

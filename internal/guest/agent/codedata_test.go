@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// With COVE_DATA set, results that are data or figures are also returned as data; without
-// it, they are not.
+// With COVE_DATA set, results that are data or figures are also returned as data;
+// without it, they are not.
 func TestCodeData(t *testing.T) {
 	const chart = "application/vnd.cove.chart+json"
 	eachPython(t, func(t *testing.T, s *server) {

@@ -22,9 +22,9 @@ import (
 	"github.com/cove-sh/cove/internal/testing/needs"
 )
 
-// initMain runs an agent as PID 1 of its own namespaces, until its standard input ends. It
-// does not see the machine's hosts file, and of the machine's cgroups at most the one that it
-// enters. It can apply merges to a file system of 1 MiB.
+// initMain runs an agent as PID 1 of its own namespaces, until its standard input ends.
+// It does not see the machine's hosts file, and of the machine's cgroups at most the
+// one that it enters. It can apply merges to a file system of 1 MiB.
 func initMain() {
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {

@@ -217,8 +217,8 @@ func FuzzMeminfo(f *testing.F) {
 	})
 }
 
-// TestNotInit checks that an agent that is an ordinary process applies no limits and no host
-// name.
+// TestNotInit checks that an agent that is an ordinary process applies no limits and no
+// host name.
 func TestNotInit(t *testing.T) {
 	s := start(t)
 	before, err := os.Hostname()

@@ -200,8 +200,8 @@ func eventually(t testing.TB, what string, ok func() bool) {
 	t.Fatalf("never: %s", what)
 }
 
-// atOnce runs tests in parallel, even more than there are processors, because each mostly
-// waits for time to pass.
+// atOnce runs tests in parallel, even more than there are processors, because each
+// mostly waits for time to pass.
 func atOnce(t *testing.T, tests map[string]func(*testing.T)) {
 	var all sync.WaitGroup
 	defer all.Wait()

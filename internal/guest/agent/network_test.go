@@ -69,8 +69,8 @@ func TestSetResolver(t *testing.T) {
 	}
 }
 
-// Attack: root in a sandbox replaces the hosts file with a pipe, so that the agent would wait
-// for its other end for ever, and so would every call of Configure.
+// Attack: root in a sandbox replaces the hosts file with a pipe, so that the agent
+// would wait for its other end for ever, and so would every call of Configure.
 func TestHostsFileThatIsAPipe(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "hosts")
 	if err := unix.Mkfifo(path, 0o600); err != nil {

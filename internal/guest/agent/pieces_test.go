@@ -66,8 +66,8 @@ func readPiece(t *testing.T, o *output, at, last int64) (from, end int64) {
 	return from, end
 }
 
-// TestPieces checks that a job is at most a window and one write ahead of a reader that takes
-// pieces, for as long as the reader comes back in time.
+// TestPieces checks that a job is at most a window and one write ahead of a reader that
+// takes pieces, for as long as the reader comes back in time.
 func TestPieces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := flooded(t)
@@ -86,8 +86,8 @@ func TestPieces(t *testing.T) {
 	})
 }
 
-// TestReaderStaysAway checks that a job waits for a reader that does not come back, but not for
-// ever. A reader that returns late learns what it has missed, and the job waits again.
+// TestReaderStaysAway checks that a job waits for a reader that does not come back, but not
+// for ever. A reader that returns late learns what it has missed, and the job waits again.
 func TestReaderStaysAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := flooded(t)
@@ -116,8 +116,8 @@ func TestReaderStaysAway(t *testing.T) {
 	})
 }
 
-// TestSlowestReader checks that a job waits for the slowest reader that takes pieces. A reader
-// that takes output as it comes loses nothing.
+// TestSlowestReader checks that a job waits for the slowest reader that takes pieces. A
+// reader that takes output as it comes loses nothing.
 func TestSlowestReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := flooded(t)

@@ -59,8 +59,8 @@ func readAll(t *testing.T, o *output, stream int, limit int) (got []byte, missin
 	}
 }
 
-// TestSpooledOutput reads long output of both streams completely, in ranges and while it is
-// written.
+// TestSpooledOutput reads long output of both streams completely, in ranges and while
+// it is written.
 func TestSpooledOutput(t *testing.T) {
 	s, dir := testSpooler(t)
 	var o output
@@ -142,7 +142,8 @@ func TestSpoolRotates(t *testing.T) {
 	if at, n := sp.read(0, pos-10, buf[:]); at != pos-10 || n != 10 {
 		t.Errorf("the newest: %d bytes at %d", n, at)
 	}
-	// Another job's output replaces that of the job with the most, not that of small ones.
+	// Another job's output replaces that of the job with the most, not that of small
+	// ones.
 	other := s.newSpool()
 	other.write(1, 5, []byte("small"))
 	s.mu.Lock()

@@ -146,8 +146,8 @@ func TestWriteInput(t *testing.T) {
 	wantCode(t, err, connect.CodeFailedPrecondition, "open standard input")
 }
 
-// TestWriteInputBlocks writes more than fits to a job that does not read: the call ends with
-// its caller or with the job.
+// TestWriteInputBlocks writes more than fits to a job that does not read: the call ends
+// with its caller or with the job.
 func TestWriteInputBlocks(t *testing.T) {
 	s := start(t)
 	c := s.open(t, &agentv1.ExecRequest{Argv: []string{"sleep", "300"}, OpenStdin: true})

@@ -87,9 +87,9 @@ func TestDelete(t *testing.T) {
 	}
 }
 
-// TestSymlinkRace swaps a directory with a link to another while files are written to and
-// deleted from it. Nothing behind the link may be deleted, and no temporary file may be left on
-// either side.
+// TestSymlinkRace swaps a directory with a link to another while files are written to
+// and deleted from it. Nothing behind the link may be deleted, and no temporary file
+// may be left on either side.
 func TestSymlinkRace(t *testing.T) {
 	s := start(t)
 	outside := t.TempDir()

@@ -2,8 +2,8 @@ package agent
 
 import "testing"
 
-// A watch learns of the agent's writes below it, each for one event. An undone write counts for
-// none, and the number that is kept is bounded.
+// A watch learns of the agent's writes below it, each for one event. An undone write
+// counts for none, and the number that is kept is bounded.
 func TestWritten(t *testing.T) {
 	var all written
 	w, other, root := &watch{root: "/a"}, &watch{root: "/ab"}, &watch{root: "/"}

@@ -24,8 +24,8 @@ import (
 // when the job has exited or was detached, or, for a background command, when it has
 // started. A TimeoutMS of 0 or less is no timeout.
 //
-// If it fails after the start, the job continues, and Exec also returns it as last known. An
-// error of sink is returned unchanged.
+// If it fails after the start, the job continues, and Exec also returns it as last
+// known. An error of sink is returned unchanged.
 func (c *Client) Exec(ctx context.Context, jobID string, req *sandbox.ExecRequest, sink sandbox.JobSink) (*sandbox.Job, error) {
 	return c.exec(ctx, jobID, req, sink, req.Background)
 }

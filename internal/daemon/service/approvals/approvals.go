@@ -328,8 +328,8 @@ func over(a *sandbox.Approval) error {
 	return sandbox.Errorf(sandbox.CodeConflict, "approval %s %s; if the sandbox tries again, it asks again", a.ID, how)
 }
 
-// Settle ends the claim of a question. With an answer, the question is answered; with nil,
-// it is open again if the cell still asks.
+// Settle ends the claim of a question. With an answer, the question is answered; with
+// nil, it is open again if the cell still asks.
 func (b *Book) Settle(id string, answer *sandbox.Approval) (sandbox.Approval, error) {
 	b.telling.Lock()
 	defer b.telling.Unlock()

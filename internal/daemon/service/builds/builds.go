@@ -27,8 +27,8 @@ func (x *Builder) StartBuild(ctx context.Context, req sandbox.BuildTemplateReque
 	})
 }
 
-// BuildTemplate implements [sandbox.Templates]. It starts a background build that ends if
-// its caller goes away.
+// BuildTemplate implements [sandbox.Templates]. It starts a background build that ends
+// if its caller goes away.
 func (x *Builder) BuildTemplate(ctx context.Context, req sandbox.BuildTemplateRequest, f func(sandbox.BuildEvent) error) (*sandbox.Template, error) {
 	return call.Do(ctx, x.cfg.Gate, call.AuditedAtOnce(sandbox.ScopeTemplatesWrite, "template.build"), func(c *call.Call) (*sandbox.Template, error) {
 		b, err := x.startBuild(c, &req)

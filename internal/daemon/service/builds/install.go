@@ -290,8 +290,8 @@ func npmOwn(env map[string]string) map[string]string {
 	return own
 }
 
-// npmNetwork returns the policy that lets a step reach the registry and proxies that the
-// machine's settings name.
+// npmNetwork returns the policy that lets a step reach the registry and proxies that
+// the machine's settings name.
 func npmNetwork(settings image.NPMSettings, policy sandbox.NetworkPolicy) sandbox.NetworkPolicy {
 	policy = *validate.ClonePolicy(&policy)
 	for _, at := range []string{settings.Registry, settings.Proxy, settings.HTTPSProxy} {
@@ -340,8 +340,8 @@ var (
 // maxKeyring bounds a keyring, in bytes.
 const maxKeyring = 1 << 20
 
-// mirrorRules returns rules that allow an address of the machine's settings, even if it is
-// in the machine's own network, which is otherwise denied.
+// mirrorRules returns rules that allow an address of the machine's settings, even if it
+// is in the machine's own network, which is otherwise denied.
 func mirrorRules(address string) []sandbox.NetworkRule {
 	u, err := url.Parse(address)
 	if err != nil || u.Hostname() == "" {

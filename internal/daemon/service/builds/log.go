@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	// maxBuildLog bounds the output of a build that is kept on disk. Beyond it, the titles
-	// of steps are still kept, up to a further bound.
+	// maxBuildLog bounds the output of a build that is kept on disk. Beyond it, the
+	// titles of steps are still kept, up to a further bound.
 	maxBuildLog   = 16 << 20
 	maxBuildSteps = 1 << 20
 )

@@ -30,8 +30,8 @@ func (x *Builder) Owns(id string) bool {
 	return x.machines[id]
 }
 
-// keepEnd keeps the end of a build that the store could not take, for example because the
-// disk is full. [Builder.recordEnds] tries again.
+// keepEnd keeps the end of a build that the store could not take, for example because
+// the disk is full. [Builder.recordEnds] tries again.
 func (x *Builder) keepEnd(r store.BuildRecord) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -40,8 +40,8 @@ type Config struct {
 	Network sandbox.NetworkPreset
 	// Dir is for the logs of builds.
 	Dir string
-	// Key signs links for uploads, and UploadURL makes the address of one; if it is nil,
-	// there are no links.
+	// Key signs links for uploads, and UploadURL makes the address of one; if it is
+	// nil, there are no links.
 	Key       []byte
 	UploadURL func(link string) string
 	// Keeper and NetworkLog are the engine, or nil if the engine does not support them.
@@ -59,8 +59,8 @@ type Config struct {
 	Forget func(digests []string)
 }
 
-// Builder implements [sandbox.Templates], except for ListTemplates and GetTemplate. It is
-// safe for concurrent use.
+// Builder implements [sandbox.Templates], except for ListTemplates and GetTemplate. It
+// is safe for concurrent use.
 type Builder struct {
 	cfg Config
 
@@ -241,8 +241,8 @@ func buildUsage(r sandbox.Resources) store.Usage {
 	return store.Usage{Sandboxes: 1, VCPUs: r.VCPUs, MemoryMiB: r.MemoryMiB}
 }
 
-// room returns an error unless a team may have one more build. There is no queue: a free
-// place goes to the next team that asks and does not have its share yet.
+// room returns an error unless a team may have one more build. There is no queue: a
+// free place goes to the next team that asks and does not have its share yet.
 //
 // Preconditions: mu is held.
 func (x *Builder) room(team string) error {
@@ -279,8 +279,8 @@ func (x *Builder) beside(used store.Usage, team string) store.Usage {
 	return used
 }
 
-// growBuild checks the quota of a build's team again, once the base is known and with it
-// what the build's sandboxes take.
+// growBuild checks the quota of a build's team again, once the base is known and with
+// it what the build's sandboxes take.
 func (x *Builder) growBuild(ctx context.Context, b *building, base *image.Foundation) error {
 	used, err := x.cfg.Store.SandboxUsage(ctx, b.record.Team)
 	if err != nil {
@@ -414,8 +414,8 @@ func (b *building) end(t *sandbox.Template, err error) {
 	b.x.cfg.Log.Info("template build ended", "build", r.ID, "template", r.Template, "state", r.State, "reason", r.Reason)
 }
 
-// over publishes the end of a build and removes it from those under way, at once: whoever
-// learns of the end finds the place free.
+// over publishes the end of a build and removes it from those under way, at once:
+// whoever learns of the end finds the place free.
 func (b *building) over(r store.BuildRecord, last sandbox.BuildEvent, t *sandbox.Template, err error) {
 	b.x.mu.Lock()
 	defer b.x.mu.Unlock()

@@ -24,11 +24,12 @@ const (
 	maxSourceBytes = 1024
 )
 
-// aptPackages matches the name of a Debian package, with an optional architecture and an
-// optional version or release.
+// aptPackages matches the name of a Debian package, with an optional architecture and
+// an optional version or release.
 var aptPackages = regexp.MustCompile(`^[a-z0-9][a-z0-9+.-]{0,127}(:[a-z0-9-]{1,32})?([=/][A-Za-z0-9.+:~-]{1,128})?$`)
 
-// checkBuild refuses an invalid request for a build. It changes only a copy of the spec.
+// checkBuild refuses an invalid request for a build. It changes only a copy of the
+// spec.
 func checkBuild(req *sandbox.BuildTemplateRequest) error {
 	if !validate.NewTemplateNames.MatchString(req.Name) {
 		return validate.Errorf("name %s is not valid; use 1 to 63 lower-case letters, digits, dashes, underscores and dots, with a letter or digit first and last", validate.Quote(req.Name))
@@ -61,8 +62,8 @@ func checkBuild(req *sandbox.BuildTemplateRequest) error {
 // maxLoginName bounds the user name of a login, in bytes.
 const maxLoginName = 256
 
-// checkLogin refuses a login that cannot be sent to a registry. The error does not quote
-// it, since a password may be in the place of the name.
+// checkLogin refuses a login that cannot be sent to a registry. The error does not
+// quote it, since a password may be in the place of the name.
 func checkLogin(login *sandbox.RegistryLogin) error {
 	if login == nil {
 		return nil
@@ -238,8 +239,8 @@ func checkSteps(steps []sandbox.TemplateStep) error {
 // uploads matches the name of an uploaded archive.
 var uploads = regexp.MustCompile(`^upload-[a-z2-7]{26}$`)
 
-// checkOwner refuses an owner unless it is a user, or a user and a group, each by name or
-// number.
+// checkOwner refuses an owner unless it is a user, or a user and a group, each by name
+// or number.
 func checkOwner(field, owner string) error {
 	user, group, both := strings.Cut(owner, ":")
 	if strings.Contains(group, ":") || both && validate.User(field, group) != nil {

@@ -58,7 +58,8 @@ const (
 	aptWeight = 5
 )
 
-// stepShares returns where in the whole build each step begins, and where the last ends.
+// stepShares returns where in the whole build each step begins, and where the last
+// ends.
 func stepShares(steps []buildStep) []float64 {
 	weights, all := make([]float64, len(steps)), 0.0
 	for i, step := range steps {
@@ -189,8 +190,8 @@ func boundPaths(root engine.Root) []string {
 	return paths
 }
 
-// changesOf returns a function that opens the changes of an instance or a checkpoint as a
-// layer.
+// changesOf returns a function that opens the changes of an instance or a checkpoint as
+// a layer.
 func (x *Builder) changesOf(of engine.Source, opts layer.ImageOptions) func(context.Context) (io.ReadCloser, error) {
 	return func(ctx context.Context) (io.ReadCloser, error) {
 		changes, err := x.cfg.Keeper.Changes(ctx, of)
@@ -232,8 +233,8 @@ func stepError(err error, n, of int, title string) error {
 	}
 }
 
-// buildMachine is the sandbox in which a step runs. It has no record: listings do not show
-// it, and the next start removes what a crash leaves of it.
+// buildMachine is the sandbox in which a step runs. It has no record: listings do not
+// show it, and the next start removes what a crash leaves of it.
 type buildMachine struct {
 	b      *building
 	id     string
@@ -311,8 +312,8 @@ func stepEnv(spec *sandbox.TemplateSpec, base *image.Foundation) map[string]stri
 	return env
 }
 
-// tryStart checks that the template's start command is ready in time, before anybody has a
-// sandbox that waits for it.
+// tryStart checks that the template's start command is ready in time, before anybody
+// has a sandbox that waits for it.
 func (x *Builder) tryStart(ctx context.Context, b *building, base *image.Foundation) error {
 	spec := &b.plan.Spec
 	if spec.Start == nil {
@@ -389,8 +390,8 @@ func (l *lastOutput) text() string {
 	return "; its last output:\n" + out
 }
 
-// shell returns the command that runs one of this package's scripts, with arguments as $1
-// and so on.
+// shell returns the command that runs one of this package's scripts, with arguments as
+// $1 and so on.
 func shell(script string, args ...string) []string {
 	return append([]string{"/bin/sh", "-c", script, "sh"}, args...)
 }

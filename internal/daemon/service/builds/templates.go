@@ -79,8 +79,8 @@ type Templates interface {
 	// returns the digests that it removed. Roots that were given out since a name was
 	// claimed stay until the claim is done.
 	Collect(inUse map[string]bool) (removed []string, err error)
-	// AptSettings returns the machine's own settings: a sources.list, "" for Debian's own
-	// mirrors, and an apt.conf.
+	// AptSettings returns the machine's own settings: a sources.list, "" for Debian's
+	// own mirrors, and an apt.conf.
 	AptSettings() (sources, conf string)
 	// NPMSettings returns the machine's own settings.
 	NPMSettings() image.NPMSettings

@@ -21,9 +21,9 @@ import (
 
 const uploadLinkVersion = "u2"
 
-// LinkUpload implements [sandbox.Templates]. The name of an archive is computed with a key
-// from the team and the caller's name for the archive, so no other team gets the same
-// name, and nobody can guess one.
+// LinkUpload implements [sandbox.Templates]. The name of an archive is computed with a
+// key from the team and the caller's name for the archive, so no other team gets the
+// same name, and nobody can guess one.
 func (x *Builder) LinkUpload(ctx context.Context, req sandbox.UploadLinkRequest) (*sandbox.UploadLink, error) {
 	return call.Do(ctx, x.cfg.Gate, call.AuditedAtOnce(sandbox.ScopeTemplatesWrite, "template.upload_link"), func(c *call.Call) (*sandbox.UploadLink, error) {
 		if req.Name == "" || len(req.Name) > sandbox.MaxUploadName {
@@ -76,8 +76,8 @@ var errNoUpload = sandbox.Errorf(sandbox.CodeForbidden, "this link is not valid 
 // maxUploadLink bounds a link, in bytes.
 const maxUploadLink = 256
 
-// ReceiveUpload keeps an archive that is sent with a link; the sender needs no key. Size is
-// the announced length in bytes, or -1.
+// ReceiveUpload keeps an archive that is sent with a link; the sender needs no key.
+// Size is the announced length in bytes, or -1.
 func (x *Builder) ReceiveUpload(ctx context.Context, link string, size int64, content io.Reader) (*sandbox.ArchiveUpload, error) {
 	i := strings.LastIndexByte(link, '.')
 	if len(link) > maxUploadLink || i < 0 {

@@ -49,8 +49,8 @@ type Call struct {
 	done   func()
 }
 
-// Do runs f as a call of a verb, if the caller may call it. Its error is made public; see
-// [Gate.Public].
+// Do runs f as a call of a verb, if the caller may call it. Its error is made public;
+// see [Gate.Public].
 func Do[T any](ctx context.Context, g *Gate, verb Verb, f func(*Call) (T, error)) (result T, err error) {
 	c, err := g.Enter(ctx, verb)
 	defer c.Leave(&err)

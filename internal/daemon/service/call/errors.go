@@ -65,8 +65,8 @@ func (e *CallbackError) Error() string { return e.Err.Error() }
 // Unwrap returns the caller's own error.
 func (e *CallbackError) Unwrap() error { return e.Err }
 
-// Public turns any error into one that a caller may see, and logs what only the operator
-// may know.
+// Public turns any error into one that a caller may see, and logs what only the
+// operator may know.
 func (g *Gate) Public(err error, action string) error {
 	if err == nil {
 		return nil
@@ -107,11 +107,12 @@ func Detailed(err error) error {
 	return err
 }
 
-// teardownTimeout bounds work that continues without its caller, such as the removal of a
-// sandbox.
+// teardownTimeout bounds work that continues without its caller, such as the removal of
+// a sandbox.
 const teardownTimeout = 60 * time.Second
 
-// Teardown returns a context for work that must be completed even if its caller is gone.
+// Teardown returns a context for work that must be completed even if its caller is
+// gone.
 func Teardown(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), teardownTimeout)
 }

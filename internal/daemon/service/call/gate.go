@@ -1,6 +1,6 @@
 // Package call does what every verb of the service needs: it checks who calls and
-// whether they may, finds the sandbox that they mean, writes the audit record, and keeps
-// the service open until the verb is done.
+// whether they may, finds the sandbox that they mean, writes the audit record, and
+// keeps the service open until the verb is done.
 package call
 
 import (
@@ -48,8 +48,8 @@ func NewGate(cfg Config) *Gate {
 	return g
 }
 
-// Close refuses new calls, cancels those under way and waits for them. Background work may
-// continue; see [Gate.Wait].
+// Close refuses new calls, cancels those under way and waits for them. Background work
+// may continue; see [Gate.Wait].
 func (g *Gate) Close() {
 	g.cancel()
 	g.mu.Lock()
@@ -107,8 +107,8 @@ func (g *Gate) Calls() (n int, last time.Time) {
 	return g.calls, g.lastCall
 }
 
-// Anonymous begins a call of somebody who needs no API key. Leave ends it, and makes its
-// error public.
+// Anonymous begins a call of somebody who needs no API key. Leave ends it, and makes
+// its error public.
 func (g *Gate) Anonymous(ctx context.Context, action string) (_ context.Context, leave func(*error), err error) {
 	done, err := g.Begin()
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 // LocalKeyID is the key id of the user who runs the daemon. Ids of real keys differ.
 var LocalKeyID = sandbox.LocalCaller().KeyID
 
-// Realm is what a caller can see: a namespace of a team, or for "" the whole team. Volumes,
-// secrets and templates belong to no namespace.
+// Realm is what a caller can see: a namespace of a team, or for "" the whole team.
+// Volumes, secrets and templates belong to no namespace.
 type Realm struct{ Team, Namespace string }
 
 // RealmOf returns the realm in which a sandbox finds others by name.
@@ -31,8 +31,8 @@ func (c *Call) Realm() Realm { return Realm{c.Caller.Team, c.Caller.Namespace} }
 // anyNamespace selects all namespaces that the caller can see.
 const anyNamespace = "*"
 
-// Namespace returns the namespace that a request selects. A caller that is in a namespace
-// gets an error for any other, whether it exists or not.
+// Namespace returns the namespace that a request selects. A caller that is in a
+// namespace gets an error for any other, whether it exists or not.
 func (c *Call) Namespace(asked string) (string, error) {
 	own := c.Caller.Namespace
 	if asked == anyNamespace {

@@ -1,7 +1,8 @@
 // Package events keeps what has happened and reports it to those who follow.
 //
-// [Watch] wraps the store and reports each change after it is written: no verb can forget
-// to, and nothing is reported that did not happen. A [Log] never waits for its followers.
+// [Watch] wraps the store and reports each change after it is written: no verb can
+// forget to, and nothing is reported that did not happen. A [Log] never waits for its
+// followers.
 package events
 
 import (
@@ -29,10 +30,11 @@ type Entry struct {
 	number uint64
 }
 
-// Log keeps the last [sandbox.EventsKept] events, and the last sample of what each sandbox
-// uses. It is safe for concurrent use.
+// Log keeps the last [sandbox.EventsKept] events, and the last sample of what each
+// sandbox uses. It is safe for concurrent use.
 type Log struct {
-	// run is part of each event's id, since ids of another run of the server mean nothing.
+	// run is part of each event's id, since ids of another run of the server mean
+	// nothing.
 	run string
 
 	mu      sync.Mutex
@@ -73,16 +75,16 @@ func (l *Log) append(e Entry) {
 	l.entries = append(l.entries, e)
 }
 
-// KeepSamples drops the samples of sandboxes that do not run, since one may be added just
-// after a sandbox's end.
+// KeepSamples drops the samples of sandboxes that do not run, since one may be added
+// just after a sandbox's end.
 func (l *Log) KeepSamples(runs func(sandboxID string) bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	maps.DeleteFunc(l.samples, func(id string, _ Entry) bool { return !runs(id) })
 }
 
-// Close ends all followers. Later ones get the kept events and then end. Events can still
-// be added.
+// Close ends all followers. Later ones get the kept events and then end. Events can
+// still be added.
 func (l *Log) Close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -133,8 +135,8 @@ func (l *Log) before(kept []Entry) uint64 {
 }
 
 // since returns what came after a position, oldest first, and a channel that is closed
-// when there is more. Whole is false if some of it is no longer kept; closed says that the
-// log is closed.
+// when there is more. Whole is false if some of it is no longer kept; closed says that
+// the log is closed.
 func (l *Log) since(position uint64) (found []Entry, more <-chan struct{}, whole, closed bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -157,8 +159,8 @@ func (l *Log) since(position uint64) (found []Entry, more <-chan struct{}, whole
 var ErrClosed = errors.New("the log of events is closed")
 
 // Follow passes the wanted events after the event with id after to sink, until ctx is
-// cancelled, sink fails, the log is closed or, with once, all kept events were passed. The
-// error is that of ctx or of sink, or [ErrClosed].
+// cancelled, sink fails, the log is closed or, with once, all kept events were passed.
+// The error is that of ctx or of sink, or [ErrClosed].
 func (l *Log) Follow(ctx context.Context, after string, once bool, wanted func(*Entry) bool, sink func(sandbox.Event) error) error {
 	position, known := l.position(after)
 	if err := sink(l.begun(position, !known)); err != nil {

@@ -8,8 +8,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Watch returns a store that adds to the log what is written to it: sandboxes, snapshots
-// and builds. View turns a record into what callers see.
+// Watch returns a store that adds to the log what is written to it: sandboxes,
+// snapshots and builds. View turns a record into what callers see.
 //
 // It does not report times of last use, the removal of records long after their sandbox
 // has ended, or ends of lifetimes that move with the machine's clock.
@@ -26,8 +26,8 @@ type watched struct {
 	writing map[string]*writers // guarded by mu; by the id of the record
 }
 
-// writers counts the concurrent writes of a record. A write that was not alone may not be
-// the last one, so the record is read again before it is reported.
+// writers counts the concurrent writes of a record. A write that was not alone may not
+// be the last one, so the record is read again before it is reported.
 type writers struct {
 	count    int
 	together bool

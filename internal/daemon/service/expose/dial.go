@@ -1,5 +1,5 @@
-// Package expose connects others to the ports of sandboxes: visitors of previews and live
-// views, clients of ports that are published on the host, and other sandboxes.
+// Package expose connects others to the ports of sandboxes: visitors of previews and
+// live views, clients of ports that are published on the host, and other sandboxes.
 package expose
 
 import (
@@ -38,8 +38,8 @@ type Config struct {
 
 // Sandbox is a running sandbox.
 type Sandbox interface {
-	// DialPort opens a connection to a port, on the loopback device or on the device for
-	// traffic of other sandboxes. Errors are for the caller.
+	// DialPort opens a connection to a port, on the loopback device or on the device
+	// for traffic of other sandboxes. Errors are for the caller.
 	DialPort(ctx context.Context, port int, loopback bool) (net.Conn, error)
 	// Touch records that the sandbox was in use at the given time.
 	Touch(at time.Time)
@@ -126,8 +126,8 @@ func (c *portConn) used(n int) {
 	}
 }
 
-// closeWrite closes the sending direction of a connection, or the whole connection if its
-// directions cannot be closed separately.
+// closeWrite closes the sending direction of a connection, or the whole connection if
+// its directions cannot be closed separately.
 func closeWrite(c net.Conn) error {
 	if half, ok := c.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()

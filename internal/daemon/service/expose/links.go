@@ -18,8 +18,8 @@ type Links struct{ Key []byte }
 
 const linkVersion = "v1"
 
-// SignPreview returns the signed part of a link, which is valid for this preview with its
-// current key until the given time.
+// SignPreview returns the signed part of a link, which is valid for this preview with
+// its current key until the given time.
 func (l Links) SignPreview(p *store.PreviewRecord, until time.Time) string {
 	expires := strconv.FormatInt(until.Unix(), 10)
 	return linkVersion + "." + expires + "." + base64.RawURLEncoding.EncodeToString(l.linkMAC(p, expires))
@@ -46,8 +46,8 @@ func (l Links) OpensPreview(p *store.PreviewRecord, link string) bool {
 	return err == nil && time.Now().Before(time.Unix(until, 0))
 }
 
-// SignView returns the signed part of a link, which is valid for this sandbox's live view
-// until the given time.
+// SignView returns the signed part of a link, which is valid for this sandbox's live
+// view until the given time.
 func (l Links) SignView(id string, control bool, until time.Time) string {
 	kind, expires := viewKind(control), strconv.FormatInt(until.Unix(), 10)
 	return strings.Join([]string{linkVersion, kind, expires, base64.RawURLEncoding.EncodeToString(l.viewMAC(id, kind, expires))}, ".")

@@ -11,9 +11,9 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// DialPeer opens a connection from one sandbox to a port of another, found by name in the
-// same namespace and resumed if it is paused. The requesting gateway has already applied
-// its policy, but it is not trusted: the policy in the record is applied again.
+// DialPeer opens a connection from one sandbox to a port of another, found by name in
+// the same namespace and resumed if it is paused. The requesting gateway has already
+// applied its policy, but it is not trusted: the policy in the record is applied again.
 func (x *Exposer) DialPeer(ctx context.Context, fromSandboxID, name string, port int) (_ net.Conn, err error) {
 	ctx, leave, err := x.cfg.Gate.Anonymous(ctx, "preview.visit")
 	defer leave(&err)

@@ -27,8 +27,8 @@ const (
 	maxLinkPath = 2048
 )
 
-// previewLabels matches the first label of a preview's host name: a port and the id of a
-// sandbox.
+// previewLabels matches the first label of a preview's host name: a port and the id of
+// a sandbox.
 var previewLabels = regexp.MustCompile(`^([1-9][0-9]{0,4})-(` + ids.Sandbox + `[a-z0-9]{26})$`)
 
 // ErrNoPreview is the error for every visitor of a preview that does not exist.
@@ -257,8 +257,8 @@ func (x *Exposer) admitVisitor(p *store.PreviewRecord, visit *sandbox.PreviewVis
 	return sandbox.Errorf(sandbox.CodeForbidden, "the key or link does not open this preview; it may have expired, so ask for a new one")
 }
 
-// awake returns the record of a preview's sandbox, which is running. It resumes a paused
-// one if the preview allows that. Errors are for strangers and say little.
+// awake returns the record of a preview's sandbox, which is running. It resumes a
+// paused one if the preview allows that. Errors are for strangers and say little.
 func (x *Exposer) awake(ctx context.Context, p *store.PreviewRecord) (store.Record, error) {
 	r, err := x.cfg.Store.Sandbox(ctx, p.SandboxID)
 	if err != nil {

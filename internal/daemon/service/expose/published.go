@@ -52,8 +52,8 @@ type Published struct {
 	conns  map[net.Conn]struct{} // guarded by mu
 }
 
-// CheckPorts refuses invalid ports and fills in defaults. A caller who is not the user of
-// the server gets only loopback and no privileged ports.
+// CheckPorts refuses invalid ports and fills in defaults. A caller who is not the user
+// of the server gets only loopback and no privileged ports.
 func CheckPorts(ports []sandbox.PublishedPort, caller *sandbox.Caller) error {
 	if len(ports) > sandbox.MaxPublishedPorts {
 		return validate.Errorf("ports has %d entries; publish at most %d", len(ports), sandbox.MaxPublishedPorts)
@@ -82,9 +82,9 @@ func CheckPorts(ports []sandbox.PublishedPort, caller *sandbox.Caller) error {
 	return nil
 }
 
-// Listen opens the ports of a record, and sets in it the numbers of ports that the system
-// picks. Nothing is accepted yet. The end of the sandbox closes the ports. After an error,
-// none is open.
+// Listen opens the ports of a record, and sets in it the numbers of ports that the
+// system picks. Nothing is accepted yet. The end of the sandbox closes the ports. After
+// an error, none is open.
 func (p *Publisher) Listen(ctx context.Context, r *store.Record) (*Published, error) {
 	if len(r.Ports) == 0 {
 		return nil, nil

@@ -17,8 +17,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// vncPort is the VNC port of display 0, on the loopback device. The port of display n is n
-// higher.
+// vncPort is the VNC port of display 0, on the loopback device. The port of display n
+// is n higher.
 const vncPort = 5900
 
 // maxDisplay is the largest number of a display.
@@ -75,10 +75,10 @@ func displayNumber(display string) (int, error) {
 	return int(n), nil
 }
 
-// VisitView admits a visitor of a live view, who needs no API key. The error is forbidden
-// for a link that opens nothing, not_found for a computer that is gone, and not_running for
-// a paused one; then the view is returned too. It resumes no computer: a page that stays
-// open would keep it awake for ever.
+// VisitView admits a visitor of a live view, who needs no API key. The error is
+// forbidden for a link that opens nothing, not_found for a computer that is gone, and
+// not_running for a paused one; then the view is returned too. It resumes no computer:
+// a page that stays open would keep it awake for ever.
 func (x *Exposer) VisitView(ctx context.Context, visit sandbox.ViewVisit) (_ *sandbox.View, err error) {
 	ctx, leave, err := x.cfg.Gate.Anonymous(ctx, "preview.visit")
 	defer leave(&err)
@@ -125,9 +125,9 @@ func (x *Exposer) HasView(ctx context.Context, id string) bool {
 	return err == nil && !r.State.Final() && startup.DesktopOf(&r) != nil
 }
 
-// DialView opens a connection to the VNC server of a computer for a visitor. The connection
-// ends when the link expires. Watching does not count as use of the computer; call used when
-// the visitor does something.
+// DialView opens a connection to the VNC server of a computer for a visitor. The
+// connection ends when the link expires. Watching does not count as use of the
+// computer; call used when the visitor does something.
 func (x *Exposer) DialView(ctx context.Context, visit sandbox.ViewVisit) (_ net.Conn, used func(), err error) {
 	ctx, leave, err := x.cfg.Gate.Anonymous(ctx, "preview.visit")
 	defer leave(&err)

@@ -1,5 +1,5 @@
-// Package ids makes ids. The prefix of an id says what it names. No name may begin like an
-// id, so that the two are never confused.
+// Package ids makes ids. The prefix of an id says what it names. No name may begin like
+// an id, so that the two are never confused.
 package ids
 
 import (

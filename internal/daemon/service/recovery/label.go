@@ -41,8 +41,8 @@ func SandboxLabel(what string, r *store.Record) json.RawMessage {
 	return Label(what, &snap)
 }
 
-// InstanceLabel returns the label of a running sandbox. Its network policy can change while
-// it runs, so the label allows no network.
+// InstanceLabel returns the label of a running sandbox. Its network policy can change
+// while it runs, so the label allows no network.
 func InstanceLabel(r *store.Record) json.RawMessage {
 	closed := *r
 	closed.Network, closed.Bindings = &sandbox.NetworkPolicy{Preset: sandbox.NetworkNone}, nil

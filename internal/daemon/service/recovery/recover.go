@@ -31,8 +31,8 @@ func (s *Recovery) view(it *orphan.Item) sandbox.Orphan {
 	}
 }
 
-// maySeeFor reports whether the caller may see an orphan. One that does not say whose it is
-// is visible only to the user who runs the server.
+// maySeeFor reports whether the caller may see an orphan. One that does not say whose
+// it is is visible only to the user who runs the server.
 func (s *Recovery) maySeeFor(c *call.Call, it *orphan.Item) bool {
 	return c.Caller.KeyID == call.LocalKeyID || it.Team == c.Caller.Team
 }
@@ -82,8 +82,8 @@ func (s *Recovery) RecoverOrphan(ctx context.Context, id string) (*sandbox.Recov
 		}
 		c.Detail = string(it.Kind) + " " + it.ID
 		out := &sandbox.Recovered{Orphan: s.view(&it)}
-		// From here on the orphan is being moved, which must be completed even if the caller
-		// goes away.
+		// From here on the orphan is being moved, which must be completed even if the
+		// caller goes away.
 		clean := context.WithoutCancel(c.Ctx)
 		switch it.Kind {
 		case orphan.Checkpoint:

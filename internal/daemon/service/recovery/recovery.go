@@ -1,5 +1,5 @@
-// Package recovery keeps what no record names: checkpoints that are found without a record
-// are set aside for a while, as volumes are, and it recovers both on request.
+// Package recovery keeps what no record names: checkpoints that are found without a
+// record are set aside for a while, as volumes are, and it recovers both on request.
 package recovery
 
 import (

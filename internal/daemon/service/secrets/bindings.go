@@ -13,7 +13,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// envNames matches the variables that can get a placeholder: names that every shell accepts.
+// envNames matches the variables that can get a placeholder: names that every shell
+// accepts.
 var envNames = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
 
 // AttachSecret implements [sandbox.Secrets].
@@ -41,8 +42,8 @@ func (s *Secrets) AttachSecret(ctx context.Context, ref, secret, env string) (*s
 		if err != nil {
 			return nil, err
 		}
-		// The secret may have been deleted since it was looked up; then the gateway has it
-		// as revoked.
+		// The secret may have been deleted since it was looked up; then the gateway has
+		// it as revoked.
 		return s.cfg.View(r), nil
 	})
 }

@@ -17,8 +17,8 @@ func (s *Secrets) RotateSecretsKey(ctx context.Context) (*sandbox.Resealed, erro
 		if s.cfg.Vault == nil {
 			return nil, ErrNone
 		}
-		// Waits for values that are still being sealed with the old key, so that they are
-		// found and sealed again.
+		// Waits for values that are still being sealed with the old key, so that they
+		// are found and sealed again.
 		settled := func() {
 			s.sealing.Lock()
 			defer s.sealing.Unlock()
@@ -32,9 +32,9 @@ func (s *Secrets) RotateSecretsKey(ctx context.Context) (*sandbox.Resealed, erro
 }
 
 // RotateKey makes a new key, seals with it everything that is sealed in a store, and
-// deletes the older keys. It calls settled once the new key is in use; settled returns when
-// no value that was sealed with an older key is still to be stored. If RotateKey is
-// interrupted, all keys stay, and another call finishes the work.
+// deletes the older keys. It calls settled once the new key is in use; settled returns
+// when no value that was sealed with an older key is still to be stored. If RotateKey
+// is interrupted, all keys stay, and another call finishes the work.
 func RotateKey(ctx context.Context, st store.Store, v *vault.Vault, settled func()) (*sandbox.Resealed, error) {
 	r := &sandbox.Resealed{}
 	err := v.Rotate(ctx, func(ctx context.Context, reseal func(vault.Ref, []byte) ([]byte, error)) error {
@@ -53,8 +53,8 @@ func RotateKey(ctx context.Context, st store.Store, v *vault.Vault, settled func
 // toldLost bounds the secrets without a key that the log names at the start.
 const toldLost = 10
 
-// LogLostKeys logs which secrets are sealed with a missing key. A lost key file is replaced
-// by a new one, so otherwise nobody would know before such a secret is used.
+// LogLostKeys logs which secrets are sealed with a missing key. A lost key file is
+// replaced by a new one, so otherwise nobody would know before such a secret is used.
 func (s *Secrets) LogLostKeys(ctx context.Context) error {
 	if s.cfg.Vault == nil {
 		return nil

@@ -46,8 +46,8 @@ type Config struct {
 	NetworkLog engine.NetworkLogger
 	// Push sends the values of a sandbox's secrets to its gateway, if it runs.
 	Push func(ctx context.Context, sandboxID string) error
-	// Change changes the bindings of a sandbox's record, and applies them if the sandbox
-	// runs.
+	// Change changes the bindings of a sandbox's record, and applies them if the
+	// sandbox runs.
 	Change func(ctx context.Context, sandboxID string, apply func(*store.Record) error) (store.Record, error)
 	// View returns a record as callers see it.
 	View func(store.Record) *sandbox.Sandbox
@@ -236,7 +236,8 @@ func (s *Secrets) DeleteSecret(ctx context.Context, ref string) error {
 func (s *Secrets) pushBound(ctx context.Context, secretID string) error {
 	ctx, cancel := call.Teardown(ctx)
 	defer cancel()
-	// A sandbox that is being created is waited for, since it may have read the old value.
+	// A sandbox that is being created is waited for, since it may have read the old
+	// value.
 	f := store.SandboxFilter{SecretID: secretID, States: []sandbox.State{sandbox.StateCreating, sandbox.StateRunning}}
 	var g errgroup.Group
 	g.SetLimit(pushes)

@@ -13,8 +13,8 @@ import (
 const UseLag = 10 * time.Second
 
 // NoteUse records when secrets were last used, according to the network logs of running
-// sandboxes since its previous run. The janitor calls it at intervals, so a use just before
-// the end of a sandbox may be missed.
+// sandboxes since its previous run. The janitor calls it at intervals, so a use just
+// before the end of a sandbox may be missed.
 func (s *Secrets) NoteUse(ctx context.Context) error {
 	if s.cfg.NetworkLog == nil {
 		return nil

@@ -29,8 +29,8 @@ func RootOf(data json.RawMessage) (engine.Root, error) {
 	return root, nil
 }
 
-// Provenance is what a record keeps about what it was made from. Code that needs only the
-// root reads it as an [engine.Root].
+// Provenance is what a record keeps about what it was made from. Code that needs only
+// the root reads it as an [engine.Root].
 type Provenance struct {
 	engine.Root
 	Startup *Startup `json:"Begins,omitempty"`

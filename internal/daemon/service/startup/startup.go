@@ -1,6 +1,6 @@
-// Package startup has what runs in a sandbox from its beginning: the start command and the
-// desktop of its template, as the sandbox's record keeps them. It starts them and waits
-// until they are ready.
+// Package startup has what runs in a sandbox from its beginning: the start command and
+// the desktop of its template, as the sandbox's record keeps them. It starts them and
+// waits until they are ready.
 package startup
 
 import (
@@ -17,8 +17,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// What runs in a sandbox from its beginning is a job like others, with a reserved id. It
-// does not count as use: an idle sandbox ends although these jobs run.
+// What runs in a sandbox from its beginning is a job like others, with a reserved id.
+// It does not count as use: an idle sandbox ends although these jobs run.
 const (
 	// JobID is the job of the start command.
 	JobID = "job-start"
@@ -39,8 +39,9 @@ const (
 	settleWait = 5 * time.Second
 )
 
-// Startup is what a template says about how its sandboxes begin. The record of a sandbox
-// keeps it, since the template may have changed by the time the sandbox boots again.
+// Startup is what a template says about how its sandboxes begin. The record of a
+// sandbox keeps it, since the template may have changed by the time the sandbox boots
+// again.
 type Startup struct {
 	Start   *sandbox.StartCommand `json:",omitempty"`
 	Desktop *sandbox.Desktop      `json:",omitempty"`
@@ -98,15 +99,15 @@ func (s *Startup) job(shell string) *sandbox.ExecRequest {
 	return &sandbox.ExecRequest{Command: []string{"/bin/sh", "-c", shell}, User: s.User, WorkDir: s.WorkDir, Env: maps.Clone(s.Env)}
 }
 
-// errNotReady is the cause if a start command was not ready in time, and errEnded if it has
-// failed.
+// errNotReady is the cause if a start command was not ready in time, and errEnded if it
+// has failed.
 var (
 	errNotReady = errors.New("it was not ready in time")
 	errEnded    = errors.New("it ended")
 )
 
-// readyLoop tries a command until it succeeds. It runs as one job in the sandbox, so that a
-// try does not cost a call.
+// readyLoop tries a command until it succeeds. It runs as one job in the sandbox, so
+// that a try does not cost a call.
 const readyLoop = `until /bin/sh -c "$COVE_READY" </dev/null >/dev/null 2>&1; do sleep 0.2 || sleep 1; done`
 
 // awaitReady waits until the ready command succeeds, or the start command has
@@ -145,16 +146,16 @@ func (s *Startup) awaitReady(ctx context.Context, client *agentclient.Client) er
 	return nil
 }
 
-// settle waits until a new screen is painted. A screen that never stops changing, or cannot
-// be read, is accepted as it is.
+// settle waits until a new screen is painted. A screen that never stops changing, or
+// cannot be read, is accepted as it is.
 func (s *Startup) settle(ctx context.Context, client *agentclient.Client) {
 	ctx, cancel := context.WithTimeout(ctx, settleWait)
 	defer cancel()
 	_, _ = client.Screenshot(ctx, s.Desktop.Display, &sandbox.ScreenshotRequest{Width: 64, StableMS: settleTime.Milliseconds()})
 }
 
-// failed returns the error that explains why a start command is not ready, with its last
-// output.
+// failed returns the error that explains why a start command is not ready, with its
+// last output.
 func (s *Startup) failed(ctx context.Context, client *agentclient.Client, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		err = cause

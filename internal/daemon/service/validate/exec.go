@@ -180,7 +180,8 @@ func CodeText(field, code string) error {
 	return Text(field, code)
 }
 
-// Context checks the name of a context and returns it, or [DefaultContext] if it is empty.
+// Context checks the name of a context and returns it, or [DefaultContext] if it is
+// empty.
 func Context(name string) (string, error) {
 	if name == "" {
 		return DefaultContext, nil

@@ -9,8 +9,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Directories on which nothing may be mounted. Those that are reserved with everything below
-// belong to Cove or the kernel; without the others no program starts.
+// Directories on which nothing may be mounted. Those that are reserved with everything
+// below belong to Cove or the kernel; without the others no program starts.
 var (
 	takenTrees = []string{"/proc", "/dev", "/sys", "/.cove", "/run/cove", "/tmp"}
 	takenDirs  = []string{

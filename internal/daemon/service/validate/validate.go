@@ -29,11 +29,12 @@ func Quote(s string) string {
 	return fmt.Sprintf("%q", s)
 }
 
-// names matches the names of sandboxes, namespaces and teams: safe in a file name, in a URL
-// and, except for dot and underscore, in a host name.
+// names matches the names of sandboxes, namespaces and teams: safe in a file name, in a
+// URL and, except for dot and underscore, in a host name.
 var names = regexp.MustCompile(`^[a-z0-9]([a-z0-9_.-]{0,61}[a-z0-9])?$`)
 
-// templateNames matches the names of templates. It leaves room for references to images.
+// templateNames matches the names of templates. It leaves room for references to
+// images.
 var templateNames = regexp.MustCompile(`^[a-z0-9]([A-Za-z0-9._/:@-]{0,253}[A-Za-z0-9])?$`)
 
 // NewTemplateNames matches the names of templates that callers define.
@@ -64,7 +65,8 @@ func Name(field, s string) error {
 	return nil
 }
 
-// SandboxName refuses an invalid name of a sandbox, including one that looks like an id.
+// SandboxName refuses an invalid name of a sandbox, including one that looks like an
+// id.
 func SandboxName(s string) error {
 	if ids.IsSnapshot(s) {
 		return Errorf("name %s begins like a snapshot's id; use one that does not begin with %q", Quote(s), ids.Snapshot)
@@ -135,7 +137,8 @@ func Metadata(m map[string]string) error {
 	return nil
 }
 
-// Env refuses variables that cannot be passed to a program. Its errors never show values, which are often secrets.
+// Env refuses variables that cannot be passed to a program. Its errors never show
+// values, which are often secrets.
 func Env(env map[string]string) error {
 	if len(env) > sandbox.MaxEnvPairs {
 		return Errorf("env has %d variables; use at most %d", len(env), sandbox.MaxEnvPairs)
@@ -268,8 +271,8 @@ func Scopes(scopes []sandbox.Scope) error {
 	return nil
 }
 
-// Largest refuses requested resources that exceed the machine's; zero means not given. The
-// prefix is put before the names of the fields.
+// Largest refuses requested resources that exceed the machine's; zero means not given.
+// The prefix is put before the names of the fields.
 func Largest(prefix string, r, largest sandbox.Resources) error {
 	for _, c := range []struct {
 		field, unit string
@@ -286,8 +289,8 @@ func Largest(prefix string, r, largest sandbox.Resources) error {
 	return nil
 }
 
-// Clamp reduces resources that come from a template or a default, and not from the caller,
-// to what the machine has.
+// Clamp reduces resources that come from a template or a default, and not from the
+// caller, to what the machine has.
 func Clamp(r, largest sandbox.Resources) sandbox.Resources {
 	if largest.VCPUs > 0 {
 		r.VCPUs = min(r.VCPUs, largest.VCPUs)

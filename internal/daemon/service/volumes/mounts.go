@@ -14,8 +14,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Mount gives a record its mounts, and replaces names of volumes with their ids. It checks
-// the caller's rights to each.
+// Mount gives a record its mounts, and replaces names of volumes with their ids. It
+// checks the caller's rights to each.
 func (vs *Volumes) Mount(c *call.Call, r *store.Record, mounts []sandbox.Mount) error {
 	r.Mounts = slices.Clone(mounts)
 	for i := range r.Mounts {
@@ -59,8 +59,8 @@ func (vs *Volumes) admitWriter(ctx context.Context, vol *store.VolumeRecord, m *
 	return nil
 }
 
-// hostDir returns the directory of the host for a mount, with symbolic links resolved, if
-// the operator allows it.
+// hostDir returns the directory of the host for a mount, with symbolic links resolved,
+// if the operator allows it.
 func (vs *Volumes) hostDir(m *sandbox.Mount) (string, error) {
 	refused := sandbox.Errorf(sandbox.CodeForbidden, "the server's operator does not allow mounting %s; ask to have it, or a directory above it, added to mounts.allow_host in the configuration", validate.Quote(m.Host))
 	dir, err := filepath.EvalSymlinks(m.Host)
@@ -99,8 +99,8 @@ type hostMount struct {
 	write bool
 }
 
-// allows returns the entry that covers a directory, or nil. Of several, it returns the one
-// that allows more.
+// allows returns the entry that covers a directory, or nil. Of several, it returns the
+// one that allows more.
 func (vs *Volumes) allows(dir string) *hostMount {
 	var best *hostMount
 	for i := range vs.cfg.HostMounts {
@@ -160,9 +160,10 @@ func (vs *Volumes) InstanceMounts(ctx context.Context, r *store.Record) ([]engin
 	return all, nil
 }
 
-// Sync writes the content of a sandbox's volumes to the disk: a kept state that survives a
-// power loss needs files that survive it too. If Sync fails, as it does on a full disk, the
-// state must not be kept; outcome is the part of the error that says what happened instead.
+// Sync writes the content of a sandbox's volumes to the disk: a kept state that
+// survives a power loss needs files that survive it too. If Sync fails, as it does on a
+// full disk, the state must not be kept; outcome is the part of the error that says
+// what happened instead.
 func (vs *Volumes) Sync(ctx context.Context, r *store.Record, outcome string) error {
 	for _, m := range r.Mounts {
 		if m.Volume == "" || m.ReadOnly || vs.cfg.Dir == nil {

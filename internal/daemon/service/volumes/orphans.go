@@ -22,8 +22,8 @@ func label(r *store.VolumeRecord) []byte {
 	return data
 }
 
-// discard removes the files of a volume without a record if this store once had it, or if
-// there are no files, and otherwise sets them aside.
+// discard removes the files of a volume without a record if this store once had it, or
+// if there are no files, and otherwise sets them aside.
 func (vs *Volumes) discard(ctx context.Context, id string) error {
 	named, err := vs.cfg.Store.WasNamed(ctx, id)
 	if err != nil {

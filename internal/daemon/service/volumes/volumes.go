@@ -1,6 +1,6 @@
-// Package volumes keeps directories that outlive the sandboxes that mount them. It makes
-// and deletes volumes, decides which volumes and directories of the host a sandbox can
-// mount, and ends sandboxes that fill a volume far beyond its size.
+// Package volumes keeps directories that outlive the sandboxes that mount them. It
+// makes and deletes volumes, decides which volumes and directories of the host a
+// sandbox can mount, and ends sandboxes that fill a volume far beyond its size.
 package volumes
 
 import (
@@ -55,7 +55,8 @@ type Volumes struct {
 	usages usages
 }
 
-// New returns the volumes of a server. [Volumes.Reconcile] repairs what a crash has left.
+// New returns the volumes of a server. [Volumes.Reconcile] repairs what a crash has
+// left.
 func New(cfg Config) *Volumes { return &Volumes{cfg: cfg} }
 
 // CreateVolume implements [sandbox.Volumes].
@@ -157,7 +158,8 @@ func (vs *Volumes) ListVolumes(ctx context.Context, page sandbox.Page) (*sandbox
 	})
 }
 
-// mounted returns the living sandboxes of each volume, among those that a filter selects.
+// mounted returns the living sandboxes of each volume, among those that a filter
+// selects.
 func (vs *Volumes) mounted(ctx context.Context, f store.SandboxFilter) (map[string][]string, error) {
 	by := map[string][]string{}
 	f.States = living
@@ -197,7 +199,8 @@ func (vs *Volumes) DeleteVolume(ctx context.Context, ref string) error {
 		if vs.cfg.Dir == nil {
 			return nil
 		}
-		// The volume is deleted; files that cannot be removed now are removed at the next start.
+		// The volume is deleted; files that cannot be removed now are removed at the
+		// next start.
 		if err := vs.remove(c.Ctx, r.ID); err != nil {
 			vs.cfg.Log.Error("remove the files of a deleted volume", "volume", r.ID, "error", err)
 		}
@@ -213,8 +216,8 @@ func (vs *Volumes) remove(ctx context.Context, id string) error {
 	return vs.cfg.Store.ForgetNamed(ctx, id)
 }
 
-// Reconcile removes the files of volumes that were being deleted when the daemon ended, and
-// sets aside others without a record.
+// Reconcile removes the files of volumes that were being deleted when the daemon ended,
+// and sets aside others without a record.
 func (vs *Volumes) Reconcile(ctx context.Context) error {
 	if vs.cfg.Dir == nil {
 		return nil

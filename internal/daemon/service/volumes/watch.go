@@ -18,8 +18,8 @@ const (
 	measureEvery = 3 * time.Second
 	// measureShare bounds the time spent on measuring, to one part in this many.
 	measureShare = 10
-	// overfull is how many times its size a volume may hold before the sandboxes that can
-	// write to it are ended.
+	// overfull is how many times its size a volume may hold before the sandboxes that
+	// can write to it are ended.
 	overfull = 2
 )
 
@@ -90,9 +90,9 @@ func (vs *Volumes) Run() {
 	}
 }
 
-// Watch measures the volumes that running sandboxes can write to, and ends the writers of
-// those that are far over their size. Every other way to enforce the size needs rights over
-// the host's file systems.
+// Watch measures the volumes that running sandboxes can write to, and ends the writers
+// of those that are far over their size. Every other way to enforce the size needs
+// rights over the host's file systems.
 func (vs *Volumes) Watch(ctx context.Context) error {
 	if vs.cfg.Dir == nil {
 		return nil
@@ -134,8 +134,8 @@ func (vs *Volumes) Watch(ctx context.Context) error {
 	return nil
 }
 
-// deletedIn returns the bytes of a volume's deleted files that its writers still have open.
-// Such files fill the disk without being in any directory.
+// deletedIn returns the bytes of a volume's deleted files that its writers still have
+// open. Such files fill the disk without being in any directory.
 func (vs *Volumes) deletedIn(ctx context.Context, volume string, writers []store.Record) (bytes int64) {
 	for i := range writers {
 		r := &writers[i]

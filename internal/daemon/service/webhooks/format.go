@@ -7,8 +7,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// tailHOPX is how much of the end of each stream a webhook in the format of HOPX contains,
-// in bytes. Its receivers get no other output.
+// tailHOPX is how much of the end of each stream a webhook in the format of HOPX
+// contains, in bytes. Its receivers get no other output.
 const tailHOPX = 256 << 10
 
 // tailBytes returns how much of the end of each stream a webhook contains, in bytes.

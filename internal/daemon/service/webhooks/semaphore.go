@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// semaphore bounds how many users there are at once, in all and per key, so that a slow key
-// does not hold up the others. It is safe for concurrent use.
+// semaphore bounds how many users there are at once, in all and per key, so that a slow
+// key does not hold up the others. It is safe for concurrent use.
 type semaphore struct {
 	all  chan struct{}
 	each int

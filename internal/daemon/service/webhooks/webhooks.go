@@ -117,8 +117,8 @@ type Queue struct {
 	turns  *semaphore // for sending, by sandbox
 
 	mu sync.Mutex
-	// recorded are the ids of this process's deliveries until [Queue.Run] has listed those
-	// of the previous process, and nil from then on. Guarded by mu.
+	// recorded are the ids of this process's deliveries until [Queue.Run] has listed
+	// those of the previous process, and nil from then on. Guarded by mu.
 	recorded map[string]bool
 }
 
@@ -153,8 +153,8 @@ func (q *Queue) Record(c *call.Call, job string, hook *sandbox.Webhook) (*store.
 	return &d, q.record(c.Ctx, &d, hook, sandbox.MaxSandboxWebhooks, sandbox.MaxTeamWebhooks)
 }
 
-// record stores a delivery with the secret parts of its webhook, unless the sandbox or the
-// team has too many.
+// record stores a delivery with the secret parts of its webhook, unless the sandbox or
+// the team has too many.
 func (q *Queue) record(ctx context.Context, d *store.Delivery, hook *sandbox.Webhook, ofSandbox, ofTeam int) error {
 	q.cfg.Sealing.Lock()
 	defer q.cfg.Sealing.Unlock()
@@ -197,7 +197,8 @@ func (q *Queue) unsealOnce(d *store.Delivery) (hook Secrets, err error) {
 }
 
 // Unseal returns the secret parts of a webhook, if they can be opened. That also works if
-// they were sealed with another key since the delivery was read. The error is the store's.
+// they were sealed with another key since the delivery was read. The error is the
+// store's.
 func (q *Queue) Unseal(ctx context.Context, d *store.Delivery) (hook Secrets, opened bool, err error) {
 	for {
 		if hook, err = q.unsealOnce(d); err == nil {
@@ -223,8 +224,8 @@ func (q *Queue) Forget(ctx context.Context, d *store.Delivery) {
 	}
 }
 
-// Run continues the deliveries that an earlier process has left open, and removes old ones
-// every [trimEvery].
+// Run continues the deliveries that an earlier process has left open, and removes old
+// ones every [trimEvery].
 func (q *Queue) Run() {
 	q.resume()
 	t := time.NewTicker(trimEvery)
@@ -395,8 +396,8 @@ func (q *Queue) awaitJob(ctx context.Context, d *store.Delivery, tail int64) (*E
 	}
 }
 
-// sleepWhileGone waits until a sandbox that does not run may run again. Many deliveries can
-// wait for one sandbox, so it asks the store rarely.
+// sleepWhileGone waits until a sandbox that does not run may run again. Many deliveries
+// can wait for one sandbox, so it asks the store rarely.
 func (q *Queue) sleepWhileGone(ctx context.Context, r *store.Record) error {
 	for until := time.Now().Add(lookEvery); time.Now().Before(until); {
 		if err := sleep(ctx, pollEvery); err != nil {
@@ -413,8 +414,8 @@ func lost(d *store.Delivery, reason string) *Event {
 	return &Event{Type: "job.ended", Timestamp: time.Now().UTC(), Data: Job{SandboxID: d.SandboxID, JobID: d.JobID, State: "lost", Reason: reason}}
 }
 
-// awaitJob waits for the job's end while the sandbox runs in this instance. It returns nil
-// if the caller must open the sandbox again.
+// awaitJob waits for the job's end while the sandbox runs in this instance. It returns
+// nil if the caller must open the sandbox again.
 func (o *Sandbox) awaitJob(ctx context.Context, d *store.Delivery, tail int64) *Event {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -492,8 +493,9 @@ func (q *Queue) ListDeliveries(ctx context.Context, ref string, page sandbox.Pag
 	})
 }
 
-// shown returns a delivery as the team sees it. The URLs of receivers of questions belong to
-// the operator, and knowing a whole URL may be enough to post there, so they are cut short.
+// shown returns a delivery as the team sees it. The URLs of receivers of questions belong
+// to the operator, and knowing a whole URL may be enough to post there, so they are cut
+// short.
 func shown(d *store.Delivery) sandbox.Delivery {
 	show := d.Delivery
 	if u, err := url.Parse(d.URL); d.ApprovalID != "" && err == nil {

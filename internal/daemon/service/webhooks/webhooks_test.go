@@ -46,8 +46,8 @@ func (s *deliveries) Sandbox(ctx context.Context, id string) (store.Record, erro
 	return store.Record{}, ctx.Err()
 }
 
-// A webhook that is recorded before the list of the earlier process's deliveries is read is
-// in that list too. Only the call that recorded it delivers it.
+// A webhook that is recorded before the list of the earlier process's deliveries is
+// read is in that list too. Only the call that recorded it delivers it.
 func TestResumeLeavesOwn(t *testing.T) {
 	s := &deliveries{all: []store.Delivery{{Delivery: sandbox.Delivery{ID: "whd-1", SandboxID: "sbx-earlier", State: store.DeliveryWaiting}}}}
 	gate := call.NewGate(call.Config{})
@@ -82,8 +82,8 @@ func (s *closing) UpdateDelivery(ctx context.Context, d store.Delivery) error {
 	return ctx.Err()
 }
 
-// A receiver's answer is recorded even though the service ends, so that the next start does
-// not send it again.
+// A receiver's answer is recorded even though the service ends, so that the next start
+// does not send it again.
 func TestRecordsWhileEnding(t *testing.T) {
 	for status, want := range map[int]string{http.StatusOK: store.DeliveryDelivered, http.StatusInternalServerError: store.DeliveryPending} {
 		receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }))
