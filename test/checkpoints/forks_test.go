@@ -37,8 +37,8 @@ func childCount() int {
 // stateful are the programs that [subject.mutate] changes.
 var stateful = []string{"memory", "files", "database", "node", "web", "tmux"}
 
-// Everything that can run in a sandbox goes on from a snapshot, in place and in
-// another sandbox, and in forks and their forks; none sees what another does.
+// Everything that can run in a sandbox continues from a snapshot, in place and in
+// another sandbox, and in forks and their forks. None of them sees what another does.
 func TestSurvivesCopies(t *testing.T) {
 	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
 		w := build(t, d, "subject", memoryMiB())
@@ -85,7 +85,7 @@ func TestSurvivesCopies(t *testing.T) {
 func testForks(t *testing.T, w *subject, base report) {
 	made := w.make(t, "0.3")
 	children := w.fork(t, childCount(), "child")
-	// What the forks say, by index; the parent is the last.
+	// The answers of the forks, by index; the parent's is the last.
 	all := append(slices.Clone(children), w)
 	each(t, all, func(t *testing.T, i int, c *subject) {
 		c.check(t, "after a fork", base)
@@ -128,7 +128,8 @@ func testForks(t *testing.T, w *subject, base report) {
 	})
 }
 
-// fork makes children of a subject and checks that they know who they are.
+// fork makes children of a subject and checks that they know their own names and
+// indexes.
 func (w *subject) fork(t *testing.T, n int, name string) []*subject {
 	t.Helper()
 	list, err := w.d.Client.Fork(t.Context(), w.id, sandbox.ForkRequest{Count: n, Name: name, Env: map[string]string{"GIVEN": name}})
@@ -150,7 +151,7 @@ func (w *subject) fork(t *testing.T, n int, name string) []*subject {
 	return children
 }
 
-// checkPlace checks what a fork is told of its place among its siblings.
+// checkPlace checks what a fork learns about its index among its siblings.
 func (w *subject) checkPlace(t *testing.T, index, count int, parent string) {
 	t.Helper()
 	want := []string{strconv.Itoa(index), strconv.Itoa(count), parent}

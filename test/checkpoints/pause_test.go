@@ -1,6 +1,5 @@
-// Package checkpoints tests the verbs of time on real sandboxes: what runs in one
-// goes on after a pause, in a fork, from a snapshot; and what differs between
-// two, and is merged, is right.
+// Package checkpoints tests the verbs of time on real sandboxes: programs continue
+// after a pause, in a fork and from a snapshot, and comparing and merging are right.
 package checkpoints
 
 import (
@@ -11,8 +10,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Everything that can run in a sandbox goes on after a pause, whatever happens
-// to the daemon and the machine meanwhile. The worst of that is what "make test" has.
+// Everything that can run in a sandbox continues after a pause, whatever happens to the
+// daemon and the machine meanwhile. "make soak" also has the milder cases.
 func TestSurvives(t *testing.T) {
 	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
 		w := build(t, d, "subject", memoryMiB())

@@ -16,7 +16,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// The whole way of somebody who has just installed Cove: sign in, make a sandbox by one
+// The first steps of somebody who has just installed Cove: sign in, make a sandbox with one
 // click, use it, fork it, see what differs, and merge.
 func TestConsole(t *testing.T) {
 	covetest.Own(t, func(t *testing.T, d *covetest.Daemon) {
@@ -97,7 +97,7 @@ func TestConsole(t *testing.T) {
 			}
 			writes("after")
 			p.waitFor(outputIs("before\nafter\n"))
-			// A terminal is the same shell, to which what is typed gets again.
+			// The terminal still has the same shell, and input reaches it again.
 			p.visit("/s/" + parent.ID + "/terminal")
 			p.sees("Connected")
 			p.waitFor(prompted)
@@ -137,8 +137,7 @@ func said(text string) string {
 	return fmt.Sprintf(`[...document.querySelectorAll(".xterm-rows > div")].some((r) => r.textContent.trim() === %s)`, quote(text))
 }
 
-// prompted is true when a shell asks for a line in the terminal: what is typed before may
-// be lost.
+// prompted is true when a shell shows its prompt in the terminal; earlier input may be lost.
 const prompted = `[...document.querySelectorAll(".xterm-rows > div")].some((r) => r.textContent.trim().endsWith("$"))`
 
 func terminal(p *tab, id string) {
@@ -148,7 +147,7 @@ func terminal(p *tab, id string) {
 	p.types("echo $((6*7))-term", true)
 	p.waitFor(said("42-term"))
 	p.picture("terminal")
-	// The page is loaded anew, and the shell is the same.
+	// After a reload of the page, the shell is the same.
 	p.types("mine=kept; echo s-$((1+1))", true)
 	p.waitFor(said("s-2"))
 	p.visit("/s/" + id + "/terminal")
@@ -179,8 +178,8 @@ func files(p *tab, d *covetest.Daemon, id string) {
 	p.accessible("changes")
 }
 
-// dropFolders drops a folder on the files, which comes with all that is in it, and one
-// that is too large, of which nothing comes.
+// dropFolders drops a folder on the files, which is uploaded with all its contents, and one
+// that is too large, of which nothing is uploaded.
 func dropFolders(p *tab, d *covetest.Daemon, id string) {
 	write := func(path string) {
 		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, nil, 0o644)); err != nil {
@@ -208,7 +207,7 @@ func dropFolders(p *tab, d *covetest.Daemon, id string) {
 	}
 }
 
-// attack is a page that looks for the console and for the server, and says by its height
+// attack is a page that tries to reach the console and the server, and reports by its height
 // what it has found.
 const attack = `<p>hello</p><script>(async () => {
   let found = "";
@@ -227,7 +226,7 @@ func code(p *tab, d *covetest.Daemon, id string) {
 	p.types(`page = """`+strings.ReplaceAll(attack, "URL", p.url)+`"""
 type("Page", (), {"_repr_html_": lambda self: page})()`, false)
 	p.click("Run")
-	// The script says by the frame's height what it found.
+	// The script reports by the frame's height what it found.
 	p.waitFor(`parseInt(document.querySelector("iframe.rich-frame")?.style.height) > 300`)
 	var frame string
 	p.eval(`document.querySelector("iframe.rich-frame").getAttribute("sandbox")`, &frame)
@@ -236,7 +235,7 @@ type("Page", (), {"_repr_html_": lambda self: page})()`, false)
 	}
 	p.accessible("code")
 	svgOutput(p)
-	// A cell goes on while another part of the sandbox is shown.
+	// A cell continues while another part of the sandbox is shown.
 	runCell(p, 2, `import os, time; [time.sleep(0.05) for _ in iter(lambda: os.path.exists("/tmp/go"), True)]; print("went " + "on")`)
 	p.waitFor(`!!document.querySelector(".cell.running")`)
 	p.click("Metrics")

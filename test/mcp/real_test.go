@@ -44,7 +44,8 @@ func key(t *testing.T, d *covetest.Daemon, team string, scopes ...sandbox.Scope)
 	return k.Secret
 }
 
-// mcpCommand tells the programs to start "cove mcp" on a daemon, as its user.
+// mcpCommand returns arguments that make the programs start "cove mcp" on a daemon, as
+// its user.
 func mcpCommand(t *testing.T, d *covetest.Daemon, opts covetest.Options, args ...string) string {
 	t.Helper()
 	var line []string

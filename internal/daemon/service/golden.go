@@ -74,11 +74,11 @@ func newGoldens(s *Service) *goldens {
 // attempt is the state of making a golden checkpoint.
 type attempt struct {
 	failures int
-	// again is when making it may be tried again; zero while it is being made and once
-	// it is ready.
+	// again is when the next attempt may begin; zero while the checkpoint is being made
+	// and once it is ready.
 	again time.Time
-	// used is when it was last wanted, and team is the team that wanted it; "" is the
-	// server itself.
+	// used is when the checkpoint was last wanted, and team is the team that wanted it;
+	// "" is the server itself.
 	used time.Time
 	team string
 	// spoiled is set while a checkpoint exists from which no sandbox can start: it must

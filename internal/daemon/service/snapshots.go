@@ -131,7 +131,7 @@ func (s *Service) admitSnapshot(ctx context.Context, snap *store.SnapshotRecord)
 		return nil
 	}
 	if s.cfg.Quota.DiskMiB > 0 {
-		// Its size is known only once it is made.
+		// The snapshot's own size is known only once it is made.
 		used, err := s.cfg.Store.SandboxUsage(ctx, snap.Team)
 		if err := cmp.Or(err, s.cfg.Quota.AdmitDisk(used.DiskMiB, 1)); err != nil {
 			return err
@@ -154,7 +154,7 @@ func (s *Service) admitSnapshot(ctx context.Context, snap *store.SnapshotRecord)
 	}
 }
 
-// stateOf returns a checkpoint of a sandbox's present state: a new checkpoint of a
+// stateOf returns a checkpoint of a sandbox's current state: a new checkpoint of a
 // running sandbox, or the existing one of a paused sandbox. The checkpoint is held
 // until the result is called.
 //

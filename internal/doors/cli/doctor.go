@@ -46,8 +46,8 @@ func runDoctor(ctx context.Context, c *call) error {
 	return &exit{code: exitError}
 }
 
-// checkMachine says what this machine lets this program do with a state directory, and
-// with the database of PostgreSQL at an address, if it is not empty.
+// checkMachine reports what this machine lets this program do with a state directory,
+// and with the PostgreSQL database at store, unless that is empty.
 func checkMachine(ctx context.Context, stateDir string, store sandbox.SecretValue) sandbox.MachineReport {
 	report := machine.Probe(ctx, machine.Config{StateDir: stateDir})
 	if _, err := agentbin.Binary(); err != nil {
@@ -62,8 +62,8 @@ func checkMachine(ctx context.Context, stateDir string, store sandbox.SecretValu
 	return report
 }
 
-// gvisorCheck says which gVisor this program has: one without the patches works,
-// and loads all memory of a fork.
+// gvisorCheck reports which gVisor this program has. One without the patches works, but
+// loads all memory of a fork at once.
 func gvisorCheck() sandbox.MachineCheck {
 	c := sandbox.MachineCheck{Name: "gVisor", Status: sandbox.CheckOK, Detail: gvisorText()}
 	if !runsc.Patched() {
@@ -72,7 +72,8 @@ func gvisorCheck() sandbox.MachineCheck {
 	return c
 }
 
-// packagesCheck says what this program was built without, of what Node.js makes.
+// packagesCheck reports which of the parts that are built with Node.js this program
+// lacks.
 func packagesCheck(pages, viewer, parser bool) sandbox.MachineCheck {
 	var missing []string
 	if !pages {

@@ -40,7 +40,7 @@ var sandboxDetails = details(func(sb *sandbox.Sandbox) []any {
 	return fields
 })
 
-// madeFromText says with whose state a sandbox began, or is empty.
+// madeFromText describes the state that a sandbox began with, or is empty.
 func madeFromText(m *sandbox.MadeFrom) string {
 	if m == nil {
 		return ""
@@ -48,7 +48,7 @@ func madeFromText(m *sandbox.MadeFrom) string {
 	return fmt.Sprintf("%s of %s, %s", m.Snapshot, m.SandboxID, stamp(&m.StateAt))
 }
 
-// momentText says when something has happened to a sandbox, and the rest of it.
+// momentText describes a moment: when it was, and its details.
 func momentText(m *sandbox.Moment) string {
 	text := stamp(&m.At)
 	switch {
@@ -74,7 +74,7 @@ func bound(n int64) string {
 	return (time.Duration(n) * time.Second).String()
 }
 
-// boundIf is bound of what few sandboxes have.
+// boundIf is bound for limits that few sandboxes have: it is empty if there is none.
 func boundIf(n int64) string {
 	if n == 0 {
 		return ""

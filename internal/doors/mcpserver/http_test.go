@@ -193,7 +193,7 @@ func TestBothEras(t *testing.T) {
 		t.Fatalf("%d %+v", status, stateless)
 	}
 	oldNames, newNames := toolNames(t, old), toolNames(t, stateless)
-	// Only a session can keep what it turns on.
+	// Only in a session does a turned-on toolset stay on.
 	if diff := cmp.Diff(oldNames, append(newNames, "toolset_list", "toolset_enable")); diff != "" || len(newNames) != 18 || newNames[0] != "sandbox_create" {
 		t.Errorf("lists of tools differ: %s %v", diff, newNames)
 	}
@@ -336,8 +336,8 @@ func TestCancelNotification(t *testing.T) {
 	waitFor(t, done, "end of the call")
 }
 
-// A session that its client ends takes the calls along, and only those of its
-// own user.
+// When a client ends a session, the session's calls end too, but only if the session is
+// the client's own.
 func TestEndedSessionCancels(t *testing.T) {
 	f := newFake()
 	w := serve(t, Config{Service: f})

@@ -107,7 +107,8 @@ func TestRecipeFrom(t *testing.T) {
 	}
 }
 
-// Attack: what is no instruction, no name, or of nobody's.
+// Attack: invalid instructions and names, and templates and uploads that do not exist for
+// the caller.
 func TestRecipeRefuses(t *testing.T) {
 	step := func(text string) string { return `{"fromImage":"a","steps":[` + text + `]}` }
 	for text, says := range map[string]string{
