@@ -85,7 +85,10 @@ type Sandbox struct {
 	// PausedAt is set while it is paused, PausedExpiresAt when it ends then.
 	PausedAt        *time.Time `json:"paused_at,omitempty"`
 	PausedExpiresAt *time.Time `json:"paused_expires_at,omitempty"`
-	LastActiveAt    time.Time  `json:"last_active_at"`
+	// Stored says where the state of a paused sandbox is kept, on a server with an object
+	// store.
+	Stored       Stored    `json:"stored,omitempty"`
+	LastActiveAt time.Time `json:"last_active_at"`
 	// ExpiresAt is when the lifetime ends.
 	ExpiresAt *time.Time `json:"expires_at,omitempty"`
 	EndedAt   *time.Time `json:"ended_at,omitempty"`

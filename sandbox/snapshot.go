@@ -39,7 +39,25 @@ type Snapshot struct {
 	// SizeBytes is what it takes on disk.
 	SizeBytes int64     `json:"size_bytes"`
 	CreatedAt time.Time `json:"created_at"`
+	// Stored says where it is kept, on a server with an object store.
+	Stored Stored `json:"stored,omitempty"`
 }
+
+// Stored says where the content of a snapshot or a paused sandbox is kept, on a server
+// with an object store.
+type Stored string
+
+// The places.
+const (
+	// StoredPending means that it is on the server's disk and is not in the object store
+	// yet.
+	StoredPending Stored = "pending"
+	// StoredBoth means that it is in the object store, and on the server's disk too.
+	StoredBoth Stored = "stored"
+	// StoredRemote means that it is in the object store only: it is fetched when it is
+	// needed.
+	StoredRemote Stored = "remote"
+)
 
 // MadeFrom is the kept state of a sandbox with which another one began. It stays as it
 // is when the snapshot is deleted, or the new sandbox is restored to another one.

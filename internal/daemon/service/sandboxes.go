@@ -20,6 +20,7 @@ func (s *Service) view(r store.Record) *sandbox.Sandbox {
 	if !sbx.State.Final() {
 		sbx.Unenforced = append(slices.Clip(sbx.Unenforced), s.Volumes.Unenforced(&r)...)
 	}
+	sbx.Stored = s.stored(r.Checkpoint)
 	if sbx.State == sandbox.StateRunning {
 		s.mu.Lock()
 		h := s.handles[sbx.ID]

@@ -36,7 +36,7 @@ var snapshotDetails = details(func(s *sandbox.Snapshot) []any {
 	return append([]any{
 		"id", s.ID, "name", s.Name, "kind", s.Kind, "team", s.Team, "sandbox", s.SandboxID,
 		"automatic", automatic, label, s.Label, "parent", s.ParentID, "template", s.Template,
-	}, append(limitFields(s.Resources), "size", bytesText(s.SizeBytes), "created", stamp(&s.CreatedAt))...)
+	}, append(limitFields(s.Resources), "size", bytesText(s.SizeBytes), "stored", s.Stored, "created", stamp(&s.CreatedAt))...)
 })
 
 func (a *app) snapshotCreateCommand() *cobra.Command {
@@ -85,12 +85,12 @@ func (a *app) snapshotLsCommand() *cobra.Command {
 }
 
 var (
-	snapshotHeadings = []string{"ID", "NAME", "SANDBOX", "KIND", "SIZE", "AGE"}
+	snapshotHeadings = []string{"ID", "NAME", "SANDBOX", "KIND", "SIZE", "STORED", "AGE"}
 	snapshotTable    = table(snapshotHeadings, snapshotRow)
 )
 
 func snapshotRow(s *sandbox.Snapshot) []any {
-	return []any{s.ID, s.Name, s.SandboxID, s.Kind, bytesText(s.SizeBytes), age(s.CreatedAt)}
+	return []any{s.ID, s.Name, s.SandboxID, s.Kind, bytesText(s.SizeBytes), s.Stored, age(s.CreatedAt)}
 }
 
 // snapshotSteps is snapshotTable with the steps of each sandbox's history.
