@@ -138,11 +138,12 @@ type press struct {
 
 func newPress() (*press, error) {
 	// What was decompressed is compared with a keyed hash: zstd's own checksum adds nothing.
-	in, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderCRC(false), zstd.WithEncoderConcurrency(requests))
+	in, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderCRC(false),
+		zstd.WithWindowSize(chunkSize), zstd.WithLowerEncoderMem(true), zstd.WithEncoderConcurrency(4))
 	if err != nil {
 		return nil, err
 	}
-	out, err := zstd.NewReader(nil, zstd.WithDecoderMaxMemory(maxManifest), zstd.WithDecodeAllCapLimit(true), zstd.WithDecoderConcurrency(requests))
+	out, err := zstd.NewReader(nil, zstd.WithDecoderMaxMemory(maxManifest), zstd.WithDecodeAllCapLimit(true), zstd.WithDecoderLowmem(true), zstd.WithDecoderConcurrency(4))
 	return &press{in, out}, err
 }
 
