@@ -1,6 +1,7 @@
 package checkpoints
 
 import (
+	"io"
 	"net/http"
 	"os"
 	"strings"
@@ -19,12 +20,12 @@ import (
 const secretsKey = "COVE_SECRETS_KEY=MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="
 
 // askedCounter is a program whose memory is not on any disk.
-const askedCounter = `n=0; while :; do n=$((n+1)); if [ -e /run/ask ]; then rm /run/ask; echo $n > /run/told; fi; sleep 0.01; done`
+const askedCounter = `n=0; while :; do n=$((n+1)); if [ -e /tmp/ask ]; then rm /tmp/ask; echo $n > /tmp/told; fi; sleep 0.01; done`
 
 // count asks the counter.
 func count(t *testing.T, d *covetest.Daemon, id string) string {
 	t.Helper()
-	return d.Sh(t, id, "rm -f /run/told; touch /run/ask; for i in $(seq 500); do [ -s /run/told ] && break; sleep 0.02; done; cat /run/told")
+	return d.Sh(t, id, "rm -f /tmp/told; touch /tmp/ask; for i in $(seq 500); do [ -s /tmp/told ] && break; sleep 0.02; done; cat /tmp/told")
 }
 
 // awaitStored waits until something is in the object store.
@@ -67,7 +68,7 @@ func TestLostMachine(t *testing.T) {
 	}
 	t.Cleanup(first.Kill)
 	work := first.Create(t, sandbox.CreateRequest{Name: "work", Env: map[string]string{"A": "b"}})
-	if _, err := first.Client.Exec(t.Context(), work.ID, sandbox.ExecRequest{Shell: askedCounter, Background: true, TimeoutMS: -1, User: "root"}, nil); err != nil {
+	if _, err := first.Client.Exec(t.Context(), work.ID, sandbox.ExecRequest{Shell: askedCounter, Background: true, TimeoutMS: -1}, nil); err != nil {
 		t.Fatal(err)
 	}
 	first.Sh(t, work.ID, "head -c 5000000 /dev/urandom > /workspace/data; sha256sum /workspace/data > /workspace/sum")
@@ -108,12 +109,12 @@ func TestLostMachine(t *testing.T) {
 	if n := count(t, second, "work"); strings.TrimSpace(n) == "" {
 		t.Error("the paused sandbox has lost its memory")
 	}
-	second.Shows(t, "work", "cd /workspace && sha256sum -c sum", "data: OK")
+	second.Shows(t, "work", "cd /workspace && sha256sum -c sum", "/workspace/data: OK")
 	again := second.Create(t, sandbox.CreateRequest{Name: "again", Snapshot: "kept"})
 	if n := count(t, second, again.ID); strings.TrimSpace(n) == "" {
 		t.Error("the snapshot has lost its memory")
 	}
-	second.Shows(t, again.ID, "cd /workspace && sha256sum -c sum", "data: OK")
+	second.Shows(t, again.ID, "cd /workspace && sha256sum -c sum", "/workspace/data: OK")
 	for _, d := range []*covetest.Daemon{first, second} {
 		if strings.Contains(d.Output(), s3test.SecretKey) {
 			t.Error("the log has the secret key of the bucket")
@@ -131,8 +132,10 @@ func TestKilledUpload(t *testing.T) {
 	arrived := make(chan struct{}, 100)
 	bucket.Break(func(_ http.ResponseWriter, r *http.Request) bool {
 		if r.Method == http.MethodPut && strings.Contains(r.URL.Path, "/chunks/") {
+			_, _ = io.Copy(io.Discard, r.Body) // only then is the end of the connection noticed
 			arrived <- struct{}{}
 			<-r.Context().Done() // it never answers
+			return true
 		}
 		return false
 	})

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"slices"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -85,12 +86,21 @@ func (a *app) snapshotLsCommand() *cobra.Command {
 }
 
 var (
-	snapshotHeadings = []string{"ID", "NAME", "SANDBOX", "KIND", "SIZE", "STORED", "AGE"}
-	snapshotTable    = table(snapshotHeadings, snapshotRow)
+	snapshotHeadings = []string{"ID", "NAME", "SANDBOX", "KIND", "SIZE", "AGE"}
+	plainSnapshots   = table(snapshotHeadings, snapshotRow)
+	// storedSnapshots is for servers with an object store.
+	storedSnapshots = table(append(slices.Clone(snapshotHeadings), "STORED"), func(s *sandbox.Snapshot) []any { return append(snapshotRow(s), s.Stored) })
 )
 
+func snapshotTable(c *call, items []sandbox.Snapshot) error {
+	if slices.ContainsFunc(items, func(s sandbox.Snapshot) bool { return s.Stored != "" }) {
+		return storedSnapshots(c, items)
+	}
+	return plainSnapshots(c, items)
+}
+
 func snapshotRow(s *sandbox.Snapshot) []any {
-	return []any{s.ID, s.Name, s.SandboxID, s.Kind, bytesText(s.SizeBytes), s.Stored, age(s.CreatedAt)}
+	return []any{s.ID, s.Name, s.SandboxID, s.Kind, bytesText(s.SizeBytes), age(s.CreatedAt)}
 }
 
 // snapshotSteps is snapshotTable with the steps of each sandbox's history.

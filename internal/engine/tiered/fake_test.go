@@ -316,7 +316,7 @@ type machine struct {
 
 func newMachine(t *testing.T, bucket objects.Bucket) *machine {
 	t.Helper()
-	m := &machine{t: t, dir: t.TempDir(), bucket: bucket, roots: &plainRoots{}}
+	m := &machine{t: t, dir: t.TempDir(), bucket: bucket, roots: &plainRoots{}, key: 1}
 	m.inner = &plainEngine{dir: filepath.Join(m.dir, "engine")}
 	if err := os.Mkdir(m.inner.dir, 0o700); err != nil {
 		t.Fatal(err)
@@ -342,13 +342,15 @@ func (m *machine) step(name string) error {
 
 // start starts a daemon; the last one has been stopped.
 func (m *machine) start() error {
+	key := bytes.Repeat([]byte{m.key}, KeySize)
 	e, err := New(Config{
-		Engine: m.inner, Roots: m.roots, Bucket: m.bucket, Key: bytes.Repeat([]byte{m.key}, KeySize), Installation: "installation-1",
+		Engine: m.inner, Roots: m.roots, Bucket: m.bucket, Key: key, Installation: "installation-1",
 		Dir: filepath.Join(m.dir, "objects"), CacheBytes: m.cache, Log: slog.New(slog.DiscardHandler), step: m.step,
 	})
 	if err != nil {
 		return err
 	}
+	clear(key) // as its owner does
 	m.e = e
 	return e.Start(m.t.Context())
 }

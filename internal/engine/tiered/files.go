@@ -22,6 +22,11 @@ type files struct {
 func newToken() string { return strings.ToLower(rand.Text()) }
 
 func (f files) open() error {
+	// A killed process may have left the content of a root.
+	roots, _ := filepath.Glob(filepath.Join(f.dir, "root-*"))
+	for _, file := range roots {
+		_ = os.Remove(file)
+	}
 	for _, dir := range []string{"checkpoints", "removed"} {
 		path := filepath.Join(f.dir, dir)
 		if err := os.MkdirAll(path, 0o700); err != nil {

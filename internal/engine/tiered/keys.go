@@ -9,6 +9,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"golang.org/x/crypto/chacha20poly1305"
@@ -54,7 +55,8 @@ func newKeyring(master []byte) (*keyring, error) {
 	if len(master) != KeySize {
 		return nil, fmt.Errorf("the key of the object store has %d bytes, not %d", len(master), KeySize)
 	}
-	return &keyring{master: master, scopes: map[string]*scope{}}, nil
+	// The caller wipes its copy, and keys of further teams are derived later.
+	return &keyring{master: slices.Clone(master), scopes: map[string]*scope{}}, nil
 }
 
 // of returns the keys of a team; those of "" are for manifests and what all teams share.

@@ -60,7 +60,8 @@ type Config struct {
 	// Roots are copied too; nil copies none.
 	Roots  Roots
 	Bucket objects.Bucket
-	// Key has [KeySize] bytes. Whoever has it and the bucket can read everything.
+	// Key has [KeySize] bytes. Whoever has it and the bucket can read everything. It is not
+	// retained.
 	Key []byte
 	// Installation identifies whose bucket it is.
 	Installation string
