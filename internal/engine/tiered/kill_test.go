@@ -61,6 +61,11 @@ func killAt(t *testing.T, n int, steps map[string]int) (died bool) {
 	time.Sleep(time.Minute)
 	m.add("ckp-two", "red", two)
 	time.Sleep(time.Minute)
+	if everywhere := []engine.Place{engine.PlaceStored, engine.PlaceRemote}; slices.Contains(everywhere, m.e.Place("ckp-one")) && slices.Contains(everywhere, m.e.Place("ckp-two")) {
+		m.roots.mu.Lock()
+		m.roots.root = nil // it is in the bucket
+		m.roots.mu.Unlock()
+	}
 	_, _ = m.read("ckp-one")
 	_, _ = m.read("ckp-two")
 	removed := m.e.RemoveCheckpoint(t.Context(), "ckp-one") == nil

@@ -251,8 +251,11 @@ func (e *Engine) upload(ctx context.Context, id string) error {
 
 // shareRoot stores a root unless it is there, and returns the name under which it is shared.
 func (e *Engine) shareRoot(ctx context.Context, r engine.Root) (string, error) {
-	if e.cfg.Roots == nil || !e.cfg.Roots.HasRoot(r.Digest) {
+	if e.cfg.Roots == nil || r.Digest == "" {
 		return "", nil
+	}
+	if !e.cfg.Roots.HasRoot(r.Digest) {
+		return "", fmt.Errorf("%w: its root %s is gone", errLocal, r.Digest)
 	}
 	name := "root-" + strings.ToLower(r.Digest)
 	read, write := io.Pipe()
