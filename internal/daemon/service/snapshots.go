@@ -44,15 +44,6 @@ func (s *Service) viewSnapshot(r *store.SnapshotRecord) *sandbox.Snapshot {
 	return &snap
 }
 
-// stored says where a checkpoint is kept; it is empty if there is only one place.
-func (s *Service) stored(checkpoint string) sandbox.Stored {
-	r, ok := s.cfg.Engine.(engine.Replicator)
-	if !ok || checkpoint == "" {
-		return ""
-	}
-	return sandbox.Stored(r.Place(checkpoint))
-}
-
 func checkSnapshotRequest(req *sandbox.CreateSnapshotRequest) error {
 	switch req.Kind {
 	case "", sandbox.SnapshotMemory, sandbox.SnapshotFiles:
