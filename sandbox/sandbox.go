@@ -86,7 +86,10 @@ type Sandbox struct {
 	// and when it ends if it is still paused by then.
 	PausedAt        *time.Time `json:"paused_at,omitempty"`
 	PausedExpiresAt *time.Time `json:"paused_expires_at,omitempty"`
-	LastActiveAt    time.Time  `json:"last_active_at"`
+	// Stored says where the state of a paused sandbox is kept, on a server with an object
+	// store.
+	Stored       Stored    `json:"stored,omitempty"`
+	LastActiveAt time.Time `json:"last_active_at"`
 	// ExpiresAt is when the lifetime ends; nil if it is not bounded.
 	ExpiresAt *time.Time `json:"expires_at,omitempty"`
 	EndedAt   *time.Time `json:"ended_at,omitempty"`

@@ -39,7 +39,25 @@ type Snapshot struct {
 	// SizeBytes is the disk space that it takes.
 	SizeBytes int64     `json:"size_bytes"`
 	CreatedAt time.Time `json:"created_at"`
+	// Stored says where the content is kept, on a server with an object store.
+	Stored Stored `json:"stored,omitempty"`
 }
+
+// Stored says where the content of a snapshot or a paused sandbox is kept, on a server
+// with an object store.
+type Stored string
+
+// Where content can be.
+const (
+	// StoredPending means that the content is on the server's disk and not in the object
+	// store yet.
+	StoredPending Stored = "pending"
+	// StoredBoth means that the content is in the object store and on the server's disk.
+	StoredBoth Stored = "stored"
+	// StoredRemote means that the content is in the object store only. It is fetched when
+	// it is needed.
+	StoredRemote Stored = "remote"
+)
 
 // MadeFrom is the kept state that a sandbox began with. It does not change when the
 // snapshot is deleted, or when the new sandbox is restored to another snapshot.

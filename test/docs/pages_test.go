@@ -9,6 +9,7 @@ const (
 	backups   = "test/checkpoints loses state directories and databases"
 	servers   = "test/e2e starts servers with settings of their own"
 	databases = "test/e2e and internal/daemon/store/postgres have a database server of their own"
+	machines  = "test/checkpoints loses a machine and goes on with another one"
 	disks     = "internal/machine runs what makes a disk, as root"
 )
 
@@ -74,6 +75,9 @@ var pages = []page{
 	}},
 	{file: "docs/rest.md", lines: map[string]special{
 		"curl": {replace: []string{"'https://cove.example.com", `-sS --unix-socket "$COVE_STATE_DIR/cove.sock" 'http://cove`, "https://cove.example.com", `-sS --unix-socket "$COVE_STATE_DIR/cove.sock" http://cove`}},
+	}},
+	{file: "docs/objects.md", lines: map[string]special{
+		"export": {elsewhere: machines}, "cove doctor": {elsewhere: machines}, "cove serve": {elsewhere: machines},
 	}},
 	{file: "docs/postgres.md", lines: map[string]special{
 		"createuser": {elsewhere: databases}, "createdb": {elsewhere: databases},

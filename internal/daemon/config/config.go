@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/cove-sh/cove/internal/machine"
+	"github.com/cove-sh/cove/internal/objects"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -27,6 +28,8 @@ type Config struct {
 	// Store is the address of a PostgreSQL database that has the records, with its
 	// password. Empty is a file in StateDir.
 	Store Secret `yaml:"store"`
+	// Objects is an object store that has snapshots and paused sandboxes too.
+	Objects Objects `yaml:"objects"`
 	// Listen is the TCP address, host:port, or "off".
 	Listen string `yaml:"listen"`
 	// Socket is the path of the unix socket, whose user is trusted. Empty is
@@ -62,6 +65,48 @@ type Config struct {
 	Registries   Registries    `yaml:"registries"`
 	Mounts       Mounts        `yaml:"mounts"`
 	Orphans      Orphans       `yaml:"orphans"`
+}
+
+// Objects is an object store. Credentials come from the AWS variables and files.
+type Objects struct {
+	// URL is s3://BUCKET/PREFIX or file:///DIRECTORY; empty is none.
+	URL string `yaml:"url"`
+	// Endpoint is the address of an S3-compatible store; empty is that of the
+	// environment, or Amazon's.
+	Endpoint string `yaml:"endpoint"`
+	Region   string `yaml:"region"`
+	// PathStyle puts the bucket into the path of addresses, as is always done with
+	// an endpoint.
+	PathStyle bool `yaml:"path_style"`
+	// CacheMiB is how much of the disk snapshots and paused sandboxes may take, as
+	// far as they are in the object store; 0 is no bound.
+	CacheMiB int64 `yaml:"cache_mib"`
+	// UploadMiB bounds uploads, in MiB a second; 0 is no bound.
+	UploadMiB int64 `yaml:"upload_mib"`
+}
+
+// Open returns the object store, or nil if there is none.
+func (o *Objects) Open(env func(string) string) (objects.Bucket, error) {
+	if o.URL == "" {
+		return nil, nil
+	}
+	return objects.Open(o.URL, objects.Options{Endpoint: o.Endpoint, Region: o.Region, PathStyle: o.PathStyle, Env: env})
+}
+
+// problem says what is wrong with the object store, or nothing.
+func (o *Objects) problem() string {
+	if o.URL == "" {
+		return ""
+	}
+	if _, err := objects.ParseAddress(o.URL); err != nil {
+		return err.Error()
+	}
+	if o.Endpoint != "" {
+		if _, err := objects.ParseEndpoint(o.Endpoint); err != nil {
+			return err.Error()
+		}
+	}
+	return ""
 }
 
 // Templates says what templates may be made of.
@@ -275,6 +320,8 @@ func (c *Config) Validate() error {
 	}{
 		{"state_dir", "must be an absolute path", !filepath.IsAbs(c.StateDir)},
 		{"store", "must be the address of a PostgreSQL database, postgres://USER:PASSWORD@HOST:PORT/DATABASE", c.Store.Reveal() != "" && !postgresAddress(c.Store.Reveal())},
+		{"objects.url", "is not valid: " + c.Objects.problem(), c.Objects.problem() != ""},
+		{"objects", "must not have negative numbers", c.Objects.CacheMiB < 0 || c.Objects.UploadMiB < 0},
 		{"socket", "must be an absolute path", c.Socket != "" && !filepath.IsAbs(c.Socket)},
 		{"socket", fmt.Sprintf("must be at most %d bytes long (%s); use a shorter state_dir", maxSocketPath, c.SocketPath()), len(c.SocketPath()) > maxSocketPath},
 		{"listen", "must be host:port or off", !validListen(c.Listen)},

@@ -32,6 +32,12 @@ func Settings() []Setting {
 	return []Setting{
 		{"state-dir", "COVE_STATE_DIR", "Directory of everything the daemon stores", false, text(func(c *Config) *string { return &c.StateDir })},
 		{"store", "COVE_STORE", "Address of a PostgreSQL database for the records, as postgres://USER:PASSWORD@HOST:PORT/DATABASE (default a file in the state directory)", false, func(c *Config, s string) error { c.Store = Secret{sandbox.NewSecretValue(s)}; return nil }},
+		{"objects", "COVE_OBJECTS", "Object store that keeps snapshots and paused sandboxes too, as s3://BUCKET/PREFIX or file:///DIRECTORY (credentials come from the AWS variables and files)", false, text(func(c *Config) *string { return &c.Objects.URL })},
+		{"objects-endpoint", "COVE_OBJECTS_ENDPOINT", "Address of an S3-compatible store, as https://HOST:PORT (default AWS_ENDPOINT_URL_S3, or Amazon S3)", false, text(func(c *Config) *string { return &c.Objects.Endpoint })},
+		{"objects-region", "COVE_OBJECTS_REGION", "Region of the bucket (default AWS_REGION, or us-east-1)", false, text(func(c *Config) *string { return &c.Objects.Region })},
+		{"objects-path-style", "COVE_OBJECTS_PATH_STYLE", "Put the bucket into the path of addresses, as is always done with an endpoint", true, boolean(func(c *Config) *bool { return &c.Objects.PathStyle })},
+		{"objects-cache-mib", "COVE_OBJECTS_CACHE_MIB", "Limit on the disk for snapshots and paused sandboxes that the object store has too, in MiB; 0 means no limit", false, integer(func(c *Config, n int64) { c.Objects.CacheMiB = n })},
+		{"objects-upload-mib", "COVE_OBJECTS_UPLOAD_MIB", "Limit on uploads to the object store, in MiB per second; 0 means no limit", false, integer(func(c *Config, n int64) { c.Objects.UploadMiB = n })},
 		{"listen", "COVE_LISTEN", "TCP address to listen on, as host:port, or off", false, text(func(c *Config) *string { return &c.Listen })},
 		{"socket", "COVE_SOCKET", "Path of the Unix socket (default cove.sock in the state directory)", false, text(func(c *Config) *string { return &c.Socket })},
 		{repeated, "COVE_DIALECT_PORTS", "Serve another dialect on /mcp at a further address, as NAME=PORT (on loopback) or NAME=HOST:PORT (repeatable)", false, list(func(c *Config) *[]string { return &c.DialectPorts })},

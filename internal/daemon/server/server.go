@@ -27,6 +27,7 @@ import (
 	"github.com/cove-sh/cove/internal/daemon/webhook"
 	"github.com/cove-sh/cove/internal/doors/mcpserver"
 	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/engine/tiered"
 	"github.com/cove-sh/cove/internal/limits"
 	"github.com/cove-sh/cove/internal/machine"
 	"github.com/cove-sh/cove/sandbox"
@@ -101,8 +102,9 @@ type parts struct {
 	templates service.TemplateProvider
 	service   *service.Service
 	metrics   *metrics
-	sso       *sso.Provider // nil if there is none
-	linkKey   []byte        // signs what is handed out to those without a key
+	sso       *sso.Provider  // nil if there is none
+	objects   *tiered.Engine // the engine, if there is an object store
+	linkKey   []byte         // signs what is handed out to those without a key
 	closers   []func() error
 }
 
@@ -172,7 +174,7 @@ func (s *Server) open(ctx context.Context, p *parts) error {
 	if p.engine, err = s.deps.Assembly.Engine(ctx, filepath.Join(dir, "engine"), &s.cfg, s.log); err != nil {
 		return fmt.Errorf("open the engine: %w", err)
 	}
-	p.onClose(p.engine.Close)
+	p.onClose(func() error { return p.engine.Close() }) // it may be another one by then
 	if p.templates, err = s.deps.Assembly.Templates(ctx, filepath.Join(dir, "templates"), &s.cfg, s.log); err != nil {
 		return fmt.Errorf("open the templates: %w", err)
 	}
@@ -191,6 +193,9 @@ func (s *Server) open(ctx context.Context, p *parts) error {
 		p.onClose(func() error { p.sso.Close(); return nil })
 	}
 	p.metrics = newMetrics(s.deps.Version)
+	if err := s.openObjects(ctx, p, id, secrets); err != nil {
+		return err
+	}
 	volumes, err := volume.Open(filepath.Join(s.cfg.StateDir, "volumes"))
 	if err != nil {
 		return err
@@ -220,7 +225,7 @@ func (s *Server) open(ctx context.Context, p *parts) error {
 		HostMounts:      s.cfg.Mounts.AllowHost,
 		StateDir:        s.cfg.StateDir,
 		Vault:           secrets,
-		CheckMachine:    s.checkMachine(),
+		CheckMachine:    s.checkMachine(p),
 		Metrics:         p.metrics.registry,
 		Webhooks:        webhook.Config{AllowPrivate: s.cfg.Webhooks.AllowPrivate, UserAgent: "Cove-Webhook/" + s.deps.Version},
 		Receivers:       receivers,
@@ -248,11 +253,15 @@ func (s *Server) databaseName() string {
 }
 
 // checkMachine is [Deps.CheckMachine] for the daemon's own state directory.
-func (s *Server) checkMachine() func(context.Context) sandbox.MachineReport {
+func (s *Server) checkMachine(p *parts) func(context.Context) sandbox.MachineReport {
 	if s.deps.CheckMachine == nil {
 		return nil
 	}
-	return func(ctx context.Context) sandbox.MachineReport { return s.deps.CheckMachine(ctx, s.cfg.StateDir) }
+	return func(ctx context.Context) sandbox.MachineReport {
+		report := s.deps.CheckMachine(ctx, s.cfg.StateDir)
+		noteObjects(&report, p.objects)
+		return report
+	}
 }
 
 // collector is a [service.TemplateProvider] that can remove what no template

@@ -10,6 +10,7 @@ import (
 	"github.com/cove-sh/cove/internal/daemon/service/startup"
 	"github.com/cove-sh/cove/internal/daemon/service/validate"
 	"github.com/cove-sh/cove/internal/daemon/store"
+	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -20,6 +21,7 @@ func (s *Service) view(r store.Record) *sandbox.Sandbox {
 	if !sbx.State.Final() {
 		sbx.Unenforced = append(slices.Clip(sbx.Unenforced), s.Volumes.Unenforced(&r)...)
 	}
+	sbx.Stored = s.stored(r.Checkpoint)
 	if sbx.State == sandbox.StateRunning {
 		s.mu.Lock()
 		h := s.handles[sbx.ID]
@@ -34,6 +36,15 @@ func (s *Service) view(r store.Record) *sandbox.Sandbox {
 		}
 	}
 	return &sbx
+}
+
+// stored says where a checkpoint is kept; it is empty if there is only one place.
+func (s *Service) stored(checkpoint string) sandbox.Stored {
+	r, ok := s.cfg.Engine.(engine.Replicator)
+	if !ok || checkpoint == "" {
+		return ""
+	}
+	return sandbox.Stored(r.Place(checkpoint))
 }
 
 // Get implements [sandbox.Sandboxes].

@@ -33,8 +33,15 @@ func (s *Service) CreateSnapshot(ctx context.Context, ref string, req sandbox.Cr
 			return nil, err
 		}
 		c.Detail = snap.ID
-		return &snap.Snapshot, nil
+		return s.viewSnapshot(&snap), nil
 	})
+}
+
+// viewSnapshot is what callers see of a snapshot.
+func (s *Service) viewSnapshot(r *store.SnapshotRecord) *sandbox.Snapshot {
+	snap := r.Snapshot
+	snap.Stored = s.stored(r.Checkpoint)
+	return &snap
 }
 
 func checkSnapshotRequest(req *sandbox.CreateSnapshotRequest) error {
@@ -86,11 +93,13 @@ func (s *Service) snapshot(ctx context.Context, id string, snap store.SnapshotRe
 			return snap, err
 		}
 	}
-	c, release, err := s.stateOf(ctx, &r, engine.CheckpointOptions{
+	opts := engine.CheckpointOptions{FilesOnly: snap.Kind == sandbox.SnapshotFiles, Label: recovery.Label(recovery.KeptSnapshot, &snap)}
+	if !snap.Automatic {
 		// A step of the history need not survive a power loss, since its running
 		// sandbox does not either.
-		Durable: !snap.Automatic, FilesOnly: snap.Kind == sandbox.SnapshotFiles, Label: recovery.Label(recovery.KeptSnapshot, &snap),
-	})
+		opts.Durable, opts.Owner = true, snap.Team
+	}
+	c, release, err := s.stateOf(ctx, &r, opts)
 	if err != nil {
 		return snap, err
 	}
@@ -199,7 +208,7 @@ func (s *Service) GetSnapshot(ctx context.Context, ref string) (*sandbox.Snapsho
 		if err != nil {
 			return nil, err
 		}
-		return &snap.Snapshot, nil
+		return s.viewSnapshot(&snap), nil
 	})
 }
 
@@ -231,7 +240,7 @@ func (s *Service) ListSnapshots(ctx context.Context, req sandbox.ListSnapshotsRe
 		}
 		list := &sandbox.List[sandbox.Snapshot]{Items: make([]sandbox.Snapshot, len(records)), NextCursor: next}
 		for i, r := range records {
-			list.Items[i] = r.Snapshot
+			list.Items[i] = *s.viewSnapshot(&r)
 		}
 		return list, nil
 	})
@@ -249,7 +258,7 @@ func (s *Service) DeleteSnapshot(ctx context.Context, ref string) (*sandbox.Snap
 			return nil, err
 		}
 		s.collectSoon()
-		return &snap.Snapshot, nil
+		return s.viewSnapshot(&snap), nil
 	})
 }
 

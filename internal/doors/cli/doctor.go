@@ -35,7 +35,11 @@ func runDoctor(ctx context.Context, c *call) error {
 	if err != nil {
 		return err
 	}
-	report := checkMachine(ctx, dir, store)
+	objects, err := c.objects()
+	if err != nil {
+		return err
+	}
+	report := checkMachine(ctx, dir, store, server.CheckObjects(ctx, objects, c.Env))
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -47,8 +51,9 @@ func runDoctor(ctx context.Context, c *call) error {
 }
 
 // checkMachine reports what this machine lets this program do with a state directory,
-// and with the PostgreSQL database at store, unless that is empty.
-func checkMachine(ctx context.Context, stateDir string, store sandbox.SecretValue) sandbox.MachineReport {
+// with the PostgreSQL database at store, unless that is empty, and with its object store,
+// of which objects is the result, unless that has no name.
+func checkMachine(ctx context.Context, stateDir string, store sandbox.SecretValue, objects sandbox.MachineCheck) sandbox.MachineReport {
 	report := machine.Probe(ctx, machine.Config{StateDir: stateDir})
 	if _, err := agentbin.Binary(); err != nil {
 		report.Checks = append(report.Checks, sandbox.MachineCheck{
@@ -58,7 +63,11 @@ func checkMachine(ctx context.Context, stateDir string, store sandbox.SecretValu
 	}
 	records := server.CheckStore(ctx, stateDir, store)
 	report.OK = report.OK && records.Status != sandbox.CheckFail
-	report.Checks = append(report.Checks, records, gvisorCheck(), packagesCheck(console.Built(), preview.HasViewer(), kernel.HasParser()))
+	report.Checks = append(report.Checks, records)
+	if objects.Name != "" {
+		report.Checks = append(report.Checks, objects)
+	}
+	report.Checks = append(report.Checks, gvisorCheck(), packagesCheck(console.Built(), preview.HasViewer(), kernel.HasParser()))
 	return report
 }
 

@@ -31,7 +31,7 @@ var sandboxDetails = details(func(sb *sandbox.Sandbox) []any {
 		"metadata", pairText(sb.Metadata), "env", pairText(sb.Env), "lifetime", bound(sb.LifetimeSeconds), "idle timeout", bound(sb.IdleTimeoutSeconds),
 		"on timeout", sb.OnTimeout, "paused life", boundIf(sb.PausedLifetimeSeconds), "history", history(sb.History), "network", policyText(sb.Network),
 		"secrets", pairText(sb.Secrets), "ports", publishedText(sb.Ports), "created", stamp(&sb.CreatedAt), "last active", stamp(&sb.LastActiveAt),
-		"expires", stamp(sb.ExpiresAt), "paused until", stamp(sb.PausedExpiresAt), "ended", stamp(sb.EndedAt),
+		"expires", stamp(sb.ExpiresAt), "paused until", stamp(sb.PausedExpiresAt), "stored", sb.Stored, "ended", stamp(sb.EndedAt),
 		"not enforced", strings.Join(sb.Unenforced, "; "),
 	)
 	for i := range sb.Moments {

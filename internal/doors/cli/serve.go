@@ -79,7 +79,7 @@ func (a *app) runServe(ctx context.Context, opts serveOptions) error {
 	}
 	log := server.NewLog(cfg.Log, a.Stderr)
 	check := func(ctx context.Context, dir string) sandbox.MachineReport {
-		return checkMachine(ctx, dir, cfg.Store.SecretValue)
+		return checkMachine(ctx, dir, cfg.Store.SecretValue, server.CheckObjects(ctx, cfg.Objects, os.Getenv))
 	}
 	deps := server.Deps{Assembly: a.Assembly, Version: a.Version, Log: log, CheckMachine: check}
 	if opts.OnDemand {
@@ -127,6 +127,13 @@ func (a *app) serveConfig(opts serveOptions) (config.Config, error) {
 		env = withFallback(env, map[string]string{"COVE_LISTEN": "127.0.0.1:0", "COVE_IDLE_EXIT": onDemandIdle})
 	}
 	return config.Load(config.Source{File: opts.Config, Env: env, Flags: given})
+}
+
+// objects returns the object store that a server of this machine has, according to the
+// environment.
+func (a *app) objects() (config.Objects, error) {
+	cfg, err := config.Load(config.Source{File: a.Env("COVE_CONFIG"), Env: a.Env})
+	return cfg.Objects, err
 }
 
 // store returns the address of the database in which a server of this machine has its

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -28,6 +29,7 @@ func RunCheckpoints(t *testing.T, subject func(t *testing.T) Subject) {
 		{"Commit", testCheckpointCommit},
 		{"CommitRefused", testCheckpointCommitRefused},
 		{"SetAside", testSetAside},
+		{"Portable", testPortable},
 		{"Fork", testFork},
 		{"FilesOnly", testFilesOnly},
 		{"Changes", testChanges},
@@ -162,6 +164,65 @@ func testSetAside(t *testing.T, s *suite, e engine.Checkpointer) {
 	if _, err := e.BringBack(t.Context(), "ckp-one", aside); err == nil {
 		t.Error("nothing was brought back")
 	}
+	ask(t, client(t, s.from(t, "sbx-two", "ckp-one")), "after")
+}
+
+// testPortable checks that a checkpoint that was copied away and removed comes back, and
+// that nothing of it is left if a file cannot be had.
+func testPortable(t *testing.T, s *suite, e engine.Checkpointer) {
+	p, ok := e.(engine.Portable)
+	if !ok {
+		t.Skip("checkpoints of this engine cannot be copied")
+	}
+	c := client(t, s.create(t, "sbx-one"))
+	startCounting(t, c)
+	label := json.RawMessage(`{"a":"label"}`)
+	before, err := p.Checkpoint(t.Context(), "sbx-one", "ckp-one", engine.CheckpointOptions{Durable: true, Label: label, Owner: "red"})
+	must(t, err)
+	out, err := p.Export(t.Context(), "ckp-one")
+	must(t, err)
+	defer out.Close()
+	must(t, p.RemoveCheckpoint(t.Context(), "ckp-one"))
+	files := map[string][]byte{}
+	for _, f := range out.Files {
+		data, err := io.ReadAll(f)
+		must(t, err)
+		if int64(len(data)) != f.Size {
+			t.Errorf("%s has %d bytes instead of %d", f.Name, len(data), f.Size)
+		}
+		files[f.Name] = data
+	}
+	if _, err := p.Export(t.Context(), "ckp-one"); err == nil {
+		t.Error("a checkpoint that is gone is copied")
+	}
+	refused := errors.New("refused")
+	if _, err := p.Import(t.Context(), out.Description, func(string, int64, *os.File) error { return refused }); !errors.Is(err, refused) {
+		t.Errorf("import without content: %v", err)
+	}
+	if list, err := p.Checkpoints(t.Context()); err != nil || len(list) != 0 {
+		t.Errorf("kept are %+v, %v", list, err)
+	}
+	fetch := func(name string, size int64, to *os.File) error {
+		if size != int64(len(files[name])) {
+			t.Errorf("%s is to have %d bytes", name, size)
+		}
+		_, err := to.WriteAt(files[name], 0)
+		return err
+	}
+	back, err := p.Import(t.Context(), out.Description, fetch)
+	must(t, err)
+	if back.ID != "ckp-one" || back.SizeBytes != before.SizeBytes || string(back.Label) != string(label) || back.Owner != "red" || back.Root.Digest != before.Root.Digest {
+		t.Errorf("came back as %+v", back)
+	}
+	if _, err := p.Import(t.Context(), out.Description, fetch); err == nil {
+		t.Error("it came back twice")
+	}
+	for _, bad := range []string{"", "x", "{}", `{"manifest":{"format":1,"id":"../x"}}`} {
+		if _, err := p.Import(t.Context(), []byte(bad), fetch); err == nil {
+			t.Errorf("the description %q is taken", bad)
+		}
+	}
+	s.start(t) // as after a restart
 	ask(t, client(t, s.from(t, "sbx-two", "ckp-one")), "after")
 }
 

@@ -150,7 +150,7 @@ func (s *State) keep(name, id string, opts *engine.CheckpointOptions) (engine.Ch
 		return engine.Checkpoint{}, fmt.Errorf("there is a checkpoint %s", id)
 	}
 	k := &kept{dir: filepath.Join(s.dir, "checkpoint-"+id), Checkpoint: engine.Checkpoint{
-		ID: id, FilesOnly: opts.FilesOnly, Root: i.spec.Root, Resources: i.spec.Resources, SizeBytes: 1, CreatedAt: time.Now().UTC(), Label: opts.Label,
+		ID: id, FilesOnly: opts.FilesOnly, Root: i.spec.Root, Resources: i.spec.Resources, SizeBytes: 1, CreatedAt: time.Now().UTC(), Label: opts.Label, Owner: opts.Owner,
 	}}
 	if err := os.Mkdir(k.dir, 0o700); err != nil {
 		return engine.Checkpoint{}, err

@@ -42,7 +42,10 @@ func RotateKey(ctx context.Context, st store.Store, v *vault.Vault, settled func
 		if err := resealSecrets(ctx, st, reseal, r); err != nil {
 			return err
 		}
-		return resealWebhooks(ctx, st, reseal)
+		if err := resealWebhooks(ctx, st, reseal); err != nil {
+			return err
+		}
+		return resealObjectKey(ctx, st, reseal)
 	})
 	if err != nil {
 		return nil, err
@@ -121,6 +124,23 @@ func resealWebhooks(ctx context.Context, st store.Store, reseal resealer) error 
 		}
 	}
 	return nil
+}
+
+// ObjectKeyRef is what the key of the object store is sealed for.
+var ObjectKeyRef = vault.Ref{Secret: "object-store"}
+
+// resealObjectKey seals the key of the object store again. If it cannot be opened, the
+// rotation fails: without the key that sealed it, everything in the object store is lost.
+func resealObjectKey(ctx context.Context, st store.Store, reseal resealer) error {
+	old, err := st.ObjectKey(ctx)
+	if err != nil || old == nil {
+		return err
+	}
+	sealed, err := reseal(ObjectKeyRef, old)
+	if err != nil {
+		return fmt.Errorf("key of the object store: %w", err)
+	}
+	return st.SetObjectKey(ctx, old, sealed)
 }
 
 // unsealable reports whether an error says that no key opens a value.
