@@ -37,6 +37,7 @@ var rooms = []room{
 	{"internal/engine", "sandbox"},
 	{"internal/engine/checkpoint", "internal/durable internal/engine"},
 	{"internal/engine/cells", "sandbox internal/cell internal/durable internal/engine internal/engine/checkpoint internal/gateway internal/guest internal/machine"},
+	{"internal/engine/remote", "sandbox internal/engine"},
 	{"internal/engine/memory", "sandbox internal/daemon/store internal/engine internal/guest internal/template/layer/apply"},
 	{"internal/engine/enginetest", "sandbox internal/engine internal/guest internal/testing"},
 	{"internal/template", "sandbox internal/durable internal/engine internal/gateway internal/machine internal/template/layer/apply"},
@@ -55,6 +56,7 @@ var rooms = []room{
 	{"internal/daemon/service/webhooks", belowService + " internal/daemon/service/"},
 	{"internal/daemon/service", belowService + " internal/daemon/service/ internal/daemon/service/builds internal/daemon/service/events internal/daemon/service/expose internal/daemon/service/recovery internal/daemon/service/secrets internal/daemon/service/volumes internal/daemon/service/webhooks internal/engine internal/template"},
 	{"internal/daemon/server", "*"},
+
 
 	// The doors: in "cove serve", "cove mcp" and the other commands. They know the domain.
 	{"client", "sandbox internal/doors/operation"},
