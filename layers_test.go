@@ -38,6 +38,7 @@ var rooms = []room{
 	{"internal/engine/checkpoint", "internal/durable internal/engine"},
 	{"internal/engine/cells", "sandbox internal/cell internal/durable internal/engine internal/engine/checkpoint internal/gateway internal/guest internal/machine"},
 	{"internal/engine/remote", "sandbox internal/engine"},
+	{"internal/engine/fleet", "sandbox internal/durable internal/engine internal/engine/remote"},
 	{"internal/engine/memory", "sandbox internal/daemon/store internal/engine internal/guest internal/template/layer/apply"},
 	{"internal/engine/enginetest", "sandbox internal/engine internal/guest internal/testing"},
 	{"internal/template", "sandbox internal/durable internal/engine internal/gateway internal/machine internal/template/layer/apply"},
