@@ -89,6 +89,8 @@ type Sandbox struct {
 	// ExpiresAt is when the lifetime ends.
 	ExpiresAt *time.Time `json:"expires_at,omitempty"`
 	EndedAt   *time.Time `json:"ended_at,omitempty"`
+	// Node is the node that it is on; empty if it has ended, or if the server has no nodes.
+	Node string `json:"node,omitempty"`
 	// Moments are its pauses, its restores and the merges into it, the oldest first
 	// and at most [MaxMoments].
 	Moments []Moment `json:"moments,omitempty"`

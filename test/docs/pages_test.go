@@ -9,6 +9,7 @@ const (
 	backups   = "test/checkpoints loses state directories and databases"
 	servers   = "test/e2e starts servers with settings of their own"
 	databases = "test/e2e and internal/daemon/store/postgres have a database server of their own"
+	machines  = "test/nodes has a server with two nodes"
 	disks     = "internal/machine runs what makes a disk, as root"
 )
 
@@ -54,6 +55,14 @@ var pages = []page{
 			"cove run --secret anthropic -- python": {elsewhere: internet},
 		},
 	},
+	{file: "docs/nodes.md", lines: map[string]special{
+		"cove serve --nodes": {elsewhere: machines},
+		"cove node token":    {elsewhere: machines},
+		"cove node run":      {elsewhere: machines},
+		"cove node ls":       {elsewhere: machines},
+		"cove node drain":    {elsewhere: machines},
+		"cove node rm":       {elsewhere: machines},
+	}},
 	{
 		file:  "docs/secrets.md",
 		files: map[string]string{"key.txt": "k1", "password.txt": "p"},

@@ -10,6 +10,7 @@ import (
 	"github.com/cove-sh/cove/internal/daemon/service/startup"
 	"github.com/cove-sh/cove/internal/daemon/service/validate"
 	"github.com/cove-sh/cove/internal/daemon/store"
+	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -19,6 +20,9 @@ func (s *Service) view(r store.Record) *sandbox.Sandbox {
 	sbx.Secrets, sbx.Desktop = secrets.Names(&r), startup.DesktopOf(&r)
 	if !sbx.State.Final() {
 		sbx.Unenforced = append(slices.Clip(sbx.Unenforced), s.Volumes.Unenforced(&r)...)
+	}
+	if p, ok := s.cfg.Engine.(engine.Placer); ok && !sbx.State.Final() {
+		sbx.Node = p.PlaceOf(engine.Source{Instance: r.Instance, Checkpoint: r.Checkpoint})
 	}
 	if sbx.State == sandbox.StateRunning {
 		s.mu.Lock()

@@ -102,6 +102,8 @@ type Config struct {
 	UploadURL func(link string) string
 	// CheckMachine says what the machine lets Cove do; nil says that nobody knows.
 	CheckMachine func(ctx context.Context) sandbox.MachineReport
+	// Nodes are the machines that run sandboxes, if the engine has several; nil is none.
+	Nodes Nodes
 	// Metrics registers the service's Prometheus metrics; nil registers none.
 	Metrics prometheus.Registerer
 	// Webhooks configures how webhooks are sent, and Receivers are told what network

@@ -39,6 +39,15 @@ var (
 	CheckMachine  = op(about("GET /v1/machine", "check-machine", "server", admin, "Tell what the server's machine lets Cove do, and how to get what is missing; needs the scope admin"), plain(sandbox.Service.CheckMachine))
 )
 
+// Of nodes.
+var (
+	ListNodes       = op(about("GET /v1/nodes", "list-nodes", "nodes", admin, "List the machines on which the server runs sandboxes; needs the scope admin").says("They are all in one answer."), plain(sandbox.Service.ListNodes))
+	CreateJoinToken = op(about("POST /v1/node-tokens", "create-join-token", "nodes", admin, "Make a token by which one machine can become a node; needs the scope admin").created(""), plain(sandbox.Service.CreateJoinToken))
+	DrainNode       = op(about("POST /v1/nodes/{node}/drain", "drain-node", "nodes", admin, "Keep new sandboxes from a node; needs the scope admin").says("Sandboxes on it run on. To empty it, pause or kill them."), one[nodePath](sandbox.Service.DrainNode))
+	UndrainNode     = op(about("POST /v1/nodes/{node}/undrain", "undrain-node", "nodes", admin, "Let a node take new sandboxes again; needs the scope admin"), one[nodePath](sandbox.Service.UndrainNode))
+	RemoveNode      = op(about("DELETE /v1/nodes/{node}", "remove-node", "nodes", admin, "Remove a node for ever; one on which sandboxes run is a conflict; needs the scope admin"), remove[nodePath](sandbox.Service.RemoveNode))
+)
+
 // Of API keys.
 var (
 	CreateKey = op(about("POST /v1/keys", "create-key", "keys", admin, "Create an API key; its secret is shown this once").created(""), body(sandbox.Service.CreateKey))
