@@ -304,8 +304,9 @@ func TestLeaseRunsOut(t *testing.T) {
 func TestLostAnswer(t *testing.T) {
 	w := newWorld(t, time.Hour)
 	a := w.join("a")
+	conn := a.conn
 	a.state.Trap(memory.StepCreate, memory.After, func(context.Context) error {
-		a.conn.Close()
+		conn.Close()
 		return nil
 	})
 	if _, err := w.Create(t.Context(), engine.Spec{ID: "one", Root: engine.Root{Digest: "d"}}); err == nil {
