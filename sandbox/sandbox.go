@@ -93,6 +93,9 @@ type Sandbox struct {
 	// ExpiresAt is when the lifetime ends; nil if it is not bounded.
 	ExpiresAt *time.Time `json:"expires_at,omitempty"`
 	EndedAt   *time.Time `json:"ended_at,omitempty"`
+	// Node is the node that the sandbox is on. It is empty if the sandbox has ended or
+	// the server has no nodes.
+	Node string `json:"node,omitempty"`
 	// Moments are the sandbox's pauses and restores and the merges into it, oldest
 	// first, at most [MaxMoments].
 	Moments []Moment `json:"moments,omitempty"`

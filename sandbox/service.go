@@ -31,6 +31,7 @@ type Service interface {
 	Volumes
 	Orphans
 	Machine
+	Nodes
 	Computers
 	Events
 	Keys
@@ -355,6 +356,24 @@ type Machine interface {
 	// the server, and how to get what is missing, as "cove doctor" does on that
 	// machine.
 	CheckMachine(ctx context.Context) (*MachineReport, error)
+}
+
+// Nodes are the machines on which the server runs sandboxes. Scope: admin. A server that
+// was not started for it has none, and all but the list are unsupported.
+type Nodes interface {
+	// ListNodes returns the server's own machine, if it runs sandboxes, and then the nodes
+	// by name, all at once.
+	ListNodes(ctx context.Context) (*List[Node], error)
+	// CreateJoinToken makes a token by which one machine can become a node.
+	CreateJoinToken(ctx context.Context) (*JoinToken, error)
+	// DrainNode keeps new sandboxes from a node. Those on it run on, and so do their forks
+	// there.
+	DrainNode(ctx context.Context, node string) (*Node, error)
+	// UndrainNode lets a node take new sandboxes again.
+	UndrainNode(ctx context.Context, node string) (*Node, error)
+	// RemoveNode removes a node for ever, with paused sandboxes and snapshots on it. One
+	// on which sandboxes run is a conflict.
+	RemoveNode(ctx context.Context, node string) error
 }
 
 // Computers uses the screens of sandboxes whose template has a desktop; for others

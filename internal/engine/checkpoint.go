@@ -19,7 +19,8 @@ type Checkpointer interface {
 	//
 	// With opts.Commit, the instance stays paused until Commit has returned. If it returns
 	// nil, the instance is destroyed. If it returns an error, the instance continues, the
-	// checkpoint is removed, and the error is returned.
+	// checkpoint is removed, and the error is returned. If that is [ErrUndecided], the
+	// checkpoint stays: whoever knows ends the one or removes the other.
 	Checkpoint(ctx context.Context, instance, checkpoint string, opts CheckpointOptions) (Checkpoint, error)
 	// Checkpoints lists all checkpoints.
 	Checkpoints(ctx context.Context) ([]Checkpoint, error)

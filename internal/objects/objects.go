@@ -126,6 +126,7 @@ func ParseAddress(s string) (Address, error) {
 // objectPrefix matches prefixes.
 var objectPrefix = regexp.MustCompile(`^[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*$`)
 
+// String returns the address, which has no credentials.
 func (a Address) String() string {
 	if a.Dir != "" {
 		return "file://" + a.Dir

@@ -65,6 +65,17 @@ type Config struct {
 	Registries   Registries    `yaml:"registries"`
 	Mounts       Mounts        `yaml:"mounts"`
 	Orphans      Orphans       `yaml:"orphans"`
+	Nodes        Nodes         `yaml:"nodes"`
+}
+
+// Nodes says whether other machines run sandboxes of this server.
+type Nodes struct {
+	// Listen is the TCP address, host:port, to which nodes connect. Empty takes no nodes.
+	Listen string `yaml:"listen"`
+	// Only keeps sandboxes from this machine.
+	Only bool `yaml:"only"`
+	// Lease is how long a node may be away before its sandboxes have failed.
+	Lease time.Duration `yaml:"lease"`
 }
 
 // Objects is an object store. Credentials come from the AWS variables and files.
@@ -275,6 +286,7 @@ func Default(env func(string) string) Config {
 		Network:  Network{Default: string(sandbox.NetworkOpen)},
 		Previews: Previews{Domain: "localhost"},
 		Orphans:  Orphans{Retention: 7 * 24 * time.Hour},
+		Nodes:    Nodes{Lease: time.Minute},
 		SSO:      SSO{Name: "single sign-on", RequestScopes: []string{"openid", "email", "profile"}, SessionLifetime: 12 * time.Hour},
 	}
 }
@@ -353,6 +365,8 @@ func (c *Config) Validate() error {
 		{"registries.mirrors", "must have entries of the form host, host:port or host/prefix, such as docker.io: [mirror.example.com]", badMirrors(c.Registries.Mirrors)},
 		{"user_ids", "must be off, or FIRST-LAST with at least 65536 ids from 65536 up", !validUserIDs(c.UserIDs)},
 		{"orphans.retention", "must be at least 1m", c.Orphans.Retention < time.Minute},
+		{"nodes.listen", "must be host:port", c.Nodes.Listen != "" && (c.Nodes.Listen == Off || !validListen(c.Nodes.Listen))},
+		{"nodes.lease", "must be from 30s to 24h", c.Nodes.Lease < 30*time.Second || c.Nodes.Lease > 24*time.Hour},
 		{"mounts.allow_host", "must have absolute paths", relative(c.Mounts.AllowHost...)},
 		{"webhooks.approvals", "must have at most 64 entries", len(c.Webhooks.Approvals) > 64},
 		{"webhooks.approvals", "must have teams of 1 to 63 lower-case letters, digits, dashes, underscores and dots, with a letter or digit first and last", slices.ContainsFunc(c.Webhooks.Approvals, func(a ApprovalWebhook) bool { return !teams.MatchString(a.Team) })},

@@ -22,6 +22,9 @@ func (s *Service) view(r store.Record) *sandbox.Sandbox {
 		sbx.Unenforced = append(slices.Clip(sbx.Unenforced), s.Volumes.Unenforced(&r)...)
 	}
 	sbx.Stored = s.stored(r.Checkpoint)
+	if p, ok := s.cfg.Engine.(engine.Placer); ok && !sbx.State.Final() {
+		sbx.Node = p.PlaceOf(engine.Source{Instance: r.Instance, Checkpoint: r.Checkpoint})
+	}
 	if sbx.State == sandbox.StateRunning {
 		s.mu.Lock()
 		h := s.handles[sbx.ID]

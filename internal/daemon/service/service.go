@@ -103,6 +103,8 @@ type Config struct {
 	// CheckMachine reports what the machine lets Cove do; if it is nil, the verb is
 	// unsupported.
 	CheckMachine func(ctx context.Context) sandbox.MachineReport
+	// Nodes are the machines that run sandboxes, if the engine has several; nil is none.
+	Nodes Nodes
 	// Metrics registers the service's Prometheus metrics; nil registers none.
 	Metrics prometheus.Registerer
 	// Webhooks configures how webhooks are sent. Receivers are webhooks that get what

@@ -126,5 +126,5 @@ func (s *Service) defaults(ctx context.Context, template string) (*goldenKind, e
 		return nil, err
 	}
 	r := s.newRecord(&sandbox.CreateRequest{}, &t, "")
-	return kindOf(root, r.Resources, &t, r.User), nil
+	return s.kindHere(root, r.Resources, &t, r.User), nil
 }

@@ -23,7 +23,7 @@ func (a *app) getCommand() *cobra.Command {
 
 var sandboxDetails = details(func(sb *sandbox.Sandbox) []any {
 	fields := []any{
-		"id", sb.ID, "name", sb.Name, "state", sb.State, "reason", sb.Reason, "team", sb.Team, "namespace", sb.Namespace, "template", sb.Template,
+		"id", sb.ID, "name", sb.Name, "state", sb.State, "reason", sb.Reason, "team", sb.Team, "namespace", sb.Namespace, "template", sb.Template, "node", sb.Node,
 		"forked from", sb.ForkedFrom, "snapshot", sb.Snapshot, "made from", madeFromText(sb.MadeFrom), "user", sb.User, "workdir", sb.WorkDir,
 	}
 	fields = append(fields, limitFields(sb.Resources)...)

@@ -65,6 +65,10 @@ type volumePath struct {
 	Volume string `path:"volume" doc:"A volume's id or name."`
 }
 
+type nodePath struct {
+	Node string `path:"node" doc:"A node's name."`
+}
+
 type orphanPath struct {
 	ID string `path:"id" doc:"An orphan's id."`
 }
@@ -100,6 +104,7 @@ func (p *SandboxPath) name() string  { return p.Sandbox }
 func (p *SecretPath) name() string   { return p.Secret }
 func (p *snapshotPath) name() string { return p.Snapshot }
 func (p *volumePath) name() string   { return p.Volume }
+func (p *nodePath) name() string     { return p.Node }
 func (p *orphanPath) name() string   { return p.ID }
 func (p *ApprovalPath) name() string { return p.ID }
 func (p *keyPath) name() string      { return p.ID }

@@ -28,6 +28,7 @@ func RunCheckpoints(t *testing.T, subject func(t *testing.T) Subject) {
 		{"GoesOn", testCheckpointGoesOn},
 		{"Commit", testCheckpointCommit},
 		{"CommitRefused", testCheckpointCommitRefused},
+		{"CommitUndecided", testCheckpointCommitUndecided},
 		{"SetAside", testSetAside},
 		{"Portable", testPortable},
 		{"Fork", testFork},
@@ -241,6 +242,20 @@ func testCheckpointCommitRefused(t *testing.T, s *suite, e engine.Checkpointer) 
 		t.Errorf("kept %+v", list)
 	}
 	s.wantStatus(t, "sbx-one", running)
+}
+
+// testCheckpointCommitUndecided checks that both the instance and the checkpoint stay if
+// it is not known which one is wanted.
+func testCheckpointCommitUndecided(t *testing.T, s *suite, e engine.Checkpointer) {
+	c := client(t, s.create(t, "sbx-one"))
+	startCounting(t, c)
+	_, err := e.Checkpoint(t.Context(), "sbx-one", "ckp-one", engine.CheckpointOptions{Durable: true, Commit: func(engine.Checkpoint) error { return engine.ErrUndecided }})
+	if !errors.Is(err, engine.ErrUndecided) {
+		t.Errorf("Checkpoint: %v, want ErrUndecided", err)
+	}
+	ask(t, c, "after")
+	must(t, s.e.Destroy(t.Context(), "sbx-one"))
+	ask(t, client(t, s.from(t, "sbx-two", "ckp-one")), "later")
 }
 
 func testFork(t *testing.T, s *suite, e engine.Checkpointer) {

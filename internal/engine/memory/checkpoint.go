@@ -132,6 +132,9 @@ func (e *Keeper) commit(ctx context.Context, c engine.Checkpoint, f func(engine.
 	if err == nil {
 		err = f(c)
 	}
+	if errors.Is(err, engine.ErrUndecided) {
+		return err
+	}
 	if err != nil {
 		return errors.Join(err, e.state.forget(c.ID))
 	}

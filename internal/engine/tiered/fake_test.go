@@ -288,7 +288,7 @@ func (r *plainRoots) PackRoot(_ context.Context, _ string, w io.Writer) error {
 	return err
 }
 
-func (r *plainRoots) UnpackRoot(_ context.Context, _ string, from io.Reader) error {
+func (r *plainRoots) UnpackRoot(_ context.Context, _ string, from io.Reader, _ func() error) error {
 	data, err := io.ReadAll(from)
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -406,3 +406,6 @@ func content(seed string, n int) []byte {
 	}
 	return b.Bytes()
 }
+
+// wait lets time pass, in testing/synctest.
+func wait(d time.Duration) { time.Sleep(d) }

@@ -189,7 +189,7 @@ func (e *Engine) fetchRoot(ctx context.Context, m *manifest, digest string) erro
 	if err := e.vessel.get(ctx, "", f, tmp); err != nil {
 		return err
 	}
-	return e.cfg.Roots.UnpackRoot(ctx, digest, io.NewSectionReader(tmp, 0, f.Size))
+	return e.cfg.Roots.UnpackRoot(ctx, digest, io.NewSectionReader(tmp, 0, f.Size), nil)
 }
 
 // forCaller explains why a checkpoint could not be fetched.

@@ -58,9 +58,9 @@ func killAt(t *testing.T, n int, steps map[string]int) (died bool) {
 		t.Fatal(err)
 	}
 	m.add("ckp-one", "red", one)
-	time.Sleep(time.Minute)
+	wait(time.Minute)
 	m.add("ckp-two", "red", two)
-	time.Sleep(time.Minute)
+	wait(time.Minute)
 	if everywhere := []engine.Place{engine.PlaceStored, engine.PlaceRemote}; slices.Contains(everywhere, m.e.Place("ckp-one")) && slices.Contains(everywhere, m.e.Place("ckp-two")) {
 		m.roots.mu.Lock()
 		m.roots.root = nil // it is in the bucket
@@ -69,14 +69,14 @@ func killAt(t *testing.T, n int, steps map[string]int) (died bool) {
 	_, _ = m.read("ckp-one")
 	_, _ = m.read("ckp-two")
 	removed := m.e.RemoveCheckpoint(t.Context(), "ckp-one") == nil
-	time.Sleep(3 * time.Hour)
+	wait(3 * time.Hour)
 	m.mu.Lock()
 	died = m.dead
 	steps[m.at]++
 	m.mu.Unlock()
 
 	m.restart()
-	time.Sleep(lastPause)
+	wait(lastPause)
 	if !removed {
 		if m.e.Place("ckp-one") != "" { // otherwise the tombstone was there before the error
 			m.wants("ckp-one", one)
@@ -84,7 +84,7 @@ func killAt(t *testing.T, n int, steps map[string]int) (died bool) {
 		m.must(m.e.RemoveCheckpoint(t.Context(), "ckp-one"))
 	}
 	m.wants("ckp-two", two)
-	time.Sleep(3 * time.Hour)
+	wait(3 * time.Hour)
 	wantPlace(t, m.e, "ckp-one", "")
 	wantPlace(t, m.e, "ckp-two", engine.PlaceStored)
 
@@ -97,7 +97,7 @@ func killAt(t *testing.T, n int, steps map[string]int) (died bool) {
 	other.wants("ckp-two", two)
 	other.must(other.e.RemoveCheckpoint(t.Context(), "ckp-two"))
 	m.stop()
-	time.Sleep(3 * time.Hour)
+	wait(3 * time.Hour)
 	if names := b.names(""); !slices.Equal(names, []string{clockObject, holderObject}) {
 		t.Errorf("killed at %q: the bucket still has %v", m.at, names)
 	}

@@ -51,7 +51,7 @@ type Roots interface {
 	Here(r engine.Root) engine.Root
 	HasRoot(digest string) bool
 	PackRoot(ctx context.Context, digest string, w io.Writer) error
-	UnpackRoot(ctx context.Context, digest string, r io.Reader) error
+	UnpackRoot(ctx context.Context, digest string, r io.Reader, check func() error) error
 }
 
 // Config configures an [Engine].

@@ -154,7 +154,7 @@ func TestOutage(t *testing.T) {
 		refused := errors.New("connection refused")
 		b.breaks(refused)
 		m.add("ckp-one", "red", content("one", 2))
-		time.Sleep(24 * time.Hour)
+		wait(24 * time.Hour)
 		wantPlace(t, m.e, "ckp-one", engine.PlacePending)
 		if since, err := m.e.Health(); !errors.Is(err, refused) || time.Since(since) < 23*time.Hour {
 			t.Errorf("since %v: %v", since, err)
@@ -163,10 +163,10 @@ func TestOutage(t *testing.T) {
 			t.Errorf("%d with %d bytes wait", n, bytes)
 		}
 		m.restart()
-		time.Sleep(time.Hour)
+		wait(time.Hour)
 		m.wants("ckp-one", content("one", 2)) // it is here
 		b.breaks(nil)
-		time.Sleep(lastPause + time.Minute)
+		wait(lastPause + time.Minute)
 		wantPlace(t, m.e, "ckp-one", engine.PlaceStored)
 		if _, err := m.e.Health(); err != nil {
 			t.Error(err)
@@ -191,7 +191,7 @@ func TestNewMachineDuringOutage(t *testing.T) {
 		}
 		b.breaks(nil)
 		other.wants("ckp-one", content("one", 1)) // before it knows what the bucket has
-		time.Sleep(time.Minute)
+		wait(time.Minute)
 		if list, err := other.e.Checkpoints(t.Context()); err != nil || len(list) != 1 {
 			t.Errorf("the checkpoints are %v, %v", list, err)
 		}
@@ -205,7 +205,7 @@ func TestCache(t *testing.T) {
 		m.restart()
 		for _, id := range []string{"ckp-1", "ckp-2", "ckp-3"} {
 			m.add(id, "red", content(id, 2))
-			time.Sleep(time.Minute)
+			wait(time.Minute)
 		}
 		wantPlace(t, m.e, "ckp-1", engine.PlaceRemote)
 		wantPlace(t, m.e, "ckp-2", engine.PlaceStored)
@@ -215,7 +215,7 @@ func TestCache(t *testing.T) {
 		b.breaks(errors.New("connection refused"))
 		for _, id := range []string{"ckp-4", "ckp-5", "ckp-6"} {
 			m.add(id, "red", content(id, 2))
-			time.Sleep(time.Minute)
+			wait(time.Minute)
 		}
 		for _, id := range []string{"ckp-4", "ckp-5", "ckp-6"} {
 			m.wants(id, content(id, 2))
@@ -238,7 +238,7 @@ func TestRemove(t *testing.T) {
 		if list, err := m.e.Checkpoints(t.Context()); err != nil || len(list) != 1 {
 			t.Errorf("the checkpoints are %v, %v", list, err)
 		}
-		time.Sleep(3 * time.Hour)
+		wait(3 * time.Hour)
 		if n := len(b.names("")); n != all-2+1 { // its manifest and its chunk; there is a clock now
 			t.Errorf("the bucket has %d objects, and had %d", n, all)
 		}
@@ -246,7 +246,7 @@ func TestRemove(t *testing.T) {
 		m.restart()
 		m.wants("ckp-two", slices.Concat(shared, content("two", 1)))
 		m.must(m.e.RemoveCheckpoint(t.Context(), "ckp-two"))
-		time.Sleep(3 * time.Hour)
+		wait(3 * time.Hour)
 		if names := b.names(""); !slices.Equal(names, []string{clockObject, holderObject}) {
 			t.Errorf("the bucket still has %v", names)
 		}
@@ -268,13 +268,13 @@ func TestSetAside(t *testing.T) {
 		if list, err := m.e.Checkpoints(t.Context()); err != nil || len(list) != 0 {
 			t.Errorf("the checkpoints are %v, %v", list, err)
 		}
-		time.Sleep(time.Minute)
+		wait(time.Minute)
 		if len(b.names("checkpoints/")) > 0 {
 			t.Error("it is still in the bucket")
 		}
 		_, err := m.e.BringBack(t.Context(), "ckp-one", aside)
 		m.must(err)
-		time.Sleep(time.Minute)
+		wait(time.Minute)
 		wantPlace(t, m.e, "ckp-one", engine.PlaceStored)
 	})
 }
@@ -306,9 +306,9 @@ func TestReplaced(t *testing.T) {
 		chunks := b.names("chunks/")
 		// As if other were about to store its manifest.
 		m.must(b.Delete(t.Context(), []string{checkpointObject("ckp-one")}))
-		time.Sleep(grace - time.Minute)
+		wait(grace - time.Minute)
 		other.stop()
-		time.Sleep(2 * time.Minute)
+		wait(2 * time.Minute)
 		if err := m.e.sweep(t.Context()); !errors.Is(err, errReplaced) {
 			t.Errorf("got %v", err)
 		}
@@ -342,7 +342,7 @@ func TestRemoveDuringUpload(t *testing.T) {
 		synctest.Wait()
 		m.must(m.e.RemoveCheckpoint(t.Context(), "ckp-one"))
 		b.breaks(nil)
-		time.Sleep(3 * time.Hour)
+		wait(3 * time.Hour)
 		if names := b.names("chunks/"); len(names) > 0 {
 			t.Errorf("the bucket has %v", names)
 		}

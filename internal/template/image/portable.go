@@ -18,6 +18,7 @@ import (
 
 	"github.com/cove-sh/cove/internal/durable"
 	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/sandbox"
 )
 
 // Here returns a root as this provider has it: records and checkpoints of another machine,
@@ -43,10 +44,11 @@ func (p *Provider) HasRoot(digest string) bool {
 }
 
 // PackRoot writes a root as a tar stream, in which the same root always is the same
-// stream, but for the times of its files.
+// stream, but for the times of its files. The error is a not_found error if there is no
+// such root.
 func (p *Provider) PackRoot(ctx context.Context, digest string, w io.Writer) error {
 	if !p.HasRoot(digest) {
-		return fmt.Errorf("root %.80q: %w", digest, fs.ErrNotExist)
+		return sandbox.Wrap(sandbox.CodeNotFound, fs.ErrNotExist, fmt.Sprintf("there is no root %.80q", digest))
 	}
 	root, err := os.OpenRoot(p.rootfsDir(digest))
 	if err != nil {
@@ -161,11 +163,16 @@ func (k *packer) header(kind byte, name string, st *unix.Stat_t) *tar.Header {
 	}
 }
 
+// maxPadding bounds what follows the end of an archive.
+const maxPadding = 1 << 20
+
 // UnpackRoot makes a root from the stream of PackRoot, durably, unless it is here already.
 // The stream is not trusted to be well-formed; its content is not compared with the digest.
-func (p *Provider) UnpackRoot(ctx context.Context, digest string, r io.Reader) error {
+// Check, if it is not nil, is called at the end of the stream; the root is kept only if
+// check returns nil.
+func (p *Provider) UnpackRoot(ctx context.Context, digest string, r io.Reader, check func() error) error {
 	if !validDigest.MatchString(digest) {
-		return fmt.Errorf("%.80q is not the digest of a root", digest)
+		return sandbox.Errorf(sandbox.CodeInvalid, "%.80q is not the digest of a root", digest)
 	}
 	if p.HasRoot(digest) {
 		return nil
@@ -186,6 +193,14 @@ func (p *Provider) UnpackRoot(ctx context.Context, digest string, r io.Reader) e
 	}
 	if err := p.fillRoot(ctx, content, r); err != nil {
 		return fmt.Errorf("unpack root %s: %w", digest, err)
+	}
+	if check != nil {
+		if _, err := io.Copy(io.Discard, io.LimitReader(r, maxPadding)); err != nil {
+			return fmt.Errorf("unpack root %s: %w", digest, err)
+		}
+		if err := check(); err != nil {
+			return err
+		}
 	}
 	p.mu.Lock()
 	p.used[digest] = time.Now()

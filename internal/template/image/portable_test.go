@@ -58,7 +58,7 @@ func TestPackRoot(t *testing.T) {
 		t.Error("it is there before")
 	}
 	for range 2 {
-		if err := to.UnpackRoot(t.Context(), digest, bytes.NewReader(packed.Bytes())); err != nil {
+		if err := to.UnpackRoot(t.Context(), digest, bytes.NewReader(packed.Bytes()), nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -107,10 +107,10 @@ func TestUnpackHostileRoot(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	for what, err := range map[string]error{
-		"a cut-off stream":   p.UnpackRoot(t.Context(), digest, bytes.NewReader(archive(t, file("a", "content"))[:515])),
-		"a path above":       p.UnpackRoot(t.Context(), digest, bytes.NewReader(archive(t, file("../a", "content")))),
-		"a cancelled unpack": p.UnpackRoot(ctx, digest, bytes.NewReader(archive(t, file("a", "content")))),
-		"a bad digest":       p.UnpackRoot(t.Context(), "../x", bytes.NewReader(archive(t, file("a", "content")))),
+		"a cut-off stream":   p.UnpackRoot(t.Context(), digest, bytes.NewReader(archive(t, file("a", "content"))[:515]), nil),
+		"a path above":       p.UnpackRoot(t.Context(), digest, bytes.NewReader(archive(t, file("../a", "content"))), nil),
+		"a cancelled unpack": p.UnpackRoot(ctx, digest, bytes.NewReader(archive(t, file("a", "content"))), nil),
+		"a bad digest":       p.UnpackRoot(t.Context(), "../x", bytes.NewReader(archive(t, file("a", "content"))), nil),
 	} {
 		if err == nil || p.HasRoot(digest) {
 			t.Errorf("%s makes a root: %v", what, err)
