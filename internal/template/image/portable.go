@@ -16,7 +16,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cove-sh/cove/internal/durable"
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -177,52 +176,16 @@ func (p *Provider) UnpackRoot(ctx context.Context, digest string, r io.Reader, c
 	if p.HasRoot(digest) {
 		return nil
 	}
-	dir, err := os.MkdirTemp(filepath.Join(p.dir, "tmp"), "root-")
-	if err != nil {
-		return fmt.Errorf("unpack root: %w", err)
-	}
-	unlock, err := lockDir(dir)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	defer func() { _ = removeTree(dir) }()
-	content := filepath.Join(dir, "root")
-	if err := os.Mkdir(content, 0o755); err != nil {
-		return err
-	}
-	if err := p.fillRoot(ctx, content, r); err != nil {
-		return fmt.Errorf("unpack root %s: %w", digest, err)
-	}
-	if check != nil {
-		if _, err := io.Copy(io.Discard, io.LimitReader(r, maxPadding)); err != nil {
-			return fmt.Errorf("unpack root %s: %w", digest, err)
-		}
-		if err := check(); err != nil {
+	j := &job{as: digest}
+	_, err := p.makeRoot("root", j, func() error {
+		r := &cancelledReader{ctx, r}
+		if err := unpack(j.tree, r, nil, nil); err != nil || check == nil {
 			return err
 		}
-	}
-	p.mu.Lock()
-	p.used[digest] = time.Now()
-	p.mu.Unlock()
-	err = durable.Rename(content, p.rootfsDir(digest))
-	if p.HasRoot(digest) { // perhaps another's
-		return nil
-	}
+		if _, err := io.Copy(io.Discard, io.LimitReader(r, maxPadding)); err != nil {
+			return err
+		}
+		return check()
+	})
 	return err
-}
-
-func (p *Provider) fillRoot(ctx context.Context, dir string, r io.Reader) error {
-	t, err := newTree(dir, p.own)
-	if err != nil {
-		return err
-	}
-	defer t.close()
-	if err := unpack(t, &cancelledReader{ctx, r}, nil, nil); err != nil {
-		return err
-	}
-	if _, err := t.finish(); err != nil {
-		return err
-	}
-	return t.sync()
 }
