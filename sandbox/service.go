@@ -358,21 +358,23 @@ type Machine interface {
 	CheckMachine(ctx context.Context) (*MachineReport, error)
 }
 
-// Nodes are the machines on which the server runs sandboxes. Scope: admin. A server that
-// was not started for it has none, and all but the list are unsupported.
+// Nodes manages the further machines on which the server runs sandboxes. Scope: admin. On a
+// server that was not started with an address for nodes, all verbs except ListNodes are
+// unsupported.
 type Nodes interface {
-	// ListNodes returns the server's own machine, if it runs sandboxes, and then the nodes
-	// by name, all at once.
+	// ListNodes returns the server's own machine, if it runs sandboxes, and then all nodes,
+	// sorted by name.
 	ListNodes(ctx context.Context) (*List[Node], error)
-	// CreateJoinToken makes a token by which one machine can become a node.
+	// CreateJoinToken makes a token with which one machine can join as a node, once and
+	// within an hour.
 	CreateJoinToken(ctx context.Context) (*JoinToken, error)
-	// DrainNode keeps new sandboxes from a node. Those on it run on, and so do their forks
-	// there.
+	// DrainNode keeps new sandboxes from a node. Sandboxes on the node continue, and their
+	// forks still start there.
 	DrainNode(ctx context.Context, node string) (*Node, error)
 	// UndrainNode lets a node take new sandboxes again.
 	UndrainNode(ctx context.Context, node string) (*Node, error)
-	// RemoveNode removes a node for ever, with paused sandboxes and snapshots on it. One
-	// on which sandboxes run is a conflict.
+	// RemoveNode removes a node for good, with the paused sandboxes and snapshots on it. If
+	// sandboxes run on the node, that is a conflict.
 	RemoveNode(ctx context.Context, node string) error
 }
 

@@ -272,6 +272,14 @@ var notOnSandbox = map[string]func(ctx context.Context, s sandbox.Service) error
 		return err
 	},
 	"RevokeKey": func(ctx context.Context, s sandbox.Service) error { _, err := s.RevokeKey(ctx, "key-none"); return err },
+	"ListNodes": func(ctx context.Context, s sandbox.Service) error { _, err := s.ListNodes(ctx); return err },
+	"CreateJoinToken": func(ctx context.Context, s sandbox.Service) error {
+		_, err := s.CreateJoinToken(ctx)
+		return err
+	},
+	"DrainNode":   func(ctx context.Context, s sandbox.Service) error { _, err := s.DrainNode(ctx, "none"); return err },
+	"UndrainNode": func(ctx context.Context, s sandbox.Service) error { _, err := s.UndrainNode(ctx, "none"); return err },
+	"RemoveNode":  func(ctx context.Context, s sandbox.Service) error { return s.RemoveNode(ctx, "none") },
 	"GetSnapshot": func(ctx context.Context, s sandbox.Service) error {
 		_, err := s.GetSnapshot(ctx, "no-such-name")
 		return err
@@ -304,6 +312,7 @@ var scopeOf = map[string]sandbox.Scope{
 	"GetScreen": sandbox.ScopeSandboxesRead, "Screenshot": sandbox.ScopeSandboxesRead, "SendInput": sandbox.ScopeComputersWrite,
 	"GetClipboard": sandbox.ScopeSandboxesRead, "SetClipboard": sandbox.ScopeComputersWrite, "ListWindows": sandbox.ScopeSandboxesRead,
 	"ControlWindow": sandbox.ScopeComputersWrite, "OpenURL": sandbox.ScopeComputersWrite, "ViewComputer": sandbox.ScopeComputersWrite,
+	"ListNodes": sandbox.ScopeAdmin, "CreateJoinToken": sandbox.ScopeAdmin, "DrainNode": sandbox.ScopeAdmin, "UndrainNode": sandbox.ScopeAdmin, "RemoveNode": sandbox.ScopeAdmin,
 	"CreateKey": sandbox.ScopeAdmin, "ListKeys": sandbox.ScopeAdmin, "RevokeKey": sandbox.ScopeAdmin,
 }
 

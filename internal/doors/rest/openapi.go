@@ -79,6 +79,7 @@ func tags() []*huma.Tag {
 		{Name: "templates", Description: "What sandboxes are made from, and the builds of it."},
 		{Name: "orphans", Description: "What the server has found without a record of it."},
 		{Name: "keys", Description: "API keys."},
+		{Name: "nodes", Description: "Further machines on which the server runs sandboxes."},
 		{Name: "server", Description: "The server itself."},
 	}
 }
