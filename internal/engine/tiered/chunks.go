@@ -52,37 +52,39 @@ func (v *vessel) sharedObject(name string) (string, error) {
 	return "shared/" + s.name(name), nil
 }
 
-var buffers = sync.Pool{New: func() any { b := make([]byte, chunkSize); return &b }}
+var buffers = sync.Pool{New: func() any { b := make([]byte, maxChunk); return &b }}
 
-// put stores what a reader has, in chunks of a team, and returns their names and the size.
-func (v *vessel) put(ctx context.Context, team string, r io.Reader) (chunks []byte, size int64, err error) {
+// put stores what a reader has, in chunks of a team, and returns the list of the chunks and
+// the size.
+func (v *vessel) put(ctx context.Context, team string, r io.Reader) (list []byte, size int64, err error) {
 	s, err := v.keys.of(team)
 	if err != nil {
 		return nil, 0, err
 	}
 	caller := ctx
 	g, ctx := errgroup.WithContext(ctx)
-	var names []*sum
+	var chunks []*chunk
+	split := s.split(r)
 	for {
 		if err := v.slots.Acquire(ctx, 1); err != nil {
 			break // a chunk has failed, or the caller is gone
 		}
 		buf := buffers.Get().(*[]byte)
-		n, rerr := io.ReadFull(r, *buf)
+		n, rerr := split.next(*buf)
 		if n > 0 {
-			name := new(sum)
-			names, size = append(names, name), size+int64(n)
+			c := &chunk{size: n}
+			chunks, size = append(chunks, c), size+int64(n)
 			g.Go(func() error {
 				defer v.slots.Release(1)
 				defer buffers.Put(buf)
-				return v.putChunk(ctx, s, (*buf)[:n], name)
+				return v.putChunk(ctx, s, (*buf)[:n], &c.name)
 			})
 		} else {
 			v.slots.Release(1)
 			buffers.Put(buf)
 		}
 		if rerr != nil {
-			if !errors.Is(rerr, io.EOF) && !errors.Is(rerr, io.ErrUnexpectedEOF) {
+			if !errors.Is(rerr, io.EOF) {
 				err = rerr
 			}
 			break
@@ -94,10 +96,10 @@ func (v *vessel) put(ctx context.Context, team string, r io.Reader) (chunks []by
 	if err := context.Cause(caller); err != nil {
 		return nil, 0, err
 	}
-	for _, name := range names {
-		chunks = append(chunks, name[:]...)
+	for _, c := range chunks {
+		list = c.append(list)
 	}
-	return chunks, size, nil
+	return list, size, nil
 }
 
 // putChunk stores a chunk unless it is there or all zeros, and sets its name.
@@ -180,7 +182,7 @@ func (v *vessel) getChunk(ctx context.Context, s *scope, name sum, size int) ([]
 	if err != nil {
 		return nil, damaged(object, err)
 	}
-	data, err := v.unpack(packed, chunkSize)
+	data, err := v.unpack(packed, maxChunk)
 	if err != nil {
 		return nil, damaged(object, err)
 	}

@@ -397,7 +397,10 @@ func (m *machine) wants(id string, want []byte) {
 	}
 }
 
-// content returns n different chunks, the first of which only depends on the seed.
+// chunkSize is about how large a chunk is.
+const chunkSize = 1 << 20
+
+// content returns n MiB, which depend on the seed.
 func content(seed string, n int) []byte {
 	var b bytes.Buffer
 	for i := range n {

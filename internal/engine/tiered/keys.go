@@ -40,8 +40,9 @@ type sum [sumSize]byte
 
 // scope has the keys of one team, or of what all teams share.
 type scope struct {
-	naming []byte
-	aead   cipher.AEAD
+	naming  []byte
+	cutting []byte // see [splitter]
+	aead    cipher.AEAD
 }
 
 // keyring derives the keys of scopes. It is safe for concurrent use.
@@ -70,6 +71,10 @@ func (k *keyring) of(team string) (*scope, error) {
 	if err != nil {
 		return nil, err
 	}
+	cutting, err := hkdf.Key(sha256.New, k.master, nil, "cove objects: cuts\x00"+team, KeySize)
+	if err != nil {
+		return nil, err
+	}
 	content, err := hkdf.Key(sha256.New, k.master, nil, "cove objects: content\x00"+team, KeySize)
 	if err != nil {
 		return nil, err
@@ -78,7 +83,7 @@ func (k *keyring) of(team string) (*scope, error) {
 	if err != nil {
 		return nil, err
 	}
-	k.scopes[team] = &scope{naming: naming, aead: aead}
+	k.scopes[team] = &scope{naming: naming, cutting: cutting, aead: aead}
 	return k.scopes[team], nil
 }
 

@@ -132,7 +132,7 @@ func FuzzManifest(f *testing.F) {
 			}
 			end := int64(0)
 			_ = file.chunks(func(at int64, size int, _ sum) error {
-				if at < end || size <= 0 || size > chunkSize || at+int64(size) > file.Size {
+				if at < end || size <= 0 || size > maxChunk || at+int64(size) > file.Size {
 					t.Errorf("a chunk at %d of %d bytes in %d", at, size, file.Size)
 				}
 				end = at + int64(size)
@@ -149,7 +149,7 @@ func TestBomb(t *testing.T) {
 		t.Fatal(err)
 	}
 	bomb := p.pack(make([]byte, 64<<20))
-	if data, err := p.unpack(bomb, chunkSize); err == nil {
+	if data, err := p.unpack(bomb, maxChunk); err == nil {
 		t.Errorf("%d bytes came out", len(data))
 	}
 }

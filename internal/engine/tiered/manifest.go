@@ -1,6 +1,7 @@
 package tiered
 
 import (
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"regexp"
@@ -10,15 +11,9 @@ import (
 	"github.com/cove-sh/cove/internal/engine"
 )
 
-// chunkSize is the size of a chunk, but for the last one of a file. Chunks begin at
-// multiples of it: memory and files of a sandbox consist of pages, and a page that has not
-// changed is where it was, so chunks of a fixed size are found again without a search for
-// boundaries. Smaller ones would share more and need more requests.
-const chunkSize = 1 << 20
-
 // Bounds of what is read from a bucket.
 const (
-	maxSealedChunk    = chunkSize + chunkSize/8 + 1024 // compression can only add little
+	maxSealedChunk    = maxChunk + maxChunk/8 + 1024 // compression can only add little
 	maxManifest       = 256 << 20
 	maxSealedManifest = 64 << 20
 	maxFiles          = 256
@@ -48,8 +43,7 @@ type file struct {
 	Size int64  `json:"size"`
 	// Shared is the name under which the file is shared; then it has no chunks here.
 	Shared string `json:"shared,omitempty"`
-	// Chunks are the names of the chunks one after another. Zeros stand for a chunk of
-	// zeros, which is not stored.
+	// Chunks lists the chunks one after another; see [chunk].
 	Chunks []byte `json:"chunks,omitempty"`
 }
 
@@ -99,23 +93,58 @@ func (f *file) check() error {
 		return fmt.Errorf("the manifest has a file of %d bytes", f.Size)
 	case f.Shared != "" && (!validShared.MatchString(f.Shared) || len(f.Chunks) > 0):
 		return fmt.Errorf("the manifest names the shared file %.80q", f.Shared)
-	case f.Shared == "" && int64(len(f.Chunks)) != (f.Size+chunkSize-1)/chunkSize*sumSize:
-		return fmt.Errorf("the manifest has the wrong number of chunks for %q", f.Name)
+	case f.Shared == "" && !f.whole():
+		return fmt.Errorf("the manifest has other chunks for %q than its size needs", f.Name)
 	}
 	return nil
 }
 
-// chunks calls each for the chunks of a file that are stored.
+// whole reports whether the list of chunks is well-formed and as long as the file.
+func (f *file) whole() bool {
+	var end int64
+	for list := f.Chunks; len(list) > 0; list = list[entrySize:] {
+		if len(list) < entrySize {
+			return false
+		}
+		c := chunkAt(list)
+		if c.size <= 0 || c.size > maxChunk {
+			return false
+		}
+		end += int64(c.size)
+	}
+	return end == f.Size
+}
+
+// chunk is an entry of a list of chunks: a name, and a size in four bytes. Zeros are the
+// name of a chunk of zeros, which is not stored.
+type chunk struct {
+	name sum
+	size int
+}
+
+const entrySize = sumSize + 4
+
+func (c *chunk) append(list []byte) []byte {
+	list = append(list, c.name[:]...)
+	return binary.BigEndian.AppendUint32(list, uint32(c.size)) //nolint:gosec // at most maxChunk
+}
+
+// chunkAt returns the first entry of a list.
+func chunkAt(list []byte) chunk {
+	return chunk{sum(list[:sumSize]), int(binary.BigEndian.Uint32(list[sumSize:entrySize]))}
+}
+
+// chunks calls each for the chunks of a checked file that are stored.
 func (f *file) chunks(each func(at int64, size int, name sum) error) error {
-	for i := 0; i+sumSize <= len(f.Chunks); i += sumSize {
-		at := int64(i/sumSize) * chunkSize
-		name := sum(f.Chunks[i : i+sumSize])
-		if name == (sum{}) {
-			continue
+	var at int64
+	for list := f.Chunks; len(list) > 0; list = list[entrySize:] {
+		c := chunkAt(list)
+		if c.name != (sum{}) {
+			if err := each(at, c.size, c.name); err != nil {
+				return err
+			}
 		}
-		if err := each(at, int(min(chunkSize, f.Size-at)), name); err != nil {
-			return err
-		}
+		at += int64(c.size)
 	}
 	return nil
 }
@@ -139,7 +168,7 @@ type press struct {
 func newPress() (*press, error) {
 	// What was decompressed is compared with a keyed hash: zstd's own checksum adds nothing.
 	in, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderCRC(false),
-		zstd.WithWindowSize(chunkSize), zstd.WithLowerEncoderMem(true), zstd.WithEncoderConcurrency(4))
+		zstd.WithWindowSize(maxChunk), zstd.WithLowerEncoderMem(true), zstd.WithEncoderConcurrency(4))
 	if err != nil {
 		return nil, err
 	}
