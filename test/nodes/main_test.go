@@ -47,8 +47,20 @@ type node struct {
 // eachUser runs a test with a server and two nodes for each user.
 func eachUser(t *testing.T, test func(t *testing.T, s *server, a, b *node)) {
 	t.Helper()
+	run(t, true, test)
+}
+
+// oneUser runs a test with a server and two nodes of the ordinary user; "make soak" also
+// runs it as root.
+func oneUser(t *testing.T, test func(t *testing.T, s *server, a, b *node)) {
+	t.Helper()
+	run(t, needs.Soak(), test)
+}
+
+func run(t *testing.T, both bool, test func(t *testing.T, s *server, a, b *node)) {
+	t.Helper()
 	needs.GVisor(t)
-	covetest.ForUsers(t, true, func(t *testing.T, uid uint32) {
+	covetest.ForUsers(t, both, func(t *testing.T, uid uint32) {
 		address := free(t)
 		args := slices.Concat([]string{"--nodes", address, "--nodes-only", "--node-lease", lease.String(), "--warm", "1"}, internet.Here(t).Args())
 		s := &server{Daemon: covetest.Start(t, covetest.Options{UID: uid, Args: args}), uid: uid, args: internet.Here(t).Args(), nodes: map[string]*node{}}

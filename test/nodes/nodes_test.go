@@ -144,7 +144,7 @@ func testPreview(t *testing.T, s *server, id string) {
 // TestSecret checks that a value reaches its host through the node's gateway, and no file.
 func TestSecret(t *testing.T) {
 	n := internet.Here(t)
-	eachUser(t, func(t *testing.T, s *server, a, b *node) {
+	oneUser(t, func(t *testing.T, s *server, a, b *node) {
 		const value = "value-of-the-secret-0123456789"
 		if _, err := s.Client.CreateSecret(t.Context(), sandbox.CreateSecretRequest{
 			Name: "api", Value: sandbox.NewSecretValue(value), Hosts: []string{"api.example.com"}, Auth: &sandbox.SecretAuth{Type: "header", Prefix: "Bearer "},
@@ -176,7 +176,7 @@ func TestSecret(t *testing.T) {
 // TestNodeDies kills a node's process. Back within the lease, it has its sandboxes; back
 // later, it ends them.
 func TestNodeDies(t *testing.T) {
-	eachUser(t, func(t *testing.T, s *server, a, b *node) {
+	oneUser(t, func(t *testing.T, s *server, a, b *node) {
 		on := s.onEach(t)
 		s.Sh(t, on[a].ID, "echo kept > /tmp/kept")
 		a.kill()
@@ -219,7 +219,7 @@ func TestNodeDies(t *testing.T) {
 
 // TestServerDies kills the server: sandboxes live on, and the next server has them.
 func TestServerDies(t *testing.T) {
-	eachUser(t, func(t *testing.T, s *server, a, b *node) {
+	oneUser(t, func(t *testing.T, s *server, a, b *node) {
 		on := s.onEach(t)
 		for _, sb := range on {
 			s.Sh(t, sb.ID, "echo kept > /tmp/kept")
@@ -241,7 +241,7 @@ func TestServerDies(t *testing.T) {
 // TestNetworkCut cuts the network between a node and the server, shorter and longer than
 // the lease. Neither end is told.
 func TestNetworkCut(t *testing.T) {
-	eachUser(t, func(t *testing.T, s *server, a, b *node) {
+	oneUser(t, func(t *testing.T, s *server, a, b *node) {
 		on := s.onEach(t)
 		s.Sh(t, on[a].ID, "echo kept > /tmp/kept")
 		a.link.stop()
@@ -273,7 +273,7 @@ func TestNetworkCut(t *testing.T) {
 // TestDrainAndRemove checks that a draining node takes no sandboxes, and that a removed one
 // stays out.
 func TestDrainAndRemove(t *testing.T) {
-	eachUser(t, func(t *testing.T, s *server, a, b *node) {
+	oneUser(t, func(t *testing.T, s *server, a, b *node) {
 		on := s.onEach(t)
 		s.cli(t, "node", "drain", "a")
 		for range 2 {
