@@ -52,6 +52,11 @@ func get(t *testing.T, b objects.Bucket, name, want string) {
 
 func testPutAndGet(t *testing.T, b objects.Bucket) {
 	for name, data := range map[string]string{"a": "one", "a-dir/b/c-1": strings.Repeat("x", 3<<20), "empty": ""} {
+		// Several times, so that requests follow each other on one connection.
+		for range 5 {
+			must(t, b.Put(t.Context(), name, []byte(data)))
+			get(t, b, name, data)
+		}
 		before := time.Now().Add(-time.Minute)
 		must(t, b.Put(t.Context(), name, []byte(data)))
 		get(t, b, name, data)
