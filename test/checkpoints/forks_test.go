@@ -138,7 +138,11 @@ func (w *subject) fork(t *testing.T, n int, name string) []*subject {
 	}
 	var children []*subject
 	for i, s := range list.Items {
-		if s.Name != fmt.Sprintf("%s-%d", name, i) || s.ForkedFrom != w.id || s.State != sandbox.StateRunning || s.Metadata["forked_from"] != w.id {
+		want := name
+		if n > 1 {
+			want = fmt.Sprintf("%s-%d", name, i)
+		}
+		if s.Name != want || s.ForkedFrom != w.id || s.State != sandbox.StateRunning || s.Metadata["forked_from"] != w.id {
 			t.Errorf("child %d: %+v", i, s)
 		}
 		c := w.at(s.ID, s.Name)
