@@ -54,7 +54,7 @@ func TestConsole(t *testing.T) {
 		more("link in a terminal", func() { linkInTerminal(p) })
 		part("hostile terminal", func() { hostileTerminal(p) })
 		more("flood without end", func() { floodWithoutEnd(p, d, parent.ID) })
-		more("files", func() { files(p, d, parent.ID) })
+		part("files", func() { files(p, d, parent.ID) })
 		more("code", func() { code(p, d, parent.ID) })
 		part("network", func() { networkLog(p, d, parent.ID) })
 		part("compare and merge", func() { merge(p, d, parent, fork) })
