@@ -138,7 +138,11 @@ func (f *Fleet) settle(ctx context.Context, s *site, e *remote.Engine) (ended []
 	if err != nil && sandbox.CodeOf(err) != sandbox.CodeUnsupported {
 		return nil, err
 	}
-	keep, ended, err := f.compare(s, there)
+	here, err := f.ofThisMachine(ctx)
+	if err != nil {
+		return nil, err
+	}
+	keep, ended, err := f.compare(s, there, here)
 	if err != nil {
 		return nil, err
 	}
@@ -146,7 +150,7 @@ func (f *Fleet) settle(ctx context.Context, s *site, e *remote.Engine) (ended []
 		return nil, err
 	}
 	f.forgetEnded(s, there)
-	if err := f.compareCheckpoints(ctx, s, e, checkpoints); err != nil {
+	if err := f.compareCheckpoints(ctx, s, e, checkpoints, here); err != nil {
 		return nil, err
 	}
 	logs, err := e.NetworkLogs(ctx)
@@ -163,16 +167,42 @@ func (f *Fleet) settle(ctx context.Context, s *site, e *remote.Engine) (ended []
 	return ended, nil
 }
 
+// ofThisMachine returns the ids of the instances and checkpoints of the server's own engine,
+// which no node can claim.
+func (f *Fleet) ofThisMachine(ctx context.Context) (map[string]bool, error) {
+	ids := map[string]bool{}
+	if f.local == nil {
+		return ids, nil
+	}
+	instances, err := f.local.local.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, st := range instances {
+		ids[st.ID] = true
+	}
+	if k, ok := f.local.local.(engine.Checkpointer); ok {
+		checkpoints, err := k.Checkpoints(ctx)
+		if err != nil {
+			return nil, err
+		}
+		for _, c := range checkpoints {
+			ids[c.ID] = true
+		}
+	}
+	return ids, nil
+}
+
 // compare returns the instances of a node that are wanted, and those that have ended while
-// it was away.
-func (f *Fleet) compare(s *site, there []engine.Status) (keep []string, ended []engine.Status, err error) {
+// it was away. Here are the ids that it cannot claim.
+func (f *Fleet) compare(s *site, there []engine.Status, here map[string]bool) (keep []string, ended []engine.Status, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	has := map[string]bool{}
 	for _, st := range there {
 		has[st.ID] = true
 		known := f.instances[st.ID]
-		if known == nil && !f.started && validID.MatchString(st.ID) {
+		if known == nil && !f.started && !here[st.ID] && validID.MatchString(st.ID) {
 			// The records are older than the node's instances: the service decides.
 			if err := f.setInstance(st.ID, entry{site: s}); err != nil {
 				return nil, nil, err
@@ -210,8 +240,8 @@ func (f *Fleet) forgetEnded(s *site, there []engine.Status) {
 }
 
 // compareCheckpoints records the checkpoints of a node, and has it remove those that are
-// not wanted any more.
-func (f *Fleet) compareCheckpoints(ctx context.Context, s *site, e *remote.Engine, there []engine.Checkpoint) error {
+// not wanted any more. Here are the ids that the node cannot claim.
+func (f *Fleet) compareCheckpoints(ctx context.Context, s *site, e *remote.Engine, there []engine.Checkpoint, here map[string]bool) error {
 	has := map[string]bool{}
 	for _, c := range there {
 		has[c.ID] = true
@@ -219,7 +249,7 @@ func (f *Fleet) compareCheckpoints(ctx context.Context, s *site, e *remote.Engin
 		known := f.checkpoints[c.ID]
 		unwanted := known != nil && known.site == s && known.Removed
 		var err error
-		if known == nil && validID.MatchString(c.ID) {
+		if known == nil && !here[c.ID] && validID.MatchString(c.ID) {
 			err = f.setCheckpoint(kept{site: s, Checkpoint: c})
 		}
 		f.mu.Unlock()

@@ -437,6 +437,42 @@ func TestForeignClaims(t *testing.T) {
 	}
 }
 
+// Attack: a node says that it has an instance and a checkpoint of the server's own machine.
+func TestClaimsOfTheServersOwn(t *testing.T) {
+	state := memory.NewState(t.TempDir())
+	t.Cleanup(func() { state.Close() })
+	w := newWorld(t, time.Hour)
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	w.cfg.Local = memory.NewKeeper(state)
+	w.cfg.LocalReport = func() remote.Report { return remote.Report{FreeMemory: 8 << 30, FreeDisk: 8 << 30} }
+	w.open()
+	if _, err := w.Create(t.Context(), engine.Spec{ID: "own", Place: sandbox.LocalNode}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Checkpoint(t.Context(), "own", "ckp-own", engine.CheckpointOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	a := w.join("a")
+	w.cut(a)
+	if _, err := a.engine.Create(t.Context(), engine.Spec{ID: "own"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.engine.Checkpoint(t.Context(), "own", "ckp-own", engine.CheckpointOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	w.attach(a)
+	for what, of := range map[string]engine.Source{"instance": {Instance: "own"}, "checkpoint": {Checkpoint: "ckp-own"}} {
+		if got := w.PlaceOf(of); got != sandbox.LocalNode {
+			t.Errorf("the %s is believed to be on %q", what, got)
+		}
+	}
+	if slices.Contains(a.state.IDs(), "own") {
+		t.Error("the node has not ended what is not its own")
+	}
+}
+
 // TestMembers checks names and removal.
 func TestMembers(t *testing.T) {
 	w := newWorld(t, time.Hour)
