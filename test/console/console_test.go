@@ -144,7 +144,7 @@ func terminal(p *tab, id string) {
 	p.visit("/s/" + id + "/terminal")
 	p.sees("Connected")
 	p.waitFor(prompted)
-	p.types("clear; echo $((6*7))-term", true)
+	p.types("echo $((6*7))-term", true)
 	p.waitFor(said("42-term"))
 	p.picture("terminal")
 	// After a reload of the page, the shell is the same.
@@ -153,7 +153,7 @@ func terminal(p *tab, id string) {
 	p.visit("/s/" + id + "/terminal")
 	p.sees("Connected")
 	p.waitFor(said("42-term"))
-	p.types("clear; echo $mine-still", true)
+	p.types("echo $mine-still", true)
 	p.waitFor(said("kept-still"))
 	p.accessible("terminal")
 }

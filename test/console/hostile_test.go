@@ -201,7 +201,7 @@ func floodWithoutEnd(p *tab, d *covetest.Daemon, id string) {
 		}
 		p.chord('c', input.ModifierCtrl)
 		p.waitFor(prompted)
-		p.types("clear; echo $((6*7))-over", true)
+		p.types("echo $((6*7))-over", true)
 		p.waitFor(said("42-over"))
 	})
 	grown := d.ResidentMiB(p.t) - before
