@@ -231,8 +231,12 @@ func TestTokens(t *testing.T) {
 		t.Errorf("with a used token: %v", err)
 	}
 	second, _ := w.identity(t)
-	if err := second.Join(t.Context(), w.token(t), "a"); sandbox.CodeOf(err) != sandbox.CodeConflict {
+	token := w.token(t)
+	if err := second.Join(t.Context(), token, "a"); sandbox.CodeOf(err) != sandbox.CodeConflict {
 		t.Errorf("with the name of another node: %v", err)
+	}
+	if err := second.Join(t.Context(), token, "b"); err != nil {
+		t.Errorf("with the same token and another name: %v", err)
 	}
 }
 

@@ -216,13 +216,12 @@ func (n *Nodes) join(w http.ResponseWriter, r *http.Request) {
 	if !receive(w, r, &req) {
 		return
 	}
-	if !fleet.ValidName.MatchString(req.Name) {
-		fail(w, sandbox.Errorf(sandbox.CodeInvalid, "%.80q is not valid as the name of a node; use up to 63 lower-case letters, digits, dots and dashes", req.Name))
+	if !n.tokens.valid(req.Token, time.Now()) {
+		n.refuseToken(w, r)
 		return
 	}
-	if !n.tokens.spend(req.Token, time.Now()) {
-		n.cfg.Log.Warn("a machine tried to join with a token that is not valid", "address", r.RemoteAddr)
-		fail(w, sandbox.Errorf(sandbox.CodeUnauthenticated, "the token is not valid, or was used, or is over; make another on the server with: cove node token"))
+	if err := n.cfg.Fleet.Available(req.Name); err != nil {
+		fail(w, err)
 		return
 	}
 	id := rand.Text()
@@ -231,12 +230,22 @@ func (n *Nodes) join(w http.ResponseWriter, r *http.Request) {
 		fail(w, sandbox.Wrap(sandbox.CodeInvalid, err, "the certificate request is not valid"))
 		return
 	}
+	// Of several that use a token at the same time, one joins.
+	if !n.tokens.spend(req.Token, time.Now()) {
+		n.refuseToken(w, r)
+		return
+	}
 	if err := n.cfg.Fleet.Join(req.Name, id); err != nil {
 		fail(w, err)
 		return
 	}
 	n.cfg.Log.Info("node joined", "node", req.Name, "address", r.RemoteAddr)
 	n.sendCertificate(w, der)
+}
+
+func (n *Nodes) refuseToken(w http.ResponseWriter, r *http.Request) {
+	n.cfg.Log.Warn("a machine tried to join with a token that is not valid", "address", r.RemoteAddr)
+	fail(w, sandbox.Errorf(sandbox.CodeUnauthenticated, "the token is not valid, was used, or has expired; make another on the server with: cove node token"))
 }
 
 func (n *Nodes) renew(w http.ResponseWriter, r *http.Request, name, id string) {

@@ -74,14 +74,26 @@ func readToken(path string) (stored storedToken, err error) {
 	return stored, err
 }
 
-// spend uses a token up, and reports whether it was valid.
-func (t *tokens) spend(token string, now time.Time) bool {
+// find returns the file of a token that can be used now.
+func (t *tokens) find(token string, now time.Time) (file string, ok bool) {
 	secret, ok := strings.CutPrefix(token, tokenPrefix)
 	secret, _, dotted := strings.Cut(secret, ".")
 	if !ok || !dotted || len(secret) > 64 {
-		return false
+		return "", false
 	}
 	stored, err := readToken(t.file(secret))
+	return t.file(secret), err == nil && now.Before(stored.ExpiresAt)
+}
+
+// valid reports whether a token can be used now.
+func (t *tokens) valid(token string, now time.Time) bool {
+	_, ok := t.find(token, now)
+	return ok
+}
+
+// spend uses a token up, and reports whether it was valid.
+func (t *tokens) spend(token string, now time.Time) bool {
+	file, ok := t.find(token, now)
 	// Of several that remove a file, one succeeds.
-	return err == nil && os.Remove(t.file(secret)) == nil && now.Before(stored.ExpiresAt)
+	return ok && os.Remove(file) == nil
 }

@@ -96,8 +96,8 @@ var (
 	_ engine.Placer        = (*Fleet)(nil)
 )
 
-// ValidName matches names of nodes, which are names of directories and of certificates.
-var ValidName = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$`)
+// validName matches names of nodes, which are names of directories and of certificates.
+var validName = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$`)
 
 // New returns a fleet with the nodes that have joined. The leases of all begin anew.
 func New(cfg Config) (*Fleet, error) {
@@ -123,15 +123,30 @@ func New(cfg Config) (*Fleet, error) {
 	return f, nil
 }
 
-// Join adds a node. A name that is taken is a conflict.
-func (f *Fleet) Join(name, id string) error {
-	if !ValidName.MatchString(name) || name == sandbox.LocalNode {
-		return sandbox.Errorf(sandbox.CodeInvalid, "%.80q is not valid as the name of a node; use up to 63 lower-case letters, digits, dots and dashes, and not %q", name, sandbox.LocalNode)
-	}
+// Available returns nil if a node can join with a name. A name that is taken is a conflict.
+func (f *Fleet) Available(name string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	return f.available(name)
+}
+
+// available is [Fleet.Available]. The caller holds f.mu.
+func (f *Fleet) available(name string) error {
+	if !validName.MatchString(name) || name == sandbox.LocalNode {
+		return sandbox.Errorf(sandbox.CodeInvalid, "%.80q is not valid as the name of a node; use up to 63 lower-case letters, digits, dots and dashes, and not %q", name, sandbox.LocalNode)
+	}
 	if f.sites[name] != nil {
 		return sandbox.Errorf(sandbox.CodeConflict, "there is a node %s already; choose another name with --name, or remove the old one with: cove node rm %s", name, name)
+	}
+	return nil
+}
+
+// Join adds a node. A name that is taken is a conflict.
+func (f *Fleet) Join(name, id string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.available(name); err != nil {
+		return err
 	}
 	s := &site{name: name, member: member{ID: id, JoinedAt: time.Now().UTC()}, lost: true}
 	if err := f.saveMember(s); err != nil {

@@ -60,7 +60,7 @@ func (f *Fleet) load() error {
 		return err
 	}
 	for _, d := range dirs {
-		if !d.IsDir() || !ValidName.MatchString(d.Name()) {
+		if !d.IsDir() || !validName.MatchString(d.Name()) {
 			continue
 		}
 		s := &site{name: d.Name()}
