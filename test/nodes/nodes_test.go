@@ -181,6 +181,9 @@ func TestNodeDies(t *testing.T) {
 		s.Sh(t, on[a].ID, "echo kept > /tmp/kept")
 		a.kill()
 		s.waitState(t, a, sandbox.NodeUnreachable)
+		if _, err := s.Exec(t.Context(), on[a].ID, sandbox.ExecRequest{Shell: "true"}); !strings.Contains(sandbox.MessageOf(err), "node a, which has the sandbox, cannot be reached") {
+			t.Errorf("a command on a node that is away: %v", err)
+		}
 		s.Shows(t, on[b].ID, "echo here", "here")
 		s.start(t, a)
 		s.waitState(t, a, sandbox.NodeReady)

@@ -371,7 +371,7 @@ func (f *Fleet) Close() error {
 // away is the error of calls on a node that is not connected. The caller holds f.mu.
 func (f *Fleet) away(s *site) error {
 	if s.lost {
-		return sandbox.Errorf(sandbox.CodeUnavailable, "node %s, which has it, is lost; start the node again, or remove it with: cove node rm %s", s.name, s.name)
+		return sandbox.Errorf(sandbox.CodeUnavailable, "node %s, which has the sandbox's state, is lost; start the node again, or remove it with: cove node rm %s", s.name, s.name)
 	}
-	return sandbox.Errorf(sandbox.CodeUnavailable, "node %s cannot be reached now; its sandboxes fail unless it is back within %s", s.name, f.cfg.Lease)
+	return sandbox.Errorf(sandbox.CodeUnavailable, "node %s, which has the sandbox, cannot be reached; try again when it is back. If it is away for more than %s, its running sandboxes fail", s.name, f.cfg.Lease)
 }
