@@ -70,7 +70,7 @@ func (i *Identity) Join(ctx context.Context, token, name string) error {
 	_, sum, ok := strings.Cut(strings.TrimSpace(token), ".")
 	want, err := hex.DecodeString(sum)
 	if !ok || err != nil || len(want) != sha256.Size {
-		return sandbox.Errorf(sandbox.CodeInvalid, "that is not a token by which a node joins; make one on the server with: cove node token")
+		return sandbox.Errorf(sandbox.CodeInvalid, "that is not a join token; make one on the server with: cove node token")
 	}
 	key, request, err := newKey()
 	if err != nil {
@@ -87,7 +87,7 @@ func (i *Identity) Join(ctx context.Context, token, name string) error {
 		return err
 	}
 	if block, _ := pem.Decode([]byte(cert.Authority)); block == nil || sha256.Sum256(block.Bytes) != [32]byte(want) {
-		return errors.New("the server sent another authority than that of the token")
+		return errors.New("the server sent a certificate authority other than that of the token")
 	}
 	return i.store(key, &cert)
 }
@@ -133,7 +133,7 @@ func (i *Identity) store(key *ecdsa.PrivateKey, cert *nodes.Certificate) error {
 func (i *Identity) config(protocols ...string) (*tls.Config, error) {
 	data, err := os.ReadFile(filepath.Join(i.dir, certFile))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, sandbox.Errorf(sandbox.CodeInvalid, "this machine is no node yet; give it a token of the server's with --token (cove node token)")
+		return nil, sandbox.Errorf(sandbox.CodeInvalid, "this machine has not joined yet; make a token on the server with: cove node token, and give it with --token")
 	}
 	if err != nil {
 		return nil, err

@@ -63,7 +63,7 @@ func Run(ctx context.Context, cfg Config) error {
 		if time.Since(began) > redialMost {
 			wait = redialFirst
 		}
-		cfg.Log.Warn("not connected to the server; sandboxes run on", "server", cfg.Identity.Server, "error", err)
+		cfg.Log.Warn("not connected to the server; sandboxes keep running", "server", cfg.Identity.Server, "error", err)
 		pause(ctx, wait)
 		wait = min(2*wait, redialMost)
 	}

@@ -74,7 +74,7 @@ type Nodes struct {
 	Listen string `yaml:"listen"`
 	// Only keeps sandboxes from this machine.
 	Only bool `yaml:"only"`
-	// Lease is how long a node may be away before its sandboxes have failed.
+	// Lease is how long a node may be away before its sandboxes fail.
 	Lease time.Duration `yaml:"lease"`
 }
 

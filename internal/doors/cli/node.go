@@ -17,8 +17,8 @@ func (a *app) nodeCommand() *cobra.Command {
 	cmd := group("node", "Run sandboxes on several machines",
 		a.nodeRunCommand(),
 		a.make(command{
-			Use: "token", Short: "Make a token by which one machine can join",
-			Long:    "Make a token by which one machine can join the server as a node. It works once, within an hour.",
+			Use: "token", Short: "Make a token with which one machine can join",
+			Long:    "Make a token with which one machine can join the server as a node. The token works once, within an hour.",
 			Example: "  cove node token",
 			Do: show(printJoinToken, func(ctx context.Context, c *call) (*sandbox.JoinToken, error) {
 				return c.client.CreateJoinToken(ctx)
@@ -37,8 +37,8 @@ func (a *app) nodeCommand() *cobra.Command {
 		}),
 		a.make(command{
 			Use: "drain NODE", Short: "Keep new sandboxes from a node",
-			Long: "Keep new sandboxes from a node. Sandboxes on it run on, and so do their forks there. To empty the node,\n" +
-				"pause or kill them; sandboxes do not move to another node.",
+			Long: "Keep new sandboxes from a node. Sandboxes on the node continue, and their forks still start there. To\n" +
+				"empty the node, pause or kill them; sandboxes do not move to another node.",
 			Example: "  cove node drain big",
 			Do:      show(nodeDetails, byName(sandbox.Service.DrainNode)),
 		}),
@@ -48,8 +48,8 @@ func (a *app) nodeCommand() *cobra.Command {
 			Do:      show(nodeDetails, byName(sandbox.Service.UndrainNode)),
 		}),
 		a.make(command{
-			Use: "rm NODE...", Short: "Remove nodes for ever",
-			Long: "Remove nodes for ever. The server refuses their certificates, and paused sandboxes and snapshots on them\n" +
+			Use: "rm NODE...", Short: "Remove nodes permanently",
+			Long: "Remove nodes permanently. The server refuses their certificates, and paused sandboxes and snapshots on them\n" +
 				"are gone. A node on which sandboxes run is not removed.",
 			Example: "  cove node rm old",
 			Do:      remove(sandbox.Service.RemoveNode),
@@ -118,7 +118,7 @@ func (a *app) runNode(ctx context.Context, opts nodeOptions) error {
 	or(&opts.Token, "COVE_NODE_TOKEN")
 	or(&opts.Config, "COVE_CONFIG")
 	if opts.Server == "" {
-		return sandbox.Errorf(sandbox.CodeInvalid, "which server? give the address on which it listens for nodes, such as --server cove.example.com:7780")
+		return sandbox.Errorf(sandbox.CodeInvalid, "no server is given; give the address on which it listens for nodes, such as --server cove.example.com:7780")
 	}
 	if opts.Name == "" {
 		name, err := os.Hostname()

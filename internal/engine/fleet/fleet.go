@@ -28,7 +28,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// DefaultLease is how long a node may be away before its sandboxes have failed.
+// DefaultLease is how long a node may be away before its sandboxes fail.
 const DefaultLease = time.Minute
 
 // Config configures a [Fleet].
