@@ -37,13 +37,18 @@ var rooms = []room{
 	{"internal/engine", "sandbox"},
 	{"internal/engine/checkpoint", "internal/durable internal/engine"},
 	{"internal/engine/cells", "sandbox internal/cell internal/durable internal/engine internal/engine/checkpoint internal/gateway internal/guest internal/machine"},
+	{"internal/objects", "internal/durable"},
+	{"internal/engine/remote", "sandbox internal/engine"},
+	{"internal/engine/fleet", "sandbox internal/durable internal/engine internal/engine/remote"},
 	{"internal/engine/memory", "sandbox internal/daemon/store internal/engine internal/guest internal/template/layer/apply"},
+	{"internal/engine/tiered", "sandbox internal/durable internal/engine internal/objects"},
 	{"internal/engine/enginetest", "sandbox internal/engine internal/guest internal/testing"},
 	{"internal/template", "sandbox internal/durable internal/engine internal/gateway internal/machine internal/template/layer/apply"},
 	{"internal/template/layer/apply", ""},
-	{"internal/daemon", "sandbox internal/clip internal/durable internal/gateway internal/limits internal/machine"},
+	{"internal/daemon", "sandbox internal/clip internal/durable internal/gateway internal/limits internal/machine internal/objects"},
 	{"internal/daemon/store", "sandbox internal/durable internal/limits"},
 	{"internal/daemon/backup", "sandbox internal/durable internal/engine/checkpoint internal/daemon/store"},
+	{"internal/daemon/nodes", "sandbox internal/engine/fleet internal/engine/remote internal/limits internal/durable"},
 	{"internal/daemon/sso", "sandbox internal/clip internal/daemon/auth"},
 	{"internal/daemon/service/", belowService}, // what packages of its own stand on
 	{"internal/daemon/service/builds", belowService + " internal/daemon/service/ internal/engine internal/template"},
@@ -55,6 +60,9 @@ var rooms = []room{
 	{"internal/daemon/service/webhooks", belowService + " internal/daemon/service/"},
 	{"internal/daemon/service", belowService + " internal/daemon/service/ internal/daemon/service/builds internal/daemon/service/events internal/daemon/service/expose internal/daemon/service/recovery internal/daemon/service/secrets internal/daemon/service/volumes internal/daemon/service/webhooks internal/engine internal/template"},
 	{"internal/daemon/server", "*"},
+
+	// In "cove node".
+	{"internal/node", "sandbox internal/daemon/nodes internal/durable internal/engine internal/engine/remote"},
 
 	// The doors: in "cove serve", "cove mcp" and the other commands. They know the domain.
 	{"client", "sandbox internal/doors/operation"},

@@ -17,6 +17,7 @@ var sleeps = map[string]int{
 	// Helpers of tests in testing/synctest.
 	"internal/daemon/janitor/janitor_test.go": 1,
 	"internal/doors/mcpserver/stdio_test.go":  1,
+	"internal/engine/tiered/fake_test.go":     1,
 	// Something takes its time, which is what the test is about.
 	"internal/guest/agent/desktop/input_test.go":  2,
 	"internal/guest/agent/desktop/main_test.go":   1,

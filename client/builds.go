@@ -8,7 +8,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// buildBody is a request with its login, whose password is not shown otherwise.
+// buildBody is a request with its login in plain text; a RegistryLogin itself encodes
+// its password as "[redacted]".
 type buildBody struct {
 	sandbox.BuildTemplateRequest
 	Login *loginBody `json:"registry_login,omitempty"`

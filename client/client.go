@@ -25,30 +25,30 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Config says how to reach a server. One of URL and UnixSocket is set.
+// Config says how to reach a server. Exactly one of URL and UnixSocket is set.
 type Config struct {
-	// URL is where the server is, such as "https://cove.example.com", with or
+	// URL is the server's address, such as "https://cove.example.com", with or
 	// without a path before /v1.
 	URL string
-	// UnixSocket is the path of a local daemon's socket. Its user is trusted, so
-	// no key is needed; proxies are never used.
+	// UnixSocket is the path of a local daemon's socket. The daemon trusts its own
+	// user, so no key is needed. Proxies are never used.
 	UnixSocket string
 	// Key is an API key.
 	Key Secret
-	// Namespace has all requests work in this namespace of the team only; see
+	// Namespace restricts all requests to this namespace of the team; see
 	// [sandbox.Caller]. Empty and "*" are the whole team.
 	Namespace string
-	// HTTPClient is used for requests to URL. Nil means one of the client's own,
-	// which honours HTTP_PROXY and HTTPS_PROXY but for loopback addresses. A
+	// HTTPClient is used for requests to URL. Nil means a client without a timeout
+	// that honours HTTP_PROXY and HTTPS_PROXY, except for loopback addresses. A
 	// timeout would end long commands.
 	HTTPClient *http.Client
-	// Dial, if set, makes connections in place of the default: to UnixSocket, or
+	// Dial, if set, makes connections instead of the default: to UnixSocket, or
 	// to addr. It is not used with HTTPClient.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
-	// OnVersion, if set, is called with the version of the server, once, when it
-	// has answered for the first time.
+	// OnVersion, if set, is called once with the version of the server, at its first
+	// answer.
 	OnVersion func(version string)
-	// UserAgent is the name under which requests are made; "cove-go" when empty.
+	// UserAgent is the User-Agent header of requests; "cove-go" if empty.
 	UserAgent string
 }
 
@@ -70,7 +70,7 @@ type Client struct {
 	base  *url.URL
 	where string
 	key   Secret
-	// namespace is where all requests are made.
+	// namespace restricts all requests; empty is the whole team.
 	namespace string
 	agent     string
 	http      *http.Client
@@ -81,8 +81,8 @@ type Client struct {
 
 var _ sandbox.Service = (*Client)(nil)
 
-// New returns a client. It makes no connection: use [Client.Ping] to see
-// whether the server answers.
+// New returns a client. It does not connect: use [Client.Ping] to check whether
+// the server answers.
 func New(cfg Config) (*Client, error) {
 	c := &Client{key: cfg.Key, namespace: cfg.Namespace, agent: cmp.Or(cfg.UserAgent, "cove-go"), where: cfg.URL, onVersion: cfg.OnVersion}
 	var err error
@@ -180,15 +180,16 @@ func (c *Client) Version(ctx context.Context) (string, error) {
 
 // content is a request whose body is sent as it is.
 type content struct {
-	// query has the query in fields, as of the requests of package sandbox.
+	// query is a value whose fields are the query, like the requests of package
+	// sandbox.
 	query any
 	body  io.Reader
 }
 
-// members are those of a small body.
+// members are the members of a small JSON body.
 type members map[string]any
 
-// url returns the URL of an operation on what is named.
+// url returns the URL of an operation; names fill in its path.
 func (c *Client) url(info operation.Info, query any, names []string) (string, error) {
 	path, err := info.Expand(names...)
 	if err != nil {
@@ -203,8 +204,8 @@ func (c *Client) url(info operation.Info, query any, names []string) (string, er
 	return u, nil
 }
 
-// request makes a request of an operation. What it sends is nil, a [content], or
-// a value: the query of operations that have no body, and else the body as JSON.
+// request makes a request of an operation. Its sends is nil, a [content], or a value:
+// the query if the operation has no body, otherwise the body as JSON.
 func (c *Client) request(ctx context.Context, info operation.Info, sends any, names []string) (*http.Request, error) {
 	var query any
 	var reader io.Reader
@@ -249,8 +250,8 @@ func (c *Client) identify(h http.Header) {
 	}
 }
 
-// encode refuses strings that are not UTF-8, which encoding/json would alter:
-// it writes bytes that are none as the escape \ufffd, and only them.
+// encode refuses strings that are not UTF-8, which encoding/json would alter: it
+// writes the escape \ufffd for invalid bytes, and for nothing else.
 func encode(v any) ([]byte, error) {
 	data, err := json.Marshal(v)
 	if err != nil {
@@ -336,13 +337,13 @@ func (c *Client) decode(ctx context.Context, resp *http.Response, out any) error
 	return nil
 }
 
-// do sends a request of an operation that answers nothing.
+// do sends a request of an operation whose answer is empty.
 func do[In any](ctx context.Context, c *Client, op operation.Op[In, operation.Empty], sends any, names ...string) error {
 	return c.call(ctx, op.Info, nil, sends, names...)
 }
 
-// get sends a request and returns the value that is answered. Operations whose
-// requests may be repeated are done once, however often it takes to get an answer.
+// get sends a request and returns the answer. A repeatable operation is performed once,
+// however often its request is sent.
 func get[In, Out any](ctx context.Context, c *Client, op operation.Op[In, Out], sends any, names ...string) (*Out, error) {
 	out := new(Out)
 	send := c.call

@@ -230,7 +230,8 @@ func FuzzStreamLine(f *testing.F) {
 	})
 }
 
-// A server of which nobody knows what it is must not make a caller trip.
+// An answer without a result, from a server that may not be Cove, must not make a
+// caller panic.
 func TestTryNeedsAResult(t *testing.T) {
 	for _, body := range []string{`{"final":true}`, `{"attempt":{},"final":true,"result":null}`, `[]`, `{"result":{}}`} {
 		c := &Client{where: "there", http: &http.Client{Transport: canned(body)}, base: mustBase(t)}
@@ -301,7 +302,8 @@ func FuzzTerminalOutput(f *testing.F) {
 	})
 }
 
-// What makes something goes by another way, and often first.
+// Requests that make something take another path through the client, and are often the
+// first ones.
 func TestVersionToldOfCreation(t *testing.T) {
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Cove-Version", "1.2.3")

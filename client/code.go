@@ -8,7 +8,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// runCode runs code and passes what happens to sink, the result too.
+// runCode runs code and passes its events to sink, including the result.
 func runCode[In any](ctx context.Context, c *Client, op operation.Op[In, sandbox.CodeResult], req any, sink sandbox.CodeSink, names ...string) (*sandbox.CodeResult, error) {
 	if sink == nil {
 		return get(ctx, c, op, req, names...)
@@ -43,7 +43,7 @@ func (c *Client) ListContexts(ctx context.Context, name string) (*sandbox.List[s
 	return get(ctx, c, operation.ListContexts, nil, name)
 }
 
-// inContext names a context, which is the default one if it has no name.
+// inContext returns the path names of a context; an empty name is "default".
 func inContext(name string, ref sandbox.ContextRef) []string {
 	return []string{name, string(ref.Language), cmp.Or(ref.Name, "default")}
 }

@@ -43,7 +43,7 @@ func TestConsoleForms(t *testing.T) {
 			t.Errorf("%s: %s: %v", f.Verb, f.Go, err)
 			continue
 		}
-		// What is only declared and not used yet is for who goes on with it.
+		// The forms declare variables for the reader to continue with.
 		config := types.Config{Importer: from, Error: func(err error) {
 			if e, ok := errors.AsType[types.Error](err); !ok || !e.Soft {
 				t.Errorf("%s: %s: %v", f.Verb, f.Go, err)
@@ -56,7 +56,7 @@ func TestConsoleForms(t *testing.T) {
 	}
 }
 
-// exported returns what opens the export data of what calls import.
+// exported returns a lookup for the export data of the packages that the calls import.
 func exported(t *testing.T) importer.Lookup {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-export", "-deps", "-f", "{{.ImportPath}}={{.Export}}", ".", "../sandbox", "encoding/json").Output()

@@ -25,8 +25,8 @@ type problem struct {
 
 func (p problem) err() error { return domainError(p.Code, p.Detail, p.Reason, p.RetryAfterMS) }
 
-// errorOfLine makes an error of the last line of a stream that went wrong after
-// its start.
+// errorOfLine makes an error from the last line of a stream that failed after its
+// start.
 func errorOfLine(l *operation.LineError) error {
 	return domainError(l.Code, l.Message, l.Reason, l.RetryAfterMS)
 }
@@ -38,7 +38,7 @@ func domainError(code sandbox.Code, message string, reason sandbox.Reason, retry
 	return err
 }
 
-// errorOf makes an error of a response that is not a success.
+// errorOf makes an error from a response that is not a success.
 func errorOf(resp *http.Response) error {
 	data, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
 	var p problem
@@ -75,9 +75,9 @@ func codeOfStatus(status int) sandbox.Code {
 	return sandbox.CodeInvalid
 }
 
-// connectionError makes an error of a request that got no answer, or not all
-// of it. An error of what the caller gave (a context, a reader, a
-// sink) comes first.
+// connectionError makes an error for a request that got no answer, or only part of
+// one. An error that the caller caused (through a context, a reader or a sink) comes
+// first.
 func (c *Client) connectionError(ctx context.Context, err error) error {
 	if own, ok := errors.AsType[*contentError](err); ok {
 		return own.err
@@ -95,12 +95,12 @@ func (c *Client) connectionError(ctx context.Context, err error) error {
 		fmt.Sprintf("cannot reach the Cove server at %s (%s); check that it is running and try again", c.where, rootCause(err)))
 }
 
-// foreign is the error of an answer that no Cove server gives; cause may be nil.
+// foreign is the error for an answer that no Cove server gives; cause may be nil.
 func (c *Client) foreign(cause error) error {
 	return sandbox.Wrap(sandbox.CodeUnavailable, cause, "the response of "+c.where+" is not in Cove's format; check the URL")
 }
 
-// rootCause is the innermost error's text: the outer ones repeat the URL.
+// rootCause returns the innermost error's text: the outer errors repeat the URL.
 func rootCause(err error) string {
 	for {
 		inner := errors.Unwrap(err)

@@ -48,7 +48,7 @@ func Example() {
 	fmt.Println(job.ExitCode, file.Info.Size)
 }
 
-// A command is talked to while it runs.
+// Standard input goes to a command while it runs.
 func ExampleClient_OpenTerminal() {
 	ctx := context.Background()
 	c, err := client.New(client.Config{UnixSocket: "/var/lib/cove/cove.sock"})

@@ -54,7 +54,7 @@ func (c *Client) WatchFiles(ctx context.Context, name string, req sandbox.WatchR
 	}
 	_, err := stream(ctx, c, operation.WatchFiles.Info, req, func(l operation.WatchLine) error { return sink(l.WatchEvent) }, name)
 	if ctx.Err() != nil {
-		// That is how a watch ends.
+		// A watch ends when its context is cancelled.
 		return nil
 	}
 	return err
@@ -84,7 +84,7 @@ func (c *Client) ArchiveDir(ctx context.Context, name, path string, maxBytes int
 	return &download{c: c, ctx: ctx, resp: resp}, nil
 }
 
-// open requests content with a trailer that reports how it ended.
+// open requests content with a trailer that says whether it is complete.
 func (c *Client) open(ctx context.Context, info operation.Info, query any, name string) (*http.Response, error) {
 	req, err := c.request(ctx, info, query, []string{name})
 	if err != nil {
@@ -143,7 +143,7 @@ func upload[In, Out any](ctx context.Context, c *Client, op operation.Op[In, Out
 	if err != nil {
 		return nil, err
 	}
-	// A refusal comes before the content is sent.
+	// Lets the server refuse before the content is sent.
 	req.Header.Set("Expect", "100-continue")
 	out := new(Out)
 	if err := c.answer(req, out); err != nil {
@@ -152,7 +152,7 @@ func upload[In, Out any](ctx context.Context, c *Client, op operation.Op[In, Out
 	return out, nil
 }
 
-// contentReader marks the errors of what the caller gave to be sent.
+// contentReader marks the errors of the caller's reader.
 type contentReader struct{ r io.Reader }
 
 // contentError is an error of the caller's reader.

@@ -8,14 +8,14 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Exec implements [sandbox.Jobs]. For a command that is talked to, see
+// Exec implements [sandbox.Jobs]. For a command that needs input while it runs, see
 // [Client.OpenTerminal].
 func (c *Client) Exec(ctx context.Context, name string, req sandbox.ExecRequest, sink sandbox.JobSink) (*sandbox.Job, error) {
 	return c.streamJob(ctx, operation.Exec.Info, execBodyOf(&req), sink, name)
 }
 
-// execBody is a request whose webhook has its secret, which is not shown
-// otherwise.
+// execBody is a request with the webhook's secret in plain text; a Webhook itself
+// encodes it as "[redacted]".
 type execBody struct {
 	*sandbox.ExecRequest
 	Webhook *webhookBody `json:"webhook,omitempty"`

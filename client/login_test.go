@@ -10,8 +10,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// A login prints as [redacted], but goes to the server as it is, by both ways to
-// build; a build without one says nothing of it.
+// A login prints as [redacted], but both ways to build send it to the server unchanged.
+// A build without a login does not mention one.
 func TestBuildLogin(t *testing.T) {
 	var got map[string]any
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -43,8 +43,8 @@ func (c *Client) ListDeliveries(ctx context.Context, name string, page sandbox.P
 	return get(ctx, c, operation.ListDeliveries, page, name)
 }
 
-// FollowEvents implements [sandbox.Events]. It ends with an error when the connection
-// breaks; what came after the last event is then asked for with its id.
+// FollowEvents implements [sandbox.Events]. It returns an error when the connection
+// breaks; call it again with the id of the last event in After to miss nothing.
 func (c *Client) FollowEvents(ctx context.Context, req sandbox.FollowEventsRequest, sink func(sandbox.Event) error) error {
 	var own error
 	_, err := stream(ctx, c, operation.FollowEvents.Info, req, func(l operation.EventLine) error {

@@ -21,9 +21,9 @@ const (
 	retryLimit = 5 * time.Second
 )
 
-// once is call for a request that makes something, once, however often it takes
-// to get an answer: the server knows it by its key. A request whose connection was
-// lost is sent again; the first answer counts.
+// once is call for a request that must be performed only once, however often it is
+// sent: the server recognises it by its key. A request whose connection was lost is
+// sent again; the first answer counts.
 func (c *Client) once(ctx context.Context, info operation.Info, out, sends any, names ...string) error {
 	key := rand.Text()
 	wait := sendAgain
@@ -57,8 +57,8 @@ func (c *Client) once(ctx context.Context, info operation.Info, out, sends any, 
 	}
 }
 
-// lostError is of a request that may have reached the server, whose answer was
-// lost.
+// lostError is the error of a request that may have reached the server and whose answer
+// was lost.
 type lostError struct{ err error }
 
 func (e *lostError) Error() string { return e.err.Error() }
@@ -82,8 +82,8 @@ func (c *Client) sendKeyed(req *http.Request, out any) error {
 	return c.decode(ctx, resp, out)
 }
 
-// lost tells a request that was cut off from one that was never sent, and from
-// one that its caller gave up.
+// lost makes a [lostError] if a request was cut off, and not if it was never sent or
+// its caller gave up.
 func (c *Client) lost(ctx context.Context, err error) error {
 	told := c.connectionError(ctx, err)
 	dial, ok := errors.AsType[*net.OpError](err)
@@ -93,7 +93,7 @@ func (c *Client) lost(ctx context.Context, err error) error {
 	return &lostError{told}
 }
 
-// pause waits, and reports false if the caller gave up.
+// pause waits for d, and reports false if ctx ended first.
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -7,7 +7,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// secretBody is a request with its value, which is not shown otherwise.
+// secretBody is a request with its value in plain text; a SecretValue itself encodes as
+// "[redacted]".
 type secretBody struct {
 	sandbox.CreateSecretRequest
 	Value string `json:"value"`

@@ -13,8 +13,8 @@ import (
 // errCut is the cause when a stream ends without its last line.
 var errCut = errors.New("the stream ended before its last line")
 
-// stream sends a request, passes each line that is answered to take, but not the
-// last, and returns the last.
+// stream sends a request, passes each line of the answer except the last to take, and
+// returns the last.
 func stream[L any, P operation.Line[L]](ctx context.Context, c *Client, info operation.Info, sends any, take func(L) error, names ...string) (*L, error) {
 	// Leaving early must end the request on the server too.
 	ctx, cancel := context.WithCancel(ctx)
@@ -62,7 +62,7 @@ func (c *Client) streamJob(ctx context.Context, info operation.Info, sends any, 
 	return last.Job, nil
 }
 
-// tell passes an event to a sink, which may be nil.
+// tell passes an event to sink, which may be nil.
 func tell[E any, S ~func(E) error](sink S, event E) error {
 	if sink == nil {
 		return nil

@@ -15,10 +15,9 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Terminal is a command that is talked to over one connection: standard input,
-// signals and changes of the terminal's size go in while output comes out.
-// [Terminal.Run] and the other methods may be called from two goroutines; the
-// others among themselves from one.
+// Terminal is a command on one connection: standard input, signals and changes of the
+// terminal's size go in while output comes out. [Terminal.Run] can be called from one
+// goroutine while another calls the other methods, one at a time.
 type Terminal struct {
 	c    *Client
 	ctx  context.Context
@@ -28,13 +27,13 @@ type Terminal struct {
 // maxTerminalMessage bounds a message from the server, in bytes.
 const maxTerminalMessage = 4 << 20
 
-// inputChunk is the most that one message of input holds, in bytes.
+// inputChunk is the largest message of input, in bytes.
 const inputChunk = 64 << 10
 
 // OpenTerminal starts a command over a connection of its own. For input, set
 // OpenStdin; the command gets a terminal only if the request gives its size. A
 // timeout of 0 is none. The command is killed when ctx is cancelled or the
-// terminal closed. Call Run next, and Close in any case.
+// Terminal is closed. Call Run next, and always Close.
 func (c *Client) OpenTerminal(ctx context.Context, name string, req sandbox.ExecRequest) (*Terminal, error) {
 	first, err := encode(req)
 	if err != nil {
@@ -70,9 +69,8 @@ func (c *Client) socket(ctx context.Context, info operation.Info, names ...strin
 	return nil, c.connectionError(ctx, err)
 }
 
-// Run passes what happens to sink until the command has ended. It is called
-// once. Output that was lost because it was taken too slowly shows as a gap
-// between the offsets of events.
+// Run passes events to sink until the command has ended. Call it once. Output that was
+// lost because sink was too slow shows as a gap between the offsets of events.
 func (t *Terminal) Run(sink sandbox.JobSink) (*sandbox.Job, error) {
 	defer t.conn.CloseNow()
 	var offsets [2]int64

@@ -20,12 +20,12 @@ import (
 const (
 	// tunnelEOF is the text that ends one direction of a tunnel.
 	tunnelEOF = "eof"
-	// tunnelChunk is the most that one message holds, in bytes.
+	// tunnelChunk is the largest message, in bytes.
 	tunnelChunk = 32 << 10
 )
 
-// DialPort implements [sandbox.Previews]. The connection has CloseWrite; a
-// deadline that passes while it is read or written breaks it.
+// DialPort implements [sandbox.Previews]. The connection has CloseWrite. A deadline
+// that passes during a read or write breaks the connection.
 func (c *Client) DialPort(ctx context.Context, name string, port int) (net.Conn, error) {
 	conn, err := c.socket(ctx, operation.DialPort.Info, name, strconv.Itoa(port))
 	if err != nil {
@@ -62,7 +62,7 @@ func (t *tunnel) until(deadline *time.Time) (context.Context, context.CancelFunc
 	return context.WithDeadline(context.Background(), *deadline)
 }
 
-// broken is the error of an operation on a connection that works no more.
+// broken returns the error of an operation on a broken connection.
 func broken(ctx context.Context, err error) error {
 	switch {
 	case ctx.Err() != nil:
@@ -141,7 +141,7 @@ func (t *tunnel) send(kind websocket.MessageType, p []byte) error {
 	return nil
 }
 
-// CloseWrite ends what is sent; what comes can still be read.
+// CloseWrite ends the sending direction. The other one can still be read.
 func (t *tunnel) CloseWrite() error {
 	t.writing.Lock()
 	defer t.writing.Unlock()
@@ -160,7 +160,7 @@ func (t *tunnel) Close() error {
 	return nil
 }
 
-// SetDeadline implements [net.Conn]. It is of operations that begin after it.
+// SetDeadline implements [net.Conn]. It applies to operations that begin after it.
 func (t *tunnel) SetDeadline(at time.Time) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -168,7 +168,7 @@ func (t *tunnel) SetDeadline(at time.Time) error {
 	return nil
 }
 
-// SetReadDeadline implements [net.Conn]. It is of reads that begin after it.
+// SetReadDeadline implements [net.Conn]. It applies to reads that begin after it.
 func (t *tunnel) SetReadDeadline(at time.Time) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -176,7 +176,7 @@ func (t *tunnel) SetReadDeadline(at time.Time) error {
 	return nil
 }
 
-// SetWriteDeadline implements [net.Conn]. It is of writes that begin after it.
+// SetWriteDeadline implements [net.Conn]. It applies to writes that begin after it.
 func (t *tunnel) SetWriteDeadline(at time.Time) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -43,9 +43,8 @@ func ParseLanguage(s string) (Language, error) {
 	return "", Errorf(CodeInvalid, "language %.32q is not supported; use python, javascript, typescript, bash or go", s)
 }
 
-// TextType reports whether data of a MIME type is text, which a [CodeOutput]
-// has as a string; JSONType whether it is JSON, which it has as JSON. All else
-// is a base64 string.
+// TextType reports whether data of a MIME type is text. A [CodeOutput] has text as a
+// string, JSON (see [JSONType]) as JSON, and all other data as a base64 string.
 func TextType(mime string) bool {
 	kind, _, _ := strings.Cut(mime, ";")
 	return strings.HasPrefix(kind, "text/") || strings.HasSuffix(kind, "+xml") ||
@@ -62,31 +61,31 @@ func JSONType(mime string) bool {
 type RunCodeRequest struct {
 	Language Language `json:"language"`
 	Code     string   `json:"code"`
-	// Context names the interpreter that runs it: code in the same context of
-	// the same language sees what earlier code has left. Empty is "default".
+	// Context names the interpreter that runs the code: it sees what earlier code
+	// in the same context of the same language has left. Empty is "default".
 	// Go keeps nothing.
 	Context string `json:"context,omitempty"`
-	// Fresh runs it in an interpreter of its own that ends afterwards.
+	// Fresh runs the code in an interpreter of its own that ends afterwards.
 	Fresh bool `json:"fresh,omitempty"`
 	// Env is added for this code only.
 	Env map[string]string `json:"env,omitempty"`
-	// WorkDir is the working directory for this code only; empty is where the
-	// context is, at first the sandbox's.
+	// WorkDir is the working directory for this code only. Empty is the context's
+	// current directory, at first the sandbox's.
 	WorkDir string `json:"workdir,omitempty"`
-	// User is who the interpreter runs as; it is fixed when a context is made.
+	// User is who the interpreter runs as. It is fixed when the context is made.
 	User string `json:"user,omitempty"`
-	// TimeoutMS interrupts the code; 0 is [DefaultCodeTimeout], at most
-	// [MaxCodeTimeout]. Time in the queue of its context does not count.
+	// TimeoutMS is when the code is interrupted, at most [MaxCodeTimeout]; 0 is
+	// [DefaultCodeTimeout]. Time in the queue of its context does not count.
 	TimeoutMS int64 `json:"timeout_ms,omitempty"`
-	// Stdin is what input() and its like read. Without it they fail at once.
+	// Stdin is what input() and similar functions read. Without it they fail at once.
 	Stdin []byte `json:"stdin,omitzero"`
-	// KeepBytes is how much is kept of stdout and of stderr, from their
-	// beginnings: 1 to [MaxKeepBytes]; 0 is [DefaultKeepBytes].
+	// KeepBytes is how much is kept of stdout and of stderr, from the beginning
+	// of each: 1 to [MaxKeepBytes]; 0 is [DefaultKeepBytes].
 	KeepBytes int64 `json:"keep_bytes,omitempty"`
 }
 
-// RunIsolatedRequest runs code in a sandbox made for it alone, which is gone
-// when the call returns.
+// RunIsolatedRequest describes code to run in a sandbox that is made for it and
+// is gone when the call returns.
 type RunIsolatedRequest struct {
 	RunCodeRequest
 	// Template, Resources, Network and Secrets are those of the sandbox.
@@ -96,32 +95,32 @@ type RunIsolatedRequest struct {
 	Secrets   map[string]string `json:"secrets,omitempty"`
 }
 
-// CodeResult is what came of a piece of code.
+// CodeResult is the outcome of a piece of code.
 type CodeResult struct {
 	SandboxID string   `json:"sandbox_id,omitempty"`
 	Language  Language `json:"language"`
 	Context   string   `json:"context,omitempty"`
-	// Count numbers the runs of a context, from 1.
+	// Count is the number of this run in its context, from 1.
 	Count int `json:"count,omitempty"`
-	// Stdout and Stderr are text; where there was more than was kept, a line
-	// says how much is missing.
+	// Stdout and Stderr are text. If more was written than is kept, a line says
+	// how much is missing.
 	Stdout      string `json:"stdout"`
 	Stderr      string `json:"stderr"`
 	StdoutBytes int64  `json:"stdout_bytes"`
 	StderrBytes int64  `json:"stderr_bytes"`
-	// Outputs are rich outputs in their order.
+	// Outputs are the rich outputs, in order.
 	Outputs []CodeOutput `json:"outputs,omitempty"`
-	// Error is set if the code raised and did not catch.
+	// Error is set if the code raised an error and did not catch it.
 	Error *CodeError `json:"error,omitempty"`
-	// ExitCode is 0, or 1 after an error, or what the code has exited with, or
-	// 124 after a timeout, or 130 after an interrupt.
+	// ExitCode is 0, 1 after an error, the code's own exit code if it exited, 124
+	// after a timeout, or 130 after an interrupt.
 	ExitCode   int   `json:"exit_code"`
 	DurationMS int64 `json:"duration_ms"`
-	// TimedOut and Interrupted say that it was ended.
+	// TimedOut and Interrupted say that the code was stopped.
 	TimedOut    bool `json:"timed_out,omitempty"`
 	Interrupted bool `json:"interrupted,omitempty"`
-	// Restarted says that the context's interpreter is a new one afterwards:
-	// it died or had to be killed, and what it knew is lost. Reason tells why.
+	// Restarted says that the context has a new interpreter now: the old one died
+	// or had to be killed, and its state is lost. Reason says why.
 	Restarted bool   `json:"restarted,omitempty"`
 	Reason    string `json:"reason,omitempty"`
 }
@@ -133,12 +132,13 @@ type CodeOutput struct {
 	// Data has a value per MIME type: text as a string, binary data as a
 	// base64 string, application/json and types ending in +json as JSON.
 	Data map[string]json.RawMessage `json:"data"`
-	// Metadata is what the interpreter says of them.
+	// Metadata is what the interpreter says about the values.
 	Metadata map[string]json.RawMessage `json:"metadata,omitempty"`
-	// Files are representations that were over [MaxOutputBytes] and are files
-	// in the sandbox instead: a path per MIME type.
+	// Files are representations larger than [MaxOutputBytes], which are files in
+	// the sandbox instead: a path per MIME type.
 	Files map[string]string `json:"files,omitempty"`
-	// Source tells what made it: "matplotlib", "pandas", "plotly", or empty.
+	// Source is the library that made the output: "matplotlib", "pandas", "plotly",
+	// or empty.
 	Source string `json:"source,omitempty"`
 }
 
@@ -151,8 +151,8 @@ type CodeError struct {
 	Traceback string `json:"traceback"`
 }
 
-// CodeEvent is one thing that happened as code ran: output, a rich output, or
-// the result, which is the last.
+// CodeEvent is one thing that happened while code ran: output, a rich output, or
+// the result, which comes last.
 type CodeEvent struct {
 	Stream Stream      `json:"stream,omitempty"`
 	Data   []byte      `json:"data,omitempty"`
@@ -163,7 +163,7 @@ type CodeEvent struct {
 // CodeSink takes events in order. An error ends the code.
 type CodeSink func(CodeEvent) error
 
-// CodeContextState says what a context does.
+// CodeContextState says what a context is doing.
 type CodeContextState string
 
 // The states of contexts.

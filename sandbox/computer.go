@@ -2,8 +2,8 @@ package sandbox
 
 import "time"
 
-// Desktop says that a template's sandboxes have a screen, and of which size in
-// pixels. Its start command runs an X server with it.
+// Desktop says that a template's sandboxes have a screen, with its size in
+// pixels. The template's start command runs an X server of that size.
 type Desktop struct {
 	Width  int `json:"width"`
 	Height int `json:"height"`
@@ -11,7 +11,7 @@ type Desktop struct {
 	Display string `json:"display,omitempty"`
 }
 
-// Screen is the screen of a computer, as it is now.
+// Screen is the current size of a computer's screen and the position of its pointer.
 type Screen struct {
 	Width   int `json:"width"`
 	Height  int `json:"height"`
@@ -19,7 +19,7 @@ type Screen struct {
 	CursorY int `json:"cursor_y"`
 }
 
-// Region is a part of a screen in pixels, from its top left corner.
+// Region is a part of a screen, in pixels from the screen's top left corner.
 type Region struct {
 	X      int `json:"x"`
 	Y      int `json:"y"`
@@ -36,21 +36,20 @@ const (
 	ImageJPEG ImageFormat = "jpeg"
 )
 
-// ScreenshotRequest asks for a picture of the screen. Zero values are the whole
-// screen, now, in its size, without the cursor, as PNG.
+// ScreenshotRequest asks for a picture of the screen. The zero value means the whole
+// screen, at once, at full size, without the cursor, as PNG.
 type ScreenshotRequest struct {
 	Region *Region `json:"region,omitempty" query:"region"`
-	// Width and Height scale the picture into a box, never up; one of them is
-	// enough.
+	// Width and Height scale the picture down to fit a box; it is never enlarged.
+	// Either can be left out.
 	Width  int  `json:"width,omitempty" query:"width"`
 	Height int  `json:"height,omitempty" query:"height"`
 	Cursor bool `json:"cursor,omitempty" query:"cursor"`
-	// StableMS waits until the screen has not changed for so long, up to
-	// [MaxStableWait] in all; what is there then is the picture, changing or
-	// not.
+	// StableMS waits until the screen has not changed for this long. After
+	// [MaxStableWait] in all the picture is taken even if the screen still changes.
 	StableMS int64       `json:"stable_ms,omitempty" query:"stable_ms"`
 	Format   ImageFormat `json:"format,omitempty" query:"format"`
-	// Quality of JPEG is 1 to 100; 0 is 80.
+	// Quality is that of JPEG, 1 to 100; 0 is 80.
 	Quality int `json:"quality,omitempty" query:"quality"`
 }
 
@@ -58,11 +57,11 @@ type ScreenshotRequest struct {
 type Screenshot struct {
 	MIME string `json:"mime"`
 	Data []byte `json:"data"`
-	// Width and Height are the picture's; Screen is the screen's own size.
+	// Width and Height are the picture's size; Screen has the screen's own.
 	Width  int    `json:"width"`
 	Height int    `json:"height"`
 	Screen Screen `json:"screen"`
-	// Stable is false if the screen still changed when the wait was over.
+	// Stable is false if the screen was still changing when the wait ended.
 	Stable  bool      `json:"stable"`
 	TakenAt time.Time `json:"taken_at"`
 }
@@ -87,10 +86,10 @@ const (
 	// InputScroll turns the wheel at X, Y by DX, DY notches, positive is right
 	// and down, up to [MaxNotches], with Keys held.
 	InputScroll InputType = "scroll"
-	// InputText types Text, whatever the keyboard's layout has.
+	// InputText types Text, including characters that the keyboard layout lacks.
 	InputText InputType = "type"
-	// InputKey presses a combination such as "ctrl+shift+t", each in Keys in
-	// turn: X keysym names and the usual aliases.
+	// InputKey presses each combination in Keys in turn, such as "ctrl+shift+t".
+	// Keys are named by X keysym or a usual alias.
 	InputKey InputType = "key"
 	// InputKeyDown and InputKeyUp hold and let go of the keys in Keys.
 	InputKeyDown InputType = "key_down"
@@ -99,24 +98,24 @@ const (
 	InputWait InputType = "wait"
 )
 
-// Input is one thing that a person would do at a computer.
+// Input is one action of a pointer or keyboard, or a wait.
 type Input struct {
 	Type InputType `json:"type"`
 	X    *int      `json:"x,omitempty"`
 	Y    *int      `json:"y,omitempty"`
-	// Button is "left" (the default), "middle" or "right", "back", "forward".
+	// Button is "left" (the default), "middle", "right", "back" or "forward".
 	Button string `json:"button,omitempty"`
 	Count  int    `json:"count,omitempty"`
-	// Path is where a drag leads, by its points, up to [MaxDragPoints].
+	// Path has the points that a drag goes through, up to [MaxDragPoints].
 	Path []Point `json:"path,omitempty"`
 	DX   int     `json:"dx,omitempty"`
 	DY   int     `json:"dy,omitempty"`
 	Text string  `json:"text,omitempty"`
-	// Keys are up to [MaxInputKeys].
+	// Keys are keys or combinations, at most [MaxInputKeys].
 	Keys []string `json:"keys,omitempty"`
-	// DurationMS is how long a wait or drag takes, or keys are held; for text
-	// the time between characters.
-	// All inputs of a call together take up to [MaxInputTime].
+	// DurationMS is how long a wait or drag takes, or how long keys are held; for
+	// text, it is the time between characters. All inputs of a call together take
+	// at most [MaxInputTime].
 	DurationMS int64 `json:"duration_ms,omitempty"`
 }
 
@@ -135,11 +134,11 @@ type Window struct {
 	PID     int    `json:"pid,omitempty"`
 	Region  Region `json:"region"`
 	Focused bool   `json:"focused"`
-	// Hidden is a minimised one.
+	// Hidden says that the window is minimised.
 	Hidden bool `json:"hidden,omitempty"`
 }
 
-// ActionKind says what a call has done with a computer.
+// ActionKind is the kind of a [ComputerAction].
 type ActionKind string
 
 // The kinds of actions.
@@ -150,12 +149,12 @@ const (
 	ActionOpen      ActionKind = "open"
 )
 
-// ComputerAction is what a call has done with a computer: never what was typed or
-// copied, nor more of an address than its host. What people do in a live view is not
-// told.
+// ComputerAction is what a call has done with a computer. It never contains what was
+// typed or copied, nor more of an address than its host. What people do in a live view
+// is not reported.
 type ComputerAction struct {
 	Action ActionKind `json:"action"`
-	// Detail says what: the types of inputs, what became of a window, the host of an
+	// Detail is the types of the inputs, what was done to a window, or the host of an
 	// address.
 	Detail string `json:"detail,omitempty"`
 	// CursorX and CursorY are where the pointer is after inputs.
@@ -172,7 +171,7 @@ const (
 	WindowClose    WindowAction = "close"
 	WindowMinimize WindowAction = "minimize"
 	WindowMaximize WindowAction = "maximize"
-	// WindowPlace moves and sizes it to a region.
+	// WindowPlace moves and resizes the window to a region.
 	WindowPlace WindowAction = "place"
 )
 
@@ -185,14 +184,14 @@ type WindowRequest struct {
 
 // ViewRequest asks for a link to the live view of a computer.
 type ViewRequest struct {
-	// Control lets the visitor use pointer and keyboard; otherwise they only
+	// Control lets the visitor use pointer and keyboard; without it they can only
 	// watch.
 	Control bool `json:"control,omitempty"`
-	// TTLSeconds is how long the link opens; 0 is [DefaultPreviewLink].
+	// TTLSeconds is how long the link is valid; 0 is [DefaultPreviewLink].
 	TTLSeconds int64 `json:"ttl_seconds,omitempty"`
 }
 
-// ViewLink opens the live view of a computer in a browser, for whoever has it.
+// ViewLink opens the live view of a computer in a browser, for anyone who has the link.
 type ViewLink struct {
 	URL       string    `json:"url"`
 	Control   bool      `json:"control"`
@@ -206,7 +205,7 @@ const (
 	ViewLinkParam = "cove_view"
 )
 
-// ViewVisit is what the door to live views knows of a visitor.
+// ViewVisit is what the door to live views knows about a visitor.
 type ViewVisit struct {
 	SandboxID string
 	// Link is the signed part of the link.

@@ -2,41 +2,40 @@ package sandbox
 
 import "time"
 
-// ConsoleSession is one sign-in of a browser to the console. That of a key has the
-// scopes that the key has at the time of each request, and ends with the key; that of
-// a person has what the server's rules give them at that time.
+// ConsoleSession is one sign-in of a browser to the console. A session with a key has
+// the scopes that the key has at the time of each request, and ends with the key. A
+// person's session has the scopes that the server's rules give them at that time.
 type ConsoleSession struct {
 	ID string `json:"id"`
-	// KeyID is the key that it was begun with, that of [LocalCaller], or what
+	// KeyID is the key that the session began with, the id of [LocalCaller], or what
 	// [Person.Actor] returns.
 	KeyID string `json:"key_id"`
 	Team  string `json:"team"`
-	// Person is who signed in by single sign-on, and nil for a session of a key.
+	// Person is who signed in by single sign-on; nil for a session with a key.
 	Person *Person `json:"person,omitempty"`
-	// Client is what the browser says of itself, shortened. Nothing of it is
-	// verified.
+	// Client is what the browser says about itself, shortened and unverified.
 	Client     string    `json:"client"`
 	CreatedAt  time.Time `json:"created_at"`
 	LastUsedAt time.Time `json:"last_used_at"`
-	// ExpiresAt is when it ends unless it is used before that.
+	// ExpiresAt is when the session ends unless it is used before that.
 	ExpiresAt time.Time `json:"expires_at"`
 }
 
-// Person is somebody who has signed in by single sign-on, as far as the server keeps
-// what the identity provider has said.
+// Person is somebody who has signed in by single sign-on: the part of the identity
+// provider's statements that the server keeps.
 type Person struct {
-	// Issuer is the provider, and Subject its own name of the person, which never
-	// becomes somebody else's.
+	// Issuer is the provider, and Subject its identifier of the person, which it never
+	// gives to anybody else.
 	Issuer  string `json:"issuer"`
 	Subject string `json:"subject"`
-	// Email is empty unless the provider says that it has verified it.
+	// Email is empty unless the provider says that it has verified the address.
 	Email string `json:"email,omitempty"`
-	// Claims are those of the server's rules that the person fulfils.
+	// Claims are those that the server's rules name and that the person has.
 	Claims []Claim `json:"claims"`
 }
 
-// Claim is something that an identity provider says of a person, as a rule of the
-// server names it.
+// Claim is a statement of an identity provider about a person that a rule of the server
+// names.
 type Claim struct {
 	Name  string `json:"name"`
 	Value string `json:"value"`
@@ -47,8 +46,7 @@ const (
 	subjectPrefix = "subject:" // no e-mail address begins like this
 )
 
-// Name returns what the person is called: the e-mail address, or the subject where
-// there is none.
+// Name returns the person's e-mail address, or the subject if there is none.
 func (p *Person) Name() string {
 	if p.Email != "" {
 		return p.Email

@@ -27,7 +27,7 @@ const (
 	CodeInternal        Code = "internal"        // a defect of Cove; details are in its log
 )
 
-// Reason says more than a [Code] where programs branch on it; most errors have
+// Reason is more specific than a [Code], for programs to branch on. Most errors have
 // none. Reasons are stable.
 type Reason string
 
@@ -44,7 +44,7 @@ type Error struct {
 	Code    Code
 	Message string
 	Reason  Reason
-	// RetryAfter, if positive, tells when a retry may succeed.
+	// RetryAfter, if positive, says how long to wait before a retry may succeed.
 	RetryAfter time.Duration
 	cause      error
 }
@@ -103,8 +103,8 @@ func ReasonOf(err error) Reason {
 	return ""
 }
 
-// MessageOf returns what a caller may be told of err. An error that is not an
-// [Error] is described by its code only, since its text may hold anything.
+// MessageOf returns what a caller may be told about err. An error that is not an
+// [Error] is described by its code only, since its text may contain anything.
 func MessageOf(err error) string {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Message

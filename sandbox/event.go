@@ -6,41 +6,41 @@ import (
 	"time"
 )
 
-// EventsKept is how many events the server remembers for those who follow them again.
-// It remembers none across a restart.
+// EventsKept is how many past events the server keeps for callers that resume a stream.
+// It keeps none across a restart.
 const EventsKept = 4096
 
-// EventKind says what an [Event] tells of.
+// EventKind says what an [Event] is about.
 type EventKind string
 
 // The kinds of events.
 const (
-	// EventBegun is the first of a stream: what is listed after it misses nothing that
-	// the stream does not tell.
+	// EventBegun is the first event of a stream. A caller that lists sandboxes after it
+	// misses no change: each one is in the listing or in the stream.
 	EventBegun EventKind = "begun"
-	// EventSandbox tells of a sandbox that was made or changed: its state, its name, its
+	// EventSandbox reports that a sandbox was made or changed: its state, its name, its
 	// limits. Forks, merges, pauses and ends are such changes.
 	EventSandbox EventKind = "sandbox"
-	// EventSandboxDeleted tells that a sandbox has no record any more, as when its
+	// EventSandboxDeleted reports that a sandbox no longer has a record, as when its
 	// creation has failed.
 	EventSandboxDeleted EventKind = "sandbox_deleted"
-	// EventSnapshot tells of a snapshot that was made.
+	// EventSnapshot reports that a snapshot was made.
 	EventSnapshot EventKind = "snapshot"
-	// EventSnapshotDeleted tells of one that was removed.
+	// EventSnapshotDeleted reports that a snapshot was removed.
 	EventSnapshotDeleted EventKind = "snapshot_deleted"
-	// EventJob tells of a job that has begun or ended. The end is not told if it comes
-	// while no server runs.
+	// EventJob reports that a job has begun or ended. An end while no server runs is not
+	// reported.
 	EventJob EventKind = "job"
-	// EventBuild tells of a template's build that was made or changed.
+	// EventBuild reports that a template's build was made or changed.
 	EventBuild EventKind = "build"
-	// EventComputer tells what a call has done with a computer: see [ComputerAction].
+	// EventComputer reports what a call has done with a computer: see [ComputerAction].
 	EventComputer EventKind = "computer"
-	// EventStats tells what a running sandbox uses, every [StatsInterval].
+	// EventStats reports what a running sandbox uses, every [StatsInterval].
 	EventStats EventKind = "stats"
-	// EventNetwork tells what a sandbox tried to reach. Only streams of one sandbox
-	// have these, and those that were missed are in the sandbox's network log.
+	// EventNetwork reports what a sandbox tried to reach. Only streams of one sandbox
+	// have these events; missed ones are in the sandbox's network log.
 	EventNetwork EventKind = "network"
-	// EventApprovalAsked tells of a question that a network policy asks,
+	// EventApprovalAsked reports a question that a network policy asks,
 	// EventApprovalAnswered that somebody has answered it, and EventApprovalExpired that
 	// it has ended without an answer.
 	EventApprovalAsked    EventKind = "approval.asked"
@@ -52,20 +52,20 @@ const (
 var EventKinds = []EventKind{EventSandbox, EventSandboxDeleted, EventSnapshot, EventSnapshotDeleted, EventJob, EventBuild, EventComputer, EventStats, EventNetwork,
 	EventApprovalAsked, EventApprovalAnswered, EventApprovalExpired}
 
-// Event is something that has happened. Of the fields after SandboxID one is set, by
-// its kind, but for deletions and [EventBegun].
+// Event is something that has happened. Its kind decides which one of the records after
+// SandboxID is set; deletions and [EventBegun] have none.
 type Event struct {
-	// ID is where the stream can be taken up again: see [FollowEventsRequest]. Events of
-	// the network have none, since they are not remembered.
+	// ID is where the stream can be resumed: see [FollowEventsRequest]. Network events
+	// have none, since the server does not keep them.
 	ID   string    `json:"id,omitempty"`
 	At   time.Time `json:"at"`
 	Kind EventKind `json:"kind"`
-	// Missed is set in [EventBegun] if there were events after the asked one that are
-	// not remembered: what the caller knows is to be listed anew.
+	// Missed is set in [EventBegun] if events after the requested one are no longer
+	// kept: the caller must list again what it follows.
 	Missed bool `json:"missed,omitempty"`
-	// SandboxID is the sandbox of the event, if it is of one.
+	// SandboxID is the sandbox of the event, if it has one.
 	SandboxID string `json:"sandbox_id,omitempty"`
-	// SnapshotID is of deleted snapshots too.
+	// SnapshotID is set for deleted snapshots too.
 	SnapshotID string        `json:"snapshot_id,omitempty"`
 	Sandbox    *Sandbox      `json:"sandbox,omitempty"`
 	Snapshot   *Snapshot     `json:"snapshot,omitempty"`
@@ -78,34 +78,34 @@ type Event struct {
 	Computer *ComputerAction `json:"computer,omitempty"`
 }
 
-// EventsOldest, as [FollowEventsRequest].After, begins with the oldest event that is
-// remembered.
+// EventsOldest, as [FollowEventsRequest].After, begins with the oldest event that the
+// server keeps.
 const EventsOldest = "oldest"
 
-// FollowEventsRequest says which events are followed.
+// FollowEventsRequest selects the events to follow.
 type FollowEventsRequest struct {
 	// Sandbox selects the events of one sandbox, by id or name.
 	Sandbox string `json:"sandbox,omitempty" query:"sandbox"`
 	// Kinds selects kinds; empty is all.
 	Kinds []EventKind `json:"kinds,omitempty" query:"kind"`
-	// After is the id of the last event that is known, or [EventsOldest]; empty is from
-	// now on.
+	// After is the id of the last event that the caller has seen, or [EventsOldest];
+	// empty is from now on.
 	After string `json:"after,omitempty" query:"after"`
-	// Once ends the stream after what is remembered.
+	// Once ends the stream after the events that are kept, instead of waiting for new
+	// ones.
 	Once bool `json:"once,omitempty" query:"once"`
 }
 
-// Wants reports whether events of a kind are asked for.
+// Wants reports whether the request selects events of kind k.
 func (r *FollowEventsRequest) Wants(k EventKind) bool {
 	return len(r.Kinds) == 0 || slices.Contains(r.Kinds, k)
 }
 
-// Events tells what happens.
+// Events reports what happens.
 type Events interface {
-	// FollowEvents passes events to sink as they come, the first of which is
-	// [EventBegun], until ctx is cancelled, which is not an error, or sink fails, whose
-	// error is returned. The caller's sandboxes and snapshots are told of, and all
-	// builds. A caller that is slower than what happens gets another [EventBegun] with
-	// Missed. Scope: sandboxes:read.
+	// FollowEvents passes events to sink as they come, beginning with [EventBegun]. It
+	// returns nil when ctx is cancelled, and sink's error if sink fails. It reports on
+	// the caller's sandboxes and snapshots, and on all builds. A caller that falls too
+	// far behind gets another [EventBegun] with Missed. Scope: sandboxes:read.
 	FollowEvents(ctx context.Context, req FollowEventsRequest, sink func(Event) error) error
 }

@@ -28,14 +28,15 @@ type FileInfo struct {
 	ModifiedAt time.Time `json:"modified_at"`
 	UID        uint32    `json:"uid"`
 	GID        uint32    `json:"gid"`
-	// Owner and Group are the names of UID and GID in the sandbox, or the numbers
-	// where it has no names for them. Empty if its agent is older than these.
+	// Owner and Group are the names of UID and GID in the sandbox, or the numbers if
+	// it has no names for them. They are empty if the sandbox's agent is too old to
+	// report them.
 	Owner string `json:"owner,omitempty"`
 	Group string `json:"group,omitempty"`
-	// SymlinkTarget is what a symbolic link says, unresolved.
+	// SymlinkTarget is the target of a symbolic link, unresolved.
 	SymlinkTarget string `json:"symlink_target,omitempty"`
-	// LinkedFile is what a symbolic link leads to in the end. It is nil if that
-	// does not exist, and for all that is no link.
+	// LinkedFile is the file that a symbolic link finally leads to. It is nil if that
+	// file does not exist, and for everything that is not a link.
 	LinkedFile *LinkedFile `json:"linked_file,omitempty"`
 }
 
@@ -54,8 +55,8 @@ type LinkedFile struct {
 type ReadFileRequest struct {
 	Path   string `json:"path" query:"path" doc:"Relative paths start at the sandbox's working directory."`
 	Offset int64  `json:"offset,omitempty" query:"offset" doc:"In bytes."`
-	// Limit 0 is to the end.
-	Limit int64 `json:"limit,omitempty" query:"limit" doc:"In bytes; absent is to the end."`
+	// Limit is in bytes; 0 reads to the end.
+	Limit int64 `json:"limit,omitempty" query:"limit" doc:"In bytes; absent reads to the end."`
 }
 
 // FileReader is an open file's content with its description. The caller
@@ -69,19 +70,19 @@ type FileReader struct {
 // readers see the old content or the whole new content, never a part.
 type WriteFileRequest struct {
 	Path string `json:"path" query:"path" doc:"Relative paths start at the sandbox's working directory."`
-	// Mode is permission bits in octal; empty keeps those of the file that is
-	// replaced, or is "0644".
+	// Mode is permission bits in octal. Empty keeps the mode of a file that is
+	// replaced, and is "0644" for a new file.
 	Mode string `json:"mode,omitempty" query:"mode" doc:"Permission bits in octal."`
 	// MakeParents makes missing directories.
-	MakeParents bool `json:"make_parents,omitempty" query:"make_parents" doc:"Make directories that are missing."`
-	Append      bool `json:"append,omitempty" query:"append" doc:"Write at the end of the file, if it is there."`
+	MakeParents bool `json:"make_parents,omitempty" query:"make_parents" doc:"Make missing directories."`
+	Append      bool `json:"append,omitempty" query:"append" doc:"Write at the end of the file, if it exists."`
 	// Exclusive fails with conflict when the file exists.
 	Exclusive bool `json:"exclusive,omitempty" query:"exclusive" doc:"Fail when the file exists."`
 	// Owner is a user name or uid[:gid]; empty is the sandbox's user.
 	Owner string `json:"owner,omitempty" query:"owner" doc:"A user name or uid[:gid]."`
 }
 
-// EditFileRequest replaces text in a file at once. Unless ReplaceAll is set,
+// EditFileRequest replaces text in a file atomically. Unless ReplaceAll is set,
 // OldText must occur exactly once.
 type EditFileRequest struct {
 	Path       string `json:"path"`
@@ -96,33 +97,34 @@ type EditFileResult struct {
 	Replacements int      `json:"replacements"`
 }
 
-// ListFilesRequest asks for the entries of a directory, sorted by name, a
-// directory before what is in it.
+// ListFilesRequest asks for the entries of a directory, sorted by name; each
+// directory comes before its contents.
 type ListFilesRequest struct {
 	Path string `json:"path" query:"path" doc:"Relative paths start at the sandbox's working directory."`
-	// Depth 1 (and 0) is the directory's own entries, at most [MaxListDepth].
+	// Depth is how many levels are listed, at most [MaxListDepth]; 0 is 1, the
+	// directory's own entries.
 	Depth int `json:"depth,omitempty" query:"depth" doc:"1, which is the default, is the directory's own entries."`
 	Page
 }
 
-// MakeDirRequest asks for a directory. Missing parents are made with it.
+// MakeDirRequest asks for a directory. Missing parents are made too.
 type MakeDirRequest struct {
 	Path string `json:"path"`
 	// Mode is permission bits in octal; empty is "0755".
 	Mode string `json:"mode,omitempty"`
 	// Exclusive fails with conflict when the directory exists.
 	Exclusive bool `json:"exclusive,omitempty"`
-	// Owner of what is made is a user name or uid[:gid]; empty is the sandbox's
-	// user.
+	// Owner is who gets all that is made, a user name or uid[:gid]; empty is the
+	// sandbox's user.
 	Owner string `json:"owner,omitempty"`
 }
 
 // MakeSymlinkRequest asks for a symbolic link.
 type MakeSymlinkRequest struct {
-	// Path is where the link will be.
+	// Path is the path of the link itself.
 	Path string `json:"path"`
-	// Target is what the link says, at most [MaxPathBytes]. It is kept as it is
-	// and need not exist; a relative one starts at the link's directory.
+	// Target is where the link points, at most [MaxPathBytes]. It is stored unchanged
+	// and need not exist; a relative target starts at the link's directory.
 	Target string `json:"target"`
 	// MakeParents makes missing directories.
 	MakeParents bool `json:"make_parents,omitempty"`
@@ -140,7 +142,7 @@ type MoveFileRequest struct {
 	Overwrite bool `json:"overwrite,omitempty"`
 }
 
-// WatchRequest asks for changes below a directory, or of a file.
+// WatchRequest asks for changes in a directory, or of a file.
 type WatchRequest struct {
 	Path      string `json:"path" query:"path" doc:"Relative paths start at the sandbox's working directory."`
 	Recursive bool   `json:"recursive,omitempty" query:"recursive" doc:"Also changes in directories below it."`

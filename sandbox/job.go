@@ -7,44 +7,43 @@ import (
 
 // ExecRequest describes a command. Exactly one of Command and Shell is set.
 type ExecRequest struct {
-	// Command is a program, found on PATH when it holds no slash, and its
-	// arguments. No shell is involved.
+	// Command is a program and its arguments. A program without a slash is looked up
+	// in PATH. No shell is involved.
 	Command []string `json:"command,omitempty"`
-	// Shell is a line for the sandbox's /bin/bash, or /bin/sh where there is
-	// no bash.
+	// Shell is a line for the sandbox's /bin/bash, or /bin/sh if it has no bash.
 	Shell string            `json:"shell,omitempty"`
 	Env   map[string]string `json:"env,omitempty"`
 	// WorkDir and User default to those of the sandbox.
 	WorkDir string `json:"workdir,omitempty"`
 	User    string `json:"user,omitempty"`
-	// TimeoutMS ends the command with its whole process group: at most
-	// [MaxExecTimeout], and 0 is [DefaultExecTimeout]. Where DetachAfterMS detaches the
+	// TimeoutMS is when the command is ended, with its whole process group: at most
+	// [MaxExecTimeout], and 0 is [DefaultExecTimeout]. If DetachAfterMS detaches the
 	// command within [MaxExecTimeout], both are [DetachedTimeout]. A background command
-	// may have any, and 0 is none. -1 is none and allowed for the last two only.
+	// can have any timeout, and 0 is none. -1 is none, for these two kinds only.
 	TimeoutMS int64 `json:"timeout_ms,omitempty"`
 	// Stdin is what the command reads before end of file.
 	Stdin []byte `json:"stdin,omitempty"`
 	// OpenStdin keeps standard input open for [Jobs.WriteInput].
 	OpenStdin bool `json:"open_stdin,omitempty"`
-	// Terminal runs the command on a terminal of this size; its output is
-	// then all stdout.
+	// Terminal runs the command in a terminal of this size; all its output is then
+	// stdout.
 	Terminal *TerminalSize `json:"terminal,omitempty"`
 	// Background returns as soon as the command has started.
 	Background bool `json:"background,omitempty"`
 	// DetachAfterMS detaches a command that has not ended after this time: the command
-	// goes on in the background, and the result has State running. 0 is never.
+	// continues in the background, and the result has State running. 0 is never.
 	DetachAfterMS int64 `json:"detach_after_ms,omitempty"`
-	// KeepBytes is how much of each stream stays readable, its first and last
-	// halves: 1 to [MaxKeepBytes]. 0 is [DefaultKeepBytes] in the sandbox's
-	// memory and, of what is between them, [MaxJobOutputBytes] on its disk.
+	// KeepBytes is how much of each stream stays readable, half from its beginning
+	// and half from its end: 1 to [MaxKeepBytes]. 0 keeps [DefaultKeepBytes] in the
+	// sandbox's memory and up to [MaxJobOutputBytes] of the middle on its disk.
 	KeepBytes int64 `json:"keep_bytes,omitempty"`
-	// Tag is a word of the caller's to find the job by, at most [MaxTagBytes].
-	// Several jobs may have the same.
+	// Tag is a word that the caller chooses to find the job by, at most [MaxTagBytes].
+	// Several jobs can have the same tag.
 	Tag string `json:"tag,omitempty"`
 	// Webhook is told when a background command has ended.
 	Webhook *Webhook `json:"webhook,omitempty"`
 	// Code, set instead of Command and Shell, runs code as a job in an
-	// interpreter of its own. Only Language and Code are used of it.
+	// interpreter of its own.
 	Code *JobCode `json:"code,omitempty"`
 }
 
@@ -60,7 +59,7 @@ type TerminalSize struct {
 	Rows uint16 `json:"rows"`
 }
 
-// JobState says whether a command still runs.
+// JobState says whether a job still runs.
 type JobState string
 
 // The states of a job.
@@ -77,7 +76,7 @@ const (
 	EndTimeout     EndCause = "timeout"
 	EndOutOfMemory EndCause = "out_of_memory"
 	EndSignal      EndCause = "signal"
-	// EndProcessLimit is the end of a fork bomb.
+	// EndProcessLimit: the job kept hitting the limit on processes, as a fork bomb does.
 	EndProcessLimit EndCause = "process_limit"
 )
 
@@ -97,15 +96,15 @@ type Job struct {
 	EndCause  EndCause   `json:"end_cause,omitempty"`
 	StartedAt time.Time  `json:"started_at"`
 	EndedAt   *time.Time `json:"ended_at,omitempty"`
-	// StdoutBytes and StderrBytes count what was written, kept or not.
+	// StdoutBytes and StderrBytes count all bytes written, whether kept or not.
 	StdoutBytes int64 `json:"stdout_bytes"`
 	StderrBytes int64 `json:"stderr_bytes"`
 	Terminal    bool  `json:"terminal,omitempty"`
-	// Tag is that of the request.
+	// Tag is the tag of the request.
 	Tag string `json:"tag,omitempty"`
 	// Language is set for a job that runs code (see [ExecRequest.Code]); Command
-	// is then the language and the code's first line. Empty for commands, and for
-	// jobs from before there was this mark.
+	// is then the language and the code's first line. It is empty for commands, and
+	// for jobs of an agent that is too old to report it.
 	Language Language `json:"language,omitempty"`
 }
 
@@ -140,27 +139,27 @@ const (
 	Stderr Stream = "stderr"
 )
 
-// JobEvent is one thing that happened to a job. The first event of a stream
-// has Job set, the last too; between them each has Data.
+// JobEvent is one thing that happened to a job. The first and the last event of a
+// stream have Job set; each one between them has Data.
 type JobEvent struct {
 	Job *Job `json:"job,omitempty"`
 	// Stream, Offset and Data are a piece of output; Offset is the position
-	// of its first byte in the stream. A gap before it was not kept.
+	// of its first byte in the stream. Bytes missing before it were not kept.
 	Stream Stream `json:"stream,omitempty"`
 	Offset int64  `json:"offset,omitempty"`
 	Data   []byte `json:"data,omitempty"`
 }
 
-// JobSink takes events in order. Data is valid until it returns. An error ends
-// the streaming and is returned to whoever asked for it.
+// JobSink takes events in order. Data is valid until the sink returns. An error ends
+// the stream and is returned by the call that was given the sink.
 type JobSink func(JobEvent) error
 
-// AttachRequest asks for a job's output from the given positions on.
+// AttachRequest asks for a job's output from the given offsets on.
 type AttachRequest struct {
 	StdoutOffset int64 `json:"stdout_offset,omitempty" query:"stdout_offset" doc:"The byte of standard output to begin at; absent is the first."`
 	StderrOffset int64 `json:"stderr_offset,omitempty" query:"stderr_offset" doc:"The byte of standard error to begin at; absent is the first."`
-	// DetachAfterMS stops streaming after this time; 0 is when the job exits.
-	DetachAfterMS int64 `json:"detach_after_ms,omitempty" query:"detach_after_ms" doc:"Stop streaming after this time; absent is when the job exits."`
+	// DetachAfterMS stops streaming after this time; 0 streams until the job exits.
+	DetachAfterMS int64 `json:"detach_after_ms,omitempty" query:"detach_after_ms" doc:"Stop streaming after this time; absent streams until the job exits."`
 	// MaxBytes gives the job flow control: streaming stops after this many bytes of output,
 	// and the caller attaches again from there once it has processed them. Until it is back,
 	// for ten seconds at most, the job may write as many bytes again (1 MiB at most) and
@@ -176,13 +175,13 @@ type AttachRequest struct {
 type OutputRequest struct {
 	Stream Stream `json:"stream" query:"stream" doc:"stdout or stderr."`
 	Offset int64  `json:"offset,omitempty" query:"offset" doc:"The byte to begin at; absent is the first."`
-	// Limit is at most [MaxOutputRead]; 0 is that too.
+	// Limit is in bytes, at most [MaxOutputRead]; 0 is the same.
 	Limit int64 `json:"limit,omitempty" query:"limit" doc:"At most 1 MiB, which is also the default."`
 }
 
 // Output is a range of a job's kept output.
 type Output struct {
-	// Offset is where Data begins: later than asked for when the bytes in
+	// Offset is where Data begins. It is later than requested if the bytes in
 	// between were not kept.
 	Offset     int64  `json:"offset"`
 	Data       []byte `json:"data"`
@@ -192,13 +191,13 @@ type Output struct {
 
 type followedKey struct{}
 
-// WithFollowed says that whoever starts a background command with ctx follows it
-// to its end, as a terminal does: to the history of the sandbox it counts as one
-// in the foreground. With a sink, [Jobs.Exec] of the server's own service follows
-// it too, and returns at its end; the command runs on if the sink fails or ctx ends.
+// WithFollowed says that the caller who starts a background command with ctx follows it
+// to its end, as a terminal does. In the sandbox's history, the command counts as one in
+// the foreground. If [Jobs.Exec] of the server's own service is given a sink, it follows
+// the command and returns at its end; the command continues if the sink fails or ctx ends.
 func WithFollowed(ctx context.Context) context.Context {
 	return context.WithValue(ctx, followedKey{}, true)
 }
 
-// Followed reports whether ctx is of [WithFollowed].
+// Followed reports whether ctx comes from [WithFollowed].
 func Followed(ctx context.Context) bool { return ctx.Value(followedKey{}) != nil }

@@ -26,15 +26,15 @@ func Scopes() []Scope {
 	return []Scope{ScopeSandboxesRead, ScopeSandboxesWrite, ScopeFilesWrite, ScopeComputersWrite, ScopeSecretsWrite, ScopeTemplatesWrite, ScopeAdmin}
 }
 
-// Caller is who makes a request. Its zero value may do nothing.
+// Caller is who makes a request. The zero value has no rights.
 type Caller struct {
 	// KeyID is the key used, "local" for a caller trusted as the user that runs the
 	// daemon, or what [Person.Actor] returns for somebody who signed in by single
 	// sign-on.
 	KeyID string
 	Team  string
-	// Namespace is the one namespace of the team that the caller works in: what
-	// is in others does not exist for it. Empty is the whole team.
+	// Namespace is the one namespace of the team that the caller works in; it sees
+	// nothing of the others. Empty is the whole team.
 	Namespace string
 	Scopes    []Scope
 }
@@ -65,12 +65,12 @@ func (c Caller) Need(s Scope) error {
 
 type callerKey struct{}
 
-// WithCaller returns a context that carries who makes the request.
+// WithCaller returns a context with the caller of a request.
 func WithCaller(ctx context.Context, c Caller) context.Context {
 	return context.WithValue(ctx, callerKey{}, c)
 }
 
-// CallerOf returns who makes the request.
+// CallerOf returns the caller of the request, and false if ctx has none.
 func CallerOf(ctx context.Context) (Caller, bool) {
 	c, ok := ctx.Value(callerKey{}).(Caller)
 	return c, ok
@@ -95,13 +95,13 @@ type CreateKeyRequest struct {
 	Name string `json:"name"`
 	// Team defaults to the caller's.
 	Team string `json:"team,omitempty"`
-	// Scopes default to all but admin.
+	// Scopes default to all except admin.
 	Scopes []Scope `json:"scopes,omitempty"`
 	// ExpiresInSeconds 0 is never.
 	ExpiresInSeconds int64 `json:"expires_in_seconds,omitempty"`
 }
 
-// NewKey is a key with its secret, which is shown this once.
+// NewKey is a key with its secret, which is shown only once.
 type NewKey struct {
 	Key
 	Secret string `json:"secret"`
@@ -119,7 +119,7 @@ type AuditEvent struct {
 	SandboxID string `json:"sandbox_id,omitempty"`
 	// Detail is a short text without secrets or contents.
 	Detail string `json:"detail,omitempty"`
-	// Code is the error's, empty when it went well.
+	// Code is the code of the error, empty if the action succeeded.
 	Code Code `json:"code,omitempty"`
 }
 

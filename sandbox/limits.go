@@ -26,14 +26,14 @@ const (
 
 	DefaultExecTimeout = 60 * time.Second
 	MaxExecTimeout     = 10 * time.Minute
-	// DetachedTimeout is the timeout of a command that may be detached and
-	// whose request names none, counted from its start.
+	// DetachedTimeout is the default, and the longest, timeout of a command that may be
+	// detached, counted from its start.
 	DetachedTimeout  = time.Hour
 	DefaultKeepBytes = 1 << 20
 	MaxKeepBytes     = 16 << 20
-	// MaxJobOutputBytes is what stays on the sandbox's disk of the output of a
-	// job whose request says nothing of KeepBytes, beyond what is in memory:
-	// the newest, at most a quarter of the disk for all jobs together.
+	// MaxJobOutputBytes bounds the output of a job that is kept on the sandbox's disk
+	// beyond what is in memory, if the request does not set KeepBytes. The newest output
+	// is kept, at most a quarter of the disk for all jobs together.
 	MaxJobOutputBytes = 256 << 20
 	MaxOutputRead     = 1 << 20
 	MaxStdinBytes     = 8 << 20
@@ -54,9 +54,8 @@ const (
 
 	// MaxForks bounds the children of one fork.
 	MaxForks = 32
-	// MaxHistory bounds the automatic snapshots of a sandbox, and
-	// MaxHistoryBytes what they take on disk together: older ones go earlier
-	// where they are larger.
+	// MaxHistory bounds the automatic snapshots of a sandbox, and MaxHistoryBytes the
+	// disk space that they take together: fewer are kept if they are large.
 	MaxHistory       = 50
 	MaxHistoryBytes  = 8 << 30
 	MaxSnapshotLabel = 1024
@@ -67,12 +66,12 @@ const (
 	MaxPatchFileBytes = 1 << 20
 	MaxPatchBytes     = 4 << 20
 	MaxDiffPaths      = 64
-	// MaxResolved bounds the paths of which a merge says who wins.
+	// MaxResolved bounds the paths for which a merge says who wins.
 	MaxResolved = 10_000
-	// MaxTryOutput is what is returned of each stream of an attempt.
+	// MaxTryOutput bounds what is returned of each stream of an attempt.
 	MaxTryOutput = 64 << 10
 
-	// Of a [NetworkPolicy].
+	// Limits of a [NetworkPolicy].
 	DefaultMaxConnections       = 4096
 	MaxMaxConnections           = 65536
 	DefaultConnectionsPerSecond = 500
@@ -89,11 +88,12 @@ const (
 	DefaultAskTimeoutSeconds = 120
 	MaxAskTimeoutSeconds     = 600
 
-	// Of questions about connections, see [Approval]: how many are open at once for a
-	// sandbox, for a team and on the server; above that, connections are refused unasked.
-	// MaxAnswers is how many answers are kept for a sandbox, and MaxAnswerSeconds how
-	// long one can be good that is for a time. ApprovalsKept is how many questions that
-	// are over the server remembers, until it is restarted.
+	// Limits of [Approval]. MaxOpenApprovals, MaxOpenApprovalsTeam and
+	// MaxOpenApprovalsServer bound the open questions of a sandbox, a team and the server;
+	// above that, connections are refused without a question. MaxAnswers is how many
+	// answers are kept for a sandbox, and MaxAnswerSeconds how long an answer with a
+	// duration can hold. ApprovalsKept is how many ended questions the server remembers
+	// until it is restarted.
 	MaxOpenApprovals       = 64
 	MaxOpenApprovalsTeam   = 1024
 	MaxOpenApprovalsServer = 8192
@@ -101,17 +101,17 @@ const (
 	MaxAnswerSeconds       = 30 * 24 * 3600
 	ApprovalsKept          = 1024
 
-	// MaxNetworkLogBytes is what a sandbox's network log takes on disk, the
-	// newest events; NetworkLogRetention is how long it stays after the
-	// sandbox has ended.
+	// MaxNetworkLogBytes bounds a sandbox's network log on disk; it keeps the newest
+	// events. NetworkLogRetention is how long the log is kept after the sandbox has
+	// ended.
 	MaxNetworkLogBytes  = 32 << 20
 	NetworkLogRetention = EndedRetention
 
 	MaxSecretBytes       = 64 << 10
 	MaxSecretHosts       = 64
 	MaxSecretsPerSandbox = 64
-	// MaxSecretBody is the largest request body in which a placeholder is
-	// looked for.
+	// MaxSecretBody is the largest request body that is searched for placeholders, in
+	// bytes.
 	MaxSecretBody = 1 << 20
 
 	DefaultPreviewLink = time.Hour
@@ -136,11 +136,11 @@ const (
 	StatsInterval  = 10 * time.Second
 	StatsRetention = time.Hour
 
-	// MaxSandboxWebhooks and MaxTeamWebhooks bound those that wait for a job or
-	// are not delivered yet.
+	// MaxSandboxWebhooks and MaxTeamWebhooks bound the webhooks that wait for a job
+	// or are not delivered yet.
 	MaxSandboxWebhooks = 256
 	MaxTeamWebhooks    = 4096
-	// WebhookAttempts bounds the tries to deliver one, over about an hour.
+	// WebhookAttempts bounds the attempts to deliver a webhook, over about an hour.
 	WebhookAttempts = 8
 
 	MaxTemplatePackages = 500
@@ -179,8 +179,8 @@ const (
 	MaxInputs  = 256
 	// MaxWindows bounds a list of windows.
 	MaxWindows = 512
-	// Of one input: clicks, notches of the wheel in each direction, points of a
-	// drag, and keys or combinations.
+	// Limits of one input: clicks, notches of the wheel in each direction, points of a
+	// drag, keys or combinations, and bytes of text.
 	MaxClicks     = 10
 	MaxNotches    = 1000
 	MaxDragPoints = 1024

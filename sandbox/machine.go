@@ -1,12 +1,12 @@
 package sandbox
 
-// CheckStatus is how a check of a machine came out.
+// CheckStatus is the result of a check of a machine.
 type CheckStatus string
 
 // The results of checks.
 const (
 	CheckOK   CheckStatus = "ok"
-	CheckWarn CheckStatus = "warn" // something is less than it could be
+	CheckWarn CheckStatus = "warn" // sandboxes run, with something missing or weaker
 	CheckFail CheckStatus = "fail" // sandboxes cannot run
 )
 
@@ -16,15 +16,15 @@ type MachineCheck struct {
 	Status CheckStatus `json:"status"`
 	// Detail says what was found.
 	Detail string `json:"detail"`
-	// Fix says what to do about it, or with CheckOK, what would make the machine better
-	// still; empty if there is nothing to do.
+	// Fix says what to do about it, or with CheckOK, how to improve the machine
+	// further; empty if there is nothing to do.
 	Fix string `json:"fix,omitempty"`
 }
 
 // MachineLimit is a limit of sandboxes, and how a machine enforces it.
 type MachineLimit struct {
 	Name string `json:"name"`
-	// Enforced is set if the host's kernel, or gVisor's, enforces the limit whatever
+	// Enforced says that the host's kernel, or gVisor's, enforces the limit whatever
 	// the sandbox does.
 	Enforced bool   `json:"enforced"`
 	How      string `json:"how"`

@@ -2,7 +2,7 @@ package sandbox
 
 import "time"
 
-// MaxMoments is how many moments of a sandbox are kept, the newest.
+// MaxMoments is how many moments of a sandbox are kept; the oldest go first.
 const MaxMoments = 32
 
 // MomentKind says what a [Moment] is.
@@ -15,7 +15,7 @@ const (
 	MomentMerged   MomentKind = "merged"
 )
 
-// Moment is a turn in a sandbox's life that its state alone does not show: a pause, a
+// Moment is a change in a sandbox's life that its state does not show: a pause, a
 // restore in place, or a merge into it.
 type Moment struct {
 	Kind MomentKind `json:"kind"`
@@ -26,13 +26,14 @@ type Moment struct {
 	// SandboxID is where the state came from: the winner of a merge, or the sandbox
 	// whose snapshot was restored.
 	SandboxID string `json:"sandbox_id,omitempty"`
-	// Snapshot is what was restored, a step of a history too. It may be gone since.
+	// Snapshot is the snapshot or step of a history that was restored. It may have been
+	// deleted since.
 	Snapshot string `json:"snapshot,omitempty"`
 	// StateAt is the instant whose state was restored.
 	StateAt *time.Time `json:"state_at,omitempty"`
-	// Merge says what of the winner came.
+	// Merge says whether the whole winner was merged or only files.
 	Merge MergeKind `json:"merge,omitempty"`
-	// KillWinner says that the winner ended with the merge, as with every one of the
-	// whole.
+	// KillWinner says that the winner ended with the merge. A merge of the whole always
+	// ends it.
 	KillWinner bool `json:"kill_winner,omitempty"`
 }

@@ -12,7 +12,7 @@ const (
 	// NetworkPackages allows the usual package registries and code hosts, and
 	// denies the rest.
 	NetworkPackages NetworkPreset = "packages"
-	// NetworkNone denies everything, names too.
+	// NetworkNone denies everything, including DNS.
 	NetworkNone NetworkPreset = "none"
 )
 
@@ -23,8 +23,8 @@ type NetworkAction string
 const (
 	NetworkAllow NetworkAction = "allow"
 	NetworkDeny  NetworkAction = "deny"
-	// NetworkAsk lets the connection wait until somebody has allowed it; see [Approval].
-	// Nothing of it leaves before, not even a question for the address of its name. It is
+	// NetworkAsk makes the connection wait until somebody has allowed it; see [Approval].
+	// Nothing is sent before that, not even a DNS question for its name. The action is
 	// for domains, addresses and ranges; a ping is refused. For a secret, the request that
 	// would carry it waits.
 	NetworkAsk NetworkAction = "ask"
@@ -44,7 +44,7 @@ type NetworkRule struct {
 	Ports []string `json:"ports,omitempty"`
 }
 
-// NetworkPolicy decides what a sandbox may reach. The zero value is the preset
+// NetworkPolicy decides what a sandbox can reach. The zero value is the preset
 // open. A connection is judged in this order, and the first match decides:
 // AllowOut, DenyOut, Rules, the preset.
 //
@@ -56,45 +56,45 @@ type NetworkRule struct {
 type NetworkPolicy struct {
 	Preset NetworkPreset `json:"preset,omitempty"`
 	Rules  []NetworkRule `json:"rules,omitempty"`
-	// AllowOut are domains, addresses and ranges that are allowed. Alone it
+	// AllowOut are domains, addresses and ranges that are allowed. AllowOut alone
 	// blocks nothing.
 	AllowOut []string `json:"allow_out,omitempty"`
-	// DenyOut are addresses and ranges that are denied, unless AllowOut has
-	// them. With "0.0.0.0/0", AllowOut is all that can be reached.
+	// DenyOut are addresses and ranges that are denied unless AllowOut has
+	// them. With "0.0.0.0/0", only what AllowOut has can be reached.
 	DenyOut []string `json:"deny_out,omitempty"`
 	// Headers are set on HTTPS requests, at most [MaxHeaderRules] rules.
 	Headers []HeaderRule `json:"headers,omitempty"`
-	// Placeholders says what becomes of a secret's placeholder on its way to a
+	// Placeholders says what happens to a secret's placeholder on its way to a
 	// host that the secret is not for: "forward", the default, sends the
-	// placeholder as it is, "block" refuses the request.
+	// placeholder as it is; "block" refuses the request.
 	Placeholders PlaceholderAction `json:"placeholders,omitempty"`
-	// AskTimeoutSeconds is how long a connection waits for somebody to allow it, where a
-	// rule says ask, and is refused then; 0 is [DefaultAskTimeoutSeconds].
+	// AskTimeoutSeconds is how long a connection that a rule asks about waits for an
+	// answer before it is refused; 0 is [DefaultAskTimeoutSeconds].
 	AskTimeoutSeconds int `json:"ask_timeout_seconds,omitempty"`
-	// MaxConnections bounds connections at the same time; 0 is
-	// [DefaultMaxConnections].
+	// MaxConnections bounds concurrent connections; 0 is [DefaultMaxConnections].
 	MaxConnections int `json:"max_connections,omitempty"`
 	// ConnectionsPerSecond bounds new connections and DNS questions; 0 is
 	// [DefaultConnectionsPerSecond].
 	ConnectionsPerSecond int `json:"connections_per_second,omitempty"`
-	// BytesPerSecond bounds each direction; 0 is no bound.
+	// BytesPerSecond bounds the rate of each direction; 0 is no bound.
 	BytesPerSecond int64 `json:"bytes_per_second,omitempty"`
 }
 
-// HeaderRule sets headers of HTTPS requests to a host. It allows no request: that is for
-// the rest of the policy.
+// HeaderRule sets headers of HTTPS requests to a host. It does not allow the requests;
+// the rest of the policy decides that.
 type HeaderRule struct {
 	// To is a domain ("example.com"), or all domains below one ("*.example.com", any
-	// depth, without example.com itself). Of several rules that match, only the most exact
+	// depth, without example.com itself). If several rules match, only the most specific
 	// one counts.
 	To string `json:"to"`
-	// Set are headers by name, at most [MaxHeaders], which take the place of those of the
-	// same name. "${secret:NAME}" in a value is the value of a secret of the team, which
-	// must be for the host. Code in the sandbox sees neither the value nor a placeholder.
+	// Set are headers by name, at most [MaxHeaders], which replace headers of the same
+	// name. "${secret:NAME}" in a value is the value of a secret of the team, which must
+	// be for the host. Code in the sandbox sees neither the value nor a placeholder.
 	Set map[string]string `json:"set"`
 }
 
-// PlaceholderAction is what becomes of a placeholder that goes to a wrong host.
+// PlaceholderAction says what happens to a placeholder on its way to a host that the
+// secret is not for.
 type PlaceholderAction string
 
 // The actions. Forward is the default.
@@ -112,8 +112,8 @@ const (
 	NetworkConnection NetworkKind = "connection"
 	// NetworkDNS is a question to the sandbox's resolver.
 	NetworkDNS NetworkKind = "dns"
-	// NetworkRequest is an HTTP request in which a placeholder was found, or
-	// that was for another host than the name of its TLS connection.
+	// NetworkRequest is an HTTP request that contained a placeholder, or that was
+	// for another host than the name of its TLS connection.
 	NetworkRequest NetworkKind = "request"
 )
 
@@ -124,7 +124,7 @@ type NetworkVerdict string
 const (
 	NetworkAllowed NetworkVerdict = "allowed"
 	NetworkBlocked NetworkVerdict = "blocked"
-	// NetworkFailed was allowed, but the other side could not be reached.
+	// NetworkFailed: the attempt was allowed, but the other side could not be reached.
 	NetworkFailed NetworkVerdict = "failed"
 )
 
@@ -143,9 +143,9 @@ const (
 	MatchSecret   NetworkMatch = "secret"
 )
 
-// NetworkEvent is one attempt of a sandbox to reach something. An event is
-// recorded when it is over; one that lasts is recorded at its start too, with
-// Open set, under the same Connection.
+// NetworkEvent is one attempt of a sandbox to reach something. An attempt is
+// recorded when it is over; one that lasts is also recorded at its start, with
+// Open set and the same Connection.
 type NetworkEvent struct {
 	// ID grows with time within a sandbox.
 	ID         int64       `json:"id"`
@@ -163,16 +163,16 @@ type NetworkEvent struct {
 	Match   NetworkMatch   `json:"match"`
 	// Rule is the text of the rule that decided, such as "allow_out *.pypi.org".
 	Rule string `json:"rule,omitempty"`
-	// Reason says in words why it was blocked or has failed.
+	// Reason says in words why the attempt was blocked or failed.
 	Reason     string `json:"reason,omitempty"`
 	BytesOut   int64  `json:"bytes_out,omitempty"`
 	BytesIn    int64  `json:"bytes_in,omitempty"`
 	DurationMS int64  `json:"duration_ms,omitempty"`
-	// Question and Answers are of a DNS event: "A" or "AAAA" and so on, and
-	// addresses.
+	// Question and Answers are set for a DNS event: the type of the question, such
+	// as "A" or "AAAA", and the addresses.
 	Question string   `json:"question,omitempty"`
 	Answers  []string `json:"answers,omitempty"`
-	// Method, Path (without the query), Status and Secret (its name) are of a
+	// Method, Path (without the query), Status and Secret (its name) are set for a
 	// request.
 	Method string `json:"method,omitempty"`
 	Path   string `json:"path,omitempty"`

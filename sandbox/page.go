@@ -10,11 +10,11 @@ import (
 type Page struct {
 	// Limit is 1 to [MaxPageSize]; 0 is [DefaultPageSize].
 	Limit int `json:"limit,omitempty" query:"limit" doc:"At most this many items, 1 to 1000; 100 when absent."`
-	// Cursor is NextCursor of the part before; empty is the start.
-	Cursor string `json:"cursor,omitempty" query:"cursor" doc:"The next_cursor of the part before."`
+	// Cursor is NextCursor of the previous part; empty is the start.
+	Cursor string `json:"cursor,omitempty" query:"cursor" doc:"The next_cursor of the previous part."`
 }
 
-// List is one part of a listing, newest first unless said otherwise.
+// List is one part of a listing, newest first unless the verb says otherwise.
 type List[T any] struct {
 	Items []T `json:"items"`
 	// NextCursor is empty on the last part.
@@ -24,14 +24,14 @@ type List[T any] struct {
 // Lister returns one part of a listing, as [Volumes].ListVolumes does.
 type Lister[T any] func(ctx context.Context, page Page) (*List[T], error)
 
-// Of makes a lister of a verb that lists what a sandbox has, as
-// [Jobs].ListJobs does.
+// Of makes a lister from a verb that lists what one sandbox has, such as
+// [Jobs].ListJobs.
 func Of[T any](sandbox string, list func(ctx context.Context, sandbox string, page Page) (*List[T], error)) Lister[T] {
 	return func(ctx context.Context, page Page) (*List[T], error) { return list(ctx, sandbox, page) }
 }
 
-// Each goes through a whole listing, and asks for a part when it gets there. An
-// error is the last pair.
+// Each iterates over a whole listing and requests each part when it gets there. An
+// error ends the iteration as the last pair.
 func Each[T any](ctx context.Context, list Lister[T]) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		page := Page{Limit: MaxPageSize}
@@ -54,8 +54,8 @@ func Each[T any](ctx context.Context, list Lister[T]) iter.Seq2[T, error] {
 	}
 }
 
-// All returns a whole listing, or nothing with an error. What it may grow to is
-// for the caller to know.
+// All returns a whole listing, or nil with an error. It has no bound; the caller must
+// know how large the listing can be.
 func All[T any](ctx context.Context, list Lister[T]) ([]T, error) {
 	all := []T{}
 	for item, err := range Each(ctx, list) {

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// How a visitor of a private preview shows the key or a signed link. A cookie
-// may hold either of them, or both.
+// Where a visitor of a private preview sends the key or a signed link. A cookie
+// can hold either of them, or both.
 const (
 	PreviewKeyHeader = "Cove-Preview-Key"
 	PreviewKeyParam  = "cove_preview_key"
@@ -18,15 +18,15 @@ type PreviewAccess string
 
 // The kinds of access. Private is the default.
 const (
-	// PreviewPrivate asks for the preview's key, a signed link, or the cookie
-	// that either leaves.
+	// PreviewPrivate requires the preview's key, a signed link, or the cookie
+	// that either of them sets.
 	PreviewPrivate PreviewAccess = "private"
 	// PreviewPublic is for everybody who can reach the server.
 	PreviewPublic PreviewAccess = "public"
 )
 
-// Preview makes a port of a sandbox a URL outside. There is one for a port at
-// most.
+// Preview is a web address that serves a port of a sandbox. A port has at most
+// one.
 type Preview struct {
 	ID        string        `json:"id"`
 	SandboxID string        `json:"sandbox_id"`
@@ -40,13 +40,13 @@ type Preview struct {
 	ExpiresAt *time.Time `json:"expires_at,omitempty"`
 }
 
-// CreatePreviewRequest describes a preview. One that is there for the port
-// already is changed; its key stays unless NewKey is set.
+// CreatePreviewRequest describes a preview. A preview that the port already has is
+// changed; its key stays unless NewKey is set.
 type CreatePreviewRequest struct {
 	Port   int           `json:"port"`
 	Access PreviewAccess `json:"access,omitempty"`
 	Wake   bool          `json:"wake,omitempty"`
-	// ExpiresInSeconds 0 is with the sandbox.
+	// ExpiresInSeconds is how long the preview lasts; 0 is as long as the sandbox.
 	ExpiresInSeconds int64 `json:"expires_in_seconds,omitempty"`
 	// NewKey ends the old key and all links signed so far.
 	NewKey bool `json:"new_key,omitempty"`
@@ -54,17 +54,18 @@ type CreatePreviewRequest struct {
 
 type firstKey struct{}
 
-// WithFirst says that [Previews.CreatePreview] with ctx is to make the first preview of
-// a port: where there is one, or was a private one, it is a conflict and changes
-// nothing.
+// WithFirst says that [Previews.CreatePreview] with ctx must make the first preview of
+// a port. If the port has a preview, or had a private one, the call changes nothing and
+// returns a conflict.
 func WithFirst(ctx context.Context) context.Context {
 	return context.WithValue(ctx, firstKey{}, true)
 }
 
-// First reports whether ctx is of [WithFirst].
+// First reports whether ctx comes from [WithFirst].
 func First(ctx context.Context) bool { return ctx.Value(firstKey{}) != nil }
 
-// NewPreview is a preview with its key, if one was made: it is shown this once.
+// NewPreview is a preview with its key, if the call made one. The key is shown only
+// this once.
 type NewPreview struct {
 	Preview
 	// Key opens a private preview, as header Cove-Preview-Key or as query
@@ -75,7 +76,7 @@ type NewPreview struct {
 // PreviewLinkRequest asks for a link that opens a private preview until it
 // expires.
 type PreviewLinkRequest struct {
-	// ExpiresInSeconds 0 is [DefaultPreviewLink].
+	// ExpiresInSeconds is how long the link is valid; 0 is [DefaultPreviewLink].
 	ExpiresInSeconds int64 `json:"expires_in_seconds,omitempty"`
 	// Path is where the link leads, "/" when empty.
 	Path string `json:"path,omitempty"`
@@ -87,20 +88,20 @@ type PreviewLink struct {
 	ExpiresAt time.Time `json:"expires_at"`
 }
 
-// PreviewVisit is what the proxy knows of a visitor.
+// PreviewVisit is what the door to previews knows about a visitor.
 type PreviewVisit struct {
 	// Label is the first label of the host name: PORT-SANDBOX, where SANDBOX is
 	// an id.
 	Label string
-	// Key and Link are what the visitor brought, or empty: the preview's key,
-	// and the signed part of a link or cookie.
+	// Key and Link are what the visitor sent, or empty: the preview's key, and
+	// the signed part of a link or cookie.
 	Key  string
 	Link string
 }
 
-// PublishedPort is a port of the host that leads to one of the sandbox.
+// PublishedPort is a port of the host that leads to a port of the sandbox.
 type PublishedPort struct {
-	// Host is the port to listen on; 0 is one that is free.
+	// Host is the port to listen on; 0 picks a free port.
 	Host int `json:"host"`
 	// Guest is the sandbox's port.
 	Guest int `json:"guest"`

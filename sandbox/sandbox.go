@@ -28,29 +28,29 @@ const (
 	ActionPause TimeoutAction = "pause"
 )
 
-// Sandbox is the record of one sandbox, as of the moment it was read.
+// Sandbox is the record of one sandbox, as of the time it was read.
 type Sandbox struct {
 	// ID is opaque, unguessable, unique for ever and a valid DNS label.
 	ID string `json:"id"`
 	// Name is unique among a namespace's living sandboxes, or empty.
 	Name string `json:"name,omitempty"`
 	Team string `json:"team"`
-	// Namespace is the part of the team that it is in, with its forks and
-	// snapshots.
+	// Namespace is the part of the team that the sandbox is in, with its forks
+	// and snapshots.
 	Namespace string            `json:"namespace"`
 	Metadata  map[string]string `json:"metadata,omitempty"`
 	Template  string            `json:"template"`
 	// ForkedFrom is the sandbox that this one is a fork of, or empty.
 	ForkedFrom string `json:"forked_from,omitempty"`
-	// Snapshot is the snapshot that it was made from or last restored to, or
-	// empty.
+	// Snapshot is the snapshot that the sandbox was made from or last restored to,
+	// or empty.
 	Snapshot string `json:"snapshot,omitempty"`
-	// MadeFrom is the state that it began with; nil unless it was made from a snapshot
-	// or a step.
+	// MadeFrom is the state that the sandbox began with; nil unless it was made from a
+	// snapshot or a step of a history.
 	MadeFrom *MadeFrom `json:"made_from,omitempty"`
 	State    State     `json:"state"`
-	// Reason says why a sandbox was killed or has failed, or of a running one,
-	// why it does not answer calls.
+	// Reason says why a sandbox was killed or has failed, or why a running one
+	// does not answer calls.
 	Reason    string            `json:"reason,omitempty"`
 	Resources Resources         `json:"resources"`
 	Env       map[string]string `json:"env,omitempty"`
@@ -67,30 +67,37 @@ type Sandbox struct {
 	// History is how many automatic snapshots are kept, one before each
 	// command; 0 is none.
 	History int `json:"history,omitempty"`
-	// Network decides what it may reach; nil is the preset open.
+	// Network decides what the sandbox can reach; nil is the preset open.
 	Network *NetworkPolicy `json:"network,omitempty"`
-	// Secrets are the secrets attached to it: the name of each by the
-	// environment variable that has its placeholder.
+	// Secrets are the attached secrets: environment variables that have
+	// placeholders, and the name of the secret of each.
 	Secrets map[string]string `json:"secrets,omitempty"`
-	// Ports are ports of the host that lead to it.
+	// Ports are ports of the host that lead to the sandbox.
 	Ports []PublishedPort `json:"ports,omitempty"`
-	// Mounts are the volumes and directories shown in it.
+	// Mounts are the volumes and directories mounted in the sandbox.
 	Mounts []Mount `json:"mounts,omitempty"`
-	// Desktop is set for a computer.
+	// Desktop is set if the sandbox is a computer.
 	Desktop *Desktop `json:"desktop,omitempty"`
 	// PausedLifetimeSeconds: see [CreateRequest].
 	PausedLifetimeSeconds int64      `json:"paused_lifetime_seconds,omitempty"`
 	CreatedAt             time.Time  `json:"created_at"`
 	StartedAt             *time.Time `json:"started_at,omitempty"`
-	// PausedAt is set while it is paused, PausedExpiresAt when it ends then.
+	// PausedAt and PausedExpiresAt are set while the sandbox is paused: since when,
+	// and when it ends if it is still paused by then.
 	PausedAt        *time.Time `json:"paused_at,omitempty"`
 	PausedExpiresAt *time.Time `json:"paused_expires_at,omitempty"`
-	LastActiveAt    time.Time  `json:"last_active_at"`
-	// ExpiresAt is when the lifetime ends.
+	// Stored says where the state of a paused sandbox is kept, on a server with an object
+	// store.
+	Stored       Stored    `json:"stored,omitempty"`
+	LastActiveAt time.Time `json:"last_active_at"`
+	// ExpiresAt is when the lifetime ends; nil if it is not bounded.
 	ExpiresAt *time.Time `json:"expires_at,omitempty"`
 	EndedAt   *time.Time `json:"ended_at,omitempty"`
-	// Moments are its pauses, its restores and the merges into it, the oldest first
-	// and at most [MaxMoments].
+	// Node is the node that the sandbox is on. It is empty if the sandbox has ended or
+	// the server has no nodes.
+	Node string `json:"node,omitempty"`
+	// Moments are the sandbox's pauses and restores and the merges into it, oldest
+	// first, at most [MaxMoments].
 	Moments []Moment `json:"moments,omitempty"`
 	// Unenforced lists limits that the machine could not enforce, in words.
 	Unenforced []string `json:"unenforced,omitempty"`
@@ -100,28 +107,28 @@ type Sandbox struct {
 type Resources struct {
 	VCPUs     int   `json:"vcpus"`
 	MemoryMiB int64 `json:"memory_mib"`
-	// DiskMiB bounds what the sandbox writes, above its template.
+	// DiskMiB bounds what the sandbox writes, on top of its template.
 	DiskMiB int64 `json:"disk_mib"`
 	// MaxPIDs bounds processes and threads.
 	MaxPIDs int64 `json:"max_pids"`
 }
 
 // CreateRequest describes a sandbox to be made. Zero values mean defaults:
-// those of the template first, then those of the server.
+// the template's if it has them, otherwise the server's.
 type CreateRequest struct {
 	// Name is unique among the namespace's living sandboxes: 1 to 63 of a-z, 0-9,
 	// "_", "." and "-". Empty is none.
 	Name string `json:"name,omitempty"`
-	// Namespace is the part of the team that it is in; empty is that of the
-	// caller, or "default". A caller who is in one can name no other.
+	// Namespace is the part of the team that the sandbox is made in; empty is the
+	// caller's, or "default". A caller who is in a namespace can name no other.
 	Namespace string `json:"namespace,omitempty"`
 	// Metadata are pairs to find the sandbox by, at most 64.
 	Metadata map[string]string `json:"metadata,omitempty"`
 	// Template is the name of a template that is ready.
 	Template  string    `json:"template,omitempty"`
 	Resources Resources `json:"resources,omitzero"`
-	// FitResources gives the sandbox less than Resources where the server's
-	// machine has less, instead of refusing the request.
+	// FitResources gives the sandbox less than Resources if the server's machine
+	// has less, instead of refusing the request.
 	FitResources bool `json:"fit_resources,omitempty"`
 	// Env is the environment of all commands, unless they say otherwise.
 	Env map[string]string `json:"env,omitempty"`
@@ -134,7 +141,7 @@ type CreateRequest struct {
 	// IdleTimeoutSeconds: nil is the server's default, 0 is no bound.
 	IdleTimeoutSeconds *int64 `json:"idle_timeout_seconds,omitempty"`
 	// OnTimeout is "kill", the default, or "pause": the end of the lifetime or
-	// of the idle time pauses the sandbox. Its lifetime begins anew when it is
+	// of the idle timeout pauses the sandbox. Its lifetime starts again when it is
 	// resumed.
 	OnTimeout TimeoutAction `json:"on_timeout,omitempty"`
 	// Snapshot is the id or name of a snapshot to begin with, instead of a
@@ -143,17 +150,17 @@ type CreateRequest struct {
 	// History is how many automatic snapshots to keep, 0 to [MaxHistory]: one
 	// is made before each command that is not in the background.
 	History int `json:"history,omitempty"`
-	// Network decides what it may reach; nil is the server's default.
+	// Network decides what the sandbox can reach; nil is the server's default.
 	Network *NetworkPolicy `json:"network,omitempty"`
-	// Secrets attaches secrets: the name of each by the environment variable
-	// that gets its placeholder.
+	// Secrets attaches secrets: environment variables that get placeholders, and
+	// the name of the secret of each.
 	Secrets map[string]string `json:"secrets,omitempty"`
 	// Ports publishes ports on the host.
 	Ports []PublishedPort `json:"ports,omitempty"`
-	// Mounts shows volumes and directories, at most [MaxMounts].
+	// Mounts are volumes and directories to mount, at most [MaxMounts].
 	Mounts []Mount `json:"mounts,omitempty"`
-	// PausedLifetimeSeconds ends it when it has been paused for so long
-	// without a break; 0 is never.
+	// PausedLifetimeSeconds ends the sandbox after this time in one pause; 0 is
+	// never.
 	PausedLifetimeSeconds int64 `json:"paused_lifetime_seconds,omitempty"`
 }
 
@@ -164,9 +171,10 @@ type UpdateRequest struct {
 	Metadata map[string]string `json:"metadata,omitzero"`
 	// Env replaces the default environment of commands started from now on.
 	Env map[string]string `json:"env,omitzero"`
-	// VCPUs and MemoryMiB change what programs get, at once; what they see as
-	// the size of the machine, and the host name, stay as they were at the
-	// creation. Memory lowered below what is in use ends the largest programs.
+	// VCPUs and MemoryMiB change at once what programs get. What programs see as
+	// the size of the machine stays as it was at creation, and so does the host
+	// name. If memory is lowered below what is in use, the largest programs are
+	// ended.
 	VCPUs     *int   `json:"vcpus,omitempty"`
 	MemoryMiB *int64 `json:"memory_mib,omitempty"`
 	MaxPIDs   *int64 `json:"max_pids,omitempty"`
@@ -174,17 +182,17 @@ type UpdateRequest struct {
 	LifetimeSeconds    *int64         `json:"lifetime_seconds,omitempty"`
 	IdleTimeoutSeconds *int64         `json:"idle_timeout_seconds,omitempty"`
 	OnTimeout          *TimeoutAction `json:"on_timeout,omitempty"`
-	// History: 0 ends it and removes its steps.
+	// History 0 ends the history and removes its steps.
 	History *int `json:"history,omitempty"`
-	// PausedLifetimeSeconds counts from the next pause, for a sandbox that is
-	// paused from now; 0 is never.
+	// PausedLifetimeSeconds counts from the next pause, or from now if the sandbox
+	// is paused; 0 is never.
 	PausedLifetimeSeconds *int64 `json:"paused_lifetime_seconds,omitempty"`
 }
 
-// ListRequest selects sandboxes of the caller's team, and
+// ListRequest selects sandboxes of the caller's team, and of the caller's
 // namespace if it is in one. Zero fields select all.
 type ListRequest struct {
-	// Namespace "*" is every namespace that the caller may know of, "" too.
+	// Namespace selects one; "*" and "" are all that the caller can see.
 	Namespace string `json:"namespace,omitempty" query:"namespace"`
 	// States: empty selects every state that is not final.
 	States []State `json:"states,omitempty" query:"state"`

@@ -7,7 +7,7 @@ import (
 )
 
 // SecretValue is a value that must not be seen: it prints, logs and encodes as
-// "[redacted]". Only [SecretValue.Reveal] tells it.
+// "[redacted]". Only [SecretValue.Reveal] returns it.
 type SecretValue struct{ value string }
 
 // NewSecretValue hides a value.
@@ -37,14 +37,14 @@ func (s *SecretValue) UnmarshalJSON(data []byte) error { return json.Unmarshal(d
 type SecretAuth struct {
 	// Type is "header", "basic" or "query".
 	Type string `json:"type"`
-	// Name is that of the header or of the query parameter; for a header it
+	// Name is the name of the header or query parameter; for a header it
 	// defaults to Authorization.
 	Name string `json:"name,omitempty"`
 	// Prefix stands before the value in a header, such as "Bearer ".
 	Prefix string `json:"prefix,omitempty"`
-	// User is the user name of basic authentication. With the type header, it
-	// lets the value travel as this user's password too; without it, the value
-	// goes into no basic authentication.
+	// User is the user name of basic authentication. With the type header, the
+	// value can then also travel as this user's password; if User is empty, it goes
+	// into no basic authentication.
 	User string `json:"user,omitempty"`
 	// Body also replaces the placeholder in request bodies of up to
 	// [MaxSecretBody].
@@ -53,8 +53,8 @@ type SecretAuth struct {
 
 // Secret is a credential of a team without its value, which nobody can read
 // again. A sandbox that it is attached to has an environment variable with a
-// placeholder; on requests to Hosts, and only there, the gateway puts the value
-// in its place.
+// placeholder. In requests to Hosts, and only there, the gateway replaces the
+// placeholder with the value.
 type Secret struct {
 	ID   string `json:"id"`
 	Team string `json:"team"`
@@ -62,11 +62,12 @@ type Secret struct {
 	Name string `json:"name"`
 	// Provider is a preset of Hosts and Auth, or empty.
 	Provider string `json:"provider,omitempty"`
-	// Hosts are domains, or "*.domain", to which the value may go. [AnyHost] alone is for
-	// each host to which a header rule of a network policy sends it, and for no variable.
+	// Hosts are domains, or "*.domain", to which the value may go. [AnyHost] alone allows
+	// every host to which a header rule of a network policy sends the value; such a
+	// secret cannot be attached to an environment variable.
 	Hosts []string   `json:"hosts"`
 	Auth  SecretAuth `json:"auth"`
-	// Metadata are the team's own notes, in the limits of those of sandboxes.
+	// Metadata are the team's own notes, with the same limits as those of sandboxes.
 	Metadata map[string]string `json:"metadata,omitempty"`
 	// Version counts rotations, from 1.
 	Version    int        `json:"version"`
@@ -75,7 +76,7 @@ type Secret struct {
 	LastUsedAt *time.Time `json:"last_used_at,omitempty"`
 }
 
-// AnyHost stands in the place of a secret's hosts.
+// AnyHost, as the only host of a secret, leaves the hosts to header rules.
 const AnyHost = "*"
 
 // CreateSecretRequest describes a secret. Hosts and Auth come from the
@@ -93,22 +94,22 @@ type CreateSecretRequest struct {
 // RotateSecretRequest replaces a secret's value, at once in running sandboxes.
 type RotateSecretRequest struct {
 	Value SecretValue `json:"value"`
-	// Metadata takes the place of all there is; nil leaves it.
+	// Metadata replaces the whole map; nil leaves it unchanged.
 	Metadata map[string]string `json:"metadata,omitempty"`
 }
 
-// Resealed tells what [Secrets.RotateSecretsKey] has done.
+// Resealed is the result of [Secrets.RotateSecretsKey].
 type Resealed struct {
-	// Values counts the secrets that the new key seals now.
+	// Values counts the secrets that are now sealed with the new key.
 	Values int `json:"values"`
-	// Lost are the names of secrets whose values no key opens; they are as they
-	// were, and are to be rotated.
+	// Lost are the names of secrets whose values no key opens. They are unchanged;
+	// rotate them.
 	Lost []string `json:"lost,omitempty"`
 }
 
 // Provider is a preset for the secrets of a well-known service.
 type Provider struct {
-	// Name is how a secret asks for it, such as "anthropic".
+	// Name is what [CreateSecretRequest].Provider takes, such as "anthropic".
 	Name  string     `json:"name"`
 	Title string     `json:"title"`
 	Hosts []string   `json:"hosts"`

@@ -6,7 +6,7 @@ import "time"
 type SnapshotKind string
 
 // The kinds of snapshots. Memory is the default: memory, processes and files.
-// Files holds the changed files only; a sandbox made from it boots afresh.
+// Files has only the changed files; a sandbox made from it boots.
 const (
 	SnapshotMemory SnapshotKind = "memory"
 	SnapshotFiles  SnapshotKind = "files"
@@ -19,16 +19,16 @@ type Snapshot struct {
 	// Name is unique among a namespace's snapshots, or empty.
 	Name string `json:"name,omitempty"`
 	Team string `json:"team"`
-	// Namespace is that of the sandbox.
+	// Namespace is the sandbox's namespace.
 	Namespace string `json:"namespace"`
-	// SandboxID is the sandbox whose state it is; that one may have ended.
+	// SandboxID is the sandbox whose state this is; it may have ended.
 	SandboxID string       `json:"sandbox_id"`
 	Kind      SnapshotKind `json:"kind"`
-	// Automatic is set on a step of a sandbox's history, which goes by itself
-	// when newer ones have filled the history or the sandbox ends.
+	// Automatic is set for a step of a sandbox's history. Such a snapshot is removed
+	// when newer ones have filled the history, or when the sandbox ends.
 	Automatic bool `json:"automatic,omitempty"`
-	// Label is whatever the maker wrote; of an automatic snapshot, before what
-	// it was made.
+	// Label is free text of the caller. For an automatic snapshot, it is what the
+	// snapshot was made before.
 	Label string `json:"label,omitempty"`
 	// ParentID is the snapshot that the sandbox was made from or last restored
 	// to, or empty.
@@ -36,25 +36,44 @@ type Snapshot struct {
 	// Template is what the sandbox, or its first ancestor, was made from.
 	Template  string    `json:"template"`
 	Resources Resources `json:"resources"`
-	// SizeBytes is what it takes on disk.
+	// SizeBytes is the disk space that it takes.
 	SizeBytes int64     `json:"size_bytes"`
 	CreatedAt time.Time `json:"created_at"`
+	// Stored says where the content is kept, on a server with an object store.
+	Stored Stored `json:"stored,omitempty"`
 }
 
-// MadeFrom is the kept state of a sandbox with which another one began. It stays as it
-// is when the snapshot is deleted, or the new sandbox is restored to another one.
+// Stored says where the content of a snapshot or a paused sandbox is kept, on a server
+// with an object store.
+type Stored string
+
+// Where content can be.
+const (
+	// StoredPending means that the content is on the server's disk and not in the object
+	// store yet.
+	StoredPending Stored = "pending"
+	// StoredBoth means that the content is in the object store and on the server's disk.
+	StoredBoth Stored = "stored"
+	// StoredRemote means that the content is in the object store only. It is fetched when
+	// it is needed.
+	StoredRemote Stored = "remote"
+)
+
+// MadeFrom is the kept state that a sandbox began with. It does not change when the
+// snapshot is deleted, or when the new sandbox is restored to another snapshot.
 type MadeFrom struct {
-	// SandboxID is the sandbox whose state it was; that one may have ended.
+	// SandboxID is the sandbox whose state it was; it may have ended.
 	SandboxID string `json:"sandbox_id"`
-	// Snapshot is the snapshot, or the step of a history. It may be gone since.
+	// Snapshot is the snapshot or step of a history. It may have been deleted since.
 	Snapshot string `json:"snapshot"`
-	// StateAt is the instant of the state.
+	// StateAt is when the state was kept.
 	StateAt time.Time `json:"state_at"`
 }
 
 // CreateSnapshotRequest describes a snapshot to be made.
 type CreateSnapshotRequest struct {
-	// Name is unique among the namespace's snapshots; rules as for sandboxes.
+	// Name is unique among the namespace's snapshots, with the rules for names of
+	// sandboxes. Empty is none.
 	Name string `json:"name,omitempty"`
 	// Kind is "memory", the default, or "files".
 	Kind SnapshotKind `json:"kind,omitempty"`
@@ -62,31 +81,29 @@ type CreateSnapshotRequest struct {
 	Label string `json:"label,omitempty"`
 }
 
-// ListSnapshotsRequest selects snapshots of the caller's team, and namespace if it
-// is in one.
+// ListSnapshotsRequest selects snapshots of the caller's team, and of the caller's
+// namespace if it is in one.
 type ListSnapshotsRequest struct {
-	// Sandbox selects those of one sandbox, by id or name.
-	Sandbox string `json:"sandbox,omitempty" query:"sandbox" doc:"Only those of this sandbox, by id or name."`
+	// Sandbox selects the snapshots of one sandbox, by id or name.
+	Sandbox string `json:"sandbox,omitempty" query:"sandbox" doc:"Only snapshots of this sandbox, by id or name."`
 	// Automatic adds the steps of histories, which are left out otherwise.
-	Automatic bool `json:"automatic,omitempty" query:"automatic" doc:"The steps of histories too."`
+	Automatic bool `json:"automatic,omitempty" query:"automatic" doc:"Include the steps of histories."`
 	Page
 }
 
-// RestoreRequest says which state a sandbox goes back to: exactly one of the
-// two.
+// RestoreRequest says which state a sandbox goes back to. Exactly one field is set.
 type RestoreRequest struct {
 	// Snapshot is the id or name of a snapshot of the team.
 	Snapshot string `json:"snapshot,omitempty"`
-	// Step is a step of the sandbox's history, from its end: -1 is before the
-	// last command.
+	// Step is a step of the sandbox's history, counted from its end: -1 is the state
+	// before the last command.
 	Step int `json:"step,omitempty"`
 }
 
 // ResumeRequest says how a paused sandbox comes back.
 type ResumeRequest struct {
-	// FilesOnly starts it afresh with the files it had, without its memory and
-	// processes: the way back when this machine's processor cannot run the
-	// paused memory.
+	// FilesOnly boots the sandbox with its files, without its memory and
+	// processes. Use it if this machine's processor cannot run the paused memory.
 	FilesOnly bool `json:"files_only,omitempty"`
 }
 
@@ -94,14 +111,14 @@ type ResumeRequest struct {
 type ForkRequest struct {
 	// Count is 1 to [MaxForks]; 0 is 1.
 	Count int `json:"count,omitempty"`
-	// Name begins the children's names, which end with "-" and their index, if
-	// there is more than one. Empty is none.
+	// Name is the child's name. Several children have "-" and their index added to
+	// it. Empty is none.
 	Name string `json:"name,omitempty"`
 	// Env is added to the environment of each child's commands.
 	Env map[string]string `json:"env,omitempty"`
 	// Metadata is added to the parent's.
 	Metadata map[string]string `json:"metadata,omitempty"`
-	// LifetimeSeconds and IdleTimeoutSeconds: nil is as the parent was made.
+	// LifetimeSeconds and IdleTimeoutSeconds: nil is the parent's setting.
 	LifetimeSeconds    *int64 `json:"lifetime_seconds,omitempty"`
 	IdleTimeoutSeconds *int64 `json:"idle_timeout_seconds,omitempty"`
 }
@@ -109,14 +126,14 @@ type ForkRequest struct {
 // DiffRequest says what a sandbox's or snapshot's files are compared with.
 type DiffRequest struct {
 	// Against is a sandbox or a snapshot, by id or name; empty is the
-	// template. Changes lead from it to the subject.
+	// template. The changes are those that lead from it to the subject.
 	Against string `json:"against,omitempty"`
 	// Paths selects changes at or below these absolute paths; empty is all.
 	Paths []string `json:"paths,omitempty"`
 	// Patch adds unified diffs of text files of at most [MaxPatchFileBytes].
 	Patch bool `json:"patch,omitempty"`
-	// Limit bounds the changes that are returned; 0 is [DefaultDiffLimit], at
-	// most [MaxDiffLimit]. All are counted.
+	// Limit bounds the changes that are returned, at most [MaxDiffLimit]; 0 is
+	// [DefaultDiffLimit]. All changes are counted.
 	Limit int `json:"limit,omitempty"`
 }
 
@@ -130,10 +147,10 @@ const (
 	ChangeModified ChangeKind = "modified"
 )
 
-// Aspect is what of a modified path differs.
+// Aspect is a property of a modified path that differs.
 type Aspect string
 
-// The aspects of a modification. A path whose type differs has only that one.
+// The aspects of a modification. A path whose type differs has only AspectType.
 const (
 	AspectContent Aspect = "content"
 	AspectMode    Aspect = "mode"
@@ -142,29 +159,29 @@ const (
 	AspectTarget  Aspect = "target" // of a symbolic link, or a device's number
 )
 
-// Change is one path that differs. A removed directory stands for all that
+// Change is one path that differs. A removed directory stands for everything that
 // was in it.
 type Change struct {
 	Path string     `json:"path"`
 	Kind ChangeKind `json:"kind"`
-	// Type is what is there now, or was before it was removed.
+	// Type is the type now, or before the path was removed.
 	Type FileType `json:"type"`
-	// Aspects is set on modified paths.
+	// Aspects is set for modified paths.
 	Aspects []Aspect `json:"aspects,omitempty"`
-	// OldSize and NewSize are bytes of regular files.
+	// OldSize and NewSize are the sizes of regular files, in bytes.
 	OldSize int64 `json:"old_size,omitempty"`
 	NewSize int64 `json:"new_size,omitempty"`
 	// OldMode and NewMode are octal, as "0644".
 	OldMode string `json:"old_mode,omitempty"`
 	NewMode string `json:"new_mode,omitempty"`
-	// Patch is a unified diff of a text file, when it was asked for.
+	// Patch is a unified diff of a text file, if the request asked for patches.
 	Patch string `json:"patch,omitempty"`
 }
 
-// Diff is what differs between two file systems, by path. /tmp, /dev and
-// /dev/shm are memory and are not compared, nor is /run/cove. What Cove writes
-// in every sandbox, /etc/hosts, /etc/resolv.conf, the machine id, the SSH host
-// keys and the bundles of certificates, is compared only if Paths names the file
+// Diff is what differs between two file systems, sorted by path. /tmp, /dev and
+// /dev/shm are memory and are not compared, nor is /run/cove. Files that Cove writes
+// in every sandbox (/etc/hosts, /etc/resolv.conf, the machine id, the SSH host
+// keys and the bundles of certificates) are compared only if Paths names the file
 // itself.
 type Diff struct {
 	Changes []Change `json:"changes"`
@@ -172,11 +189,11 @@ type Diff struct {
 	Added    int `json:"added"`
 	Removed  int `json:"removed"`
 	Modified int `json:"modified"`
-	// Truncated says that Limit has cut the changes.
+	// Truncated says that there are more changes than Limit.
 	Truncated bool `json:"truncated,omitempty"`
 }
 
-// MergeKind says what of the winner comes back.
+// MergeKind says what a merge takes from the winner.
 type MergeKind string
 
 // The kinds of merges.
@@ -191,7 +208,7 @@ const (
 // MergePolicy says who wins where both sides changed a path.
 type MergePolicy string
 
-// The merge policies. Without one a conflict stops the merge.
+// The merge policies. With PolicyNone, a conflict stops the merge.
 const (
 	PolicyNone   MergePolicy = ""
 	PolicyOurs   MergePolicy = "ours"   // the parent's version stays
@@ -200,14 +217,14 @@ const (
 
 // MergeRequest says what is merged into a parent.
 type MergeRequest struct {
-	// Winner is the sandbox, by id or name, that is merged.
+	// Winner is the child to merge, by id or name.
 	Winner string `json:"winner"`
 	// Kind is "whole", the default, or "files".
 	Kind MergeKind `json:"kind,omitempty"`
 	// Policy is for "files" only.
 	Policy MergePolicy `json:"policy,omitempty"`
 	// Resolve says, for "files", who wins at or below each of these absolute paths:
-	// "ours" or "theirs", whatever Policy says. The deepest one counts.
+	// "ours" or "theirs", whatever Policy says. The deepest path counts.
 	Resolve map[string]MergePolicy `json:"resolve,omitempty"`
 	// Paths selects, for "files", changes at or below these absolute paths.
 	Paths []string `json:"paths,omitempty"`
@@ -223,8 +240,8 @@ type Conflict struct {
 	Theirs ChangeKind `json:"theirs"`
 }
 
-// MergeResult tells what a merge did. Merged is false if conflicts stopped it: nothing
-// was changed then, and Conflicts are those that nobody wins.
+// MergeResult is the outcome of a merge. Merged is false if conflicts stopped it: then
+// nothing was changed, and Conflicts are those that neither policy nor Resolve decides.
 type MergeResult struct {
 	Merged    bool       `json:"merged"`
 	Kind      MergeKind  `json:"kind"`

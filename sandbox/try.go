@@ -1,6 +1,6 @@
 package sandbox
 
-// KeepPolicy says which attempts of a try live on.
+// KeepPolicy says which attempts of a try are kept as sandboxes.
 type KeepPolicy string
 
 // The keep policies. None is the default: all attempts are killed.
@@ -14,7 +14,7 @@ const (
 const (
 	// PickNone merges nothing back; the default.
 	PickNone = "none"
-	// PickFirstSuccess merges the attempt of the lowest index that exited
+	// PickFirstSuccess merges the attempt with the lowest index that exited
 	// with 0.
 	PickFirstSuccess = "first_success"
 )
@@ -30,14 +30,14 @@ type TryRequest struct {
 	// TimeoutMS ends each command; 0 is [DefaultExecTimeout].
 	TimeoutMS int64 `json:"timeout_ms,omitempty"`
 	// Pick is the attempt that is merged back: "none", "first_success" or an
-	// index such as "2", whatever its exit code. With "first_success" and no
-	// success nothing is merged.
+	// index such as "2", whatever its exit code. If "first_success" finds no
+	// success, nothing is merged.
 	Pick string `json:"pick,omitempty"`
 	// Merge says how the picked attempt is merged; "" is "whole".
 	Merge MergeKind `json:"merge,omitempty"`
 	// Policy is for merging "files".
 	Policy MergePolicy `json:"policy,omitempty"`
-	// Keep says which of the other attempts live on.
+	// Keep says which of the other attempts are kept.
 	Keep KeepPolicy `json:"keep,omitempty"`
 	// NoDiff leaves out what each attempt changed.
 	NoDiff bool `json:"no_diff,omitempty"`
@@ -61,22 +61,23 @@ type Attempt struct {
 	ExitCode int      `json:"exit_code"`
 	Signal   string   `json:"signal,omitempty"`
 	EndCause EndCause `json:"end_cause,omitempty"`
-	// Stdout and Stderr are at most [MaxTryOutput] bytes each, the first and
-	// last halves of longer ones; invalid UTF-8 is replaced.
+	// Stdout and Stderr are at most [MaxTryOutput] bytes each. Of longer output,
+	// half of that is from the beginning and half from the end. Invalid UTF-8 is
+	// replaced.
 	Stdout string `json:"stdout"`
 	Stderr string `json:"stderr"`
-	// OutputTruncated says that there was more.
+	// OutputTruncated says that there was more output.
 	OutputTruncated bool  `json:"output_truncated,omitempty"`
 	DurationMS      int64 `json:"duration_ms"`
 	// Error says why the command did not run to its end.
 	Error string `json:"error,omitempty"`
-	// Changes is what differs from the parent at the fork.
+	// Changes is what the attempt changed since the fork.
 	Changes *Diff `json:"changes,omitempty"`
-	// Kept says that the fork lives on as SandboxID.
+	// Kept says that the fork still exists, as SandboxID.
 	Kept bool `json:"kept"`
 }
 
-// TryResult tells what a try did.
+// TryResult is the outcome of a try.
 type TryResult struct {
 	Attempts []Attempt `json:"attempts"`
 	// Picked is the index of the attempt that was merged back, if one was.
@@ -85,7 +86,7 @@ type TryResult struct {
 	Merge *MergeResult `json:"merge,omitempty"`
 }
 
-// TryEvent tells that an attempt has ended.
+// TryEvent reports that an attempt has ended.
 type TryEvent struct {
 	Attempt Attempt `json:"attempt"`
 	// Done and Total count attempts.

@@ -7,27 +7,27 @@ type Volume struct {
 	// ID is "vol-" and letters and digits.
 	ID   string `json:"id"`
 	Name string `json:"name"`
-	// SizeMiB bounds what it holds.
+	// SizeMiB bounds its content.
 	SizeMiB int64 `json:"size_mib"`
-	// UsedBytes is what it held when it was last looked at.
+	// UsedBytes is the size of its content when that was last measured.
 	UsedBytes int64 `json:"used_bytes"`
-	// Sandboxes are the living ones that have it.
+	// Sandboxes are the living sandboxes that have it mounted.
 	Sandboxes []string  `json:"sandboxes,omitempty"`
 	CreatedAt time.Time `json:"created_at"`
 }
 
-// CreateVolumeRequest describes a volume. Its name is unique in its team: as
-// that of a sandbox.
+// CreateVolumeRequest describes a volume. Its name is unique in the team, with the
+// rules for names of sandboxes.
 type CreateVolumeRequest struct {
 	Name string `json:"name"`
-	// SizeMiB 0 is [DefaultVolumeMiB].
+	// SizeMiB bounds its content; 0 is [DefaultVolumeMiB].
 	SizeMiB int64 `json:"size_mib,omitempty"`
 }
 
-// Mount shows something in a sandbox at a path; exactly one of Volume, Host
-// and Tmpfs is set.
+// Mount is what a sandbox has at a path. Exactly one of Volume, Host and Tmpfs is
+// set.
 type Mount struct {
-	// Target is an absolute path, not "/" and nothing that the system needs.
+	// Target is an absolute path, except "/" and directories that the system needs.
 	Target string `json:"target"`
 	// Volume is a volume's id or name.
 	Volume string `json:"volume,omitempty"`
@@ -35,7 +35,7 @@ type Mount struct {
 	Host string `json:"host,omitempty"`
 	// Tmpfs is a file system in the sandbox's memory.
 	Tmpfs bool `json:"tmpfs,omitempty"`
-	// SizeMiB bounds a tmpfs; 0 is half of the memory.
+	// SizeMiB bounds a tmpfs; 0 is half of the sandbox's memory.
 	SizeMiB  int64 `json:"size_mib,omitempty"`
 	ReadOnly bool  `json:"read_only,omitempty"`
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"os"
 	"time"
 
 	"github.com/cove-sh/cove/sandbox"
@@ -18,7 +19,8 @@ type Checkpointer interface {
 	//
 	// With opts.Commit, the instance stays paused until Commit has returned. If it returns
 	// nil, the instance is destroyed. If it returns an error, the instance continues, the
-	// checkpoint is removed, and the error is returned.
+	// checkpoint is removed, and the error is returned. If that is [ErrUndecided], the
+	// checkpoint stays: whoever knows ends the one or removes the other.
 	Checkpoint(ctx context.Context, instance, checkpoint string, opts CheckpointOptions) (Checkpoint, error)
 	// Checkpoints lists all checkpoints.
 	Checkpoints(ctx context.Context) ([]Checkpoint, error)
@@ -59,6 +61,10 @@ type CheckpointOptions struct {
 	// Label is kept with the checkpoint, so that its owner can identify it even if the
 	// owner's record is lost.
 	Label json.RawMessage
+	// Owner is the team that the state belongs to. An engine that also keeps checkpoints
+	// elsewhere, encrypts those of each owner with a key of their own, and leaves those
+	// without an owner on this machine. Only durable checkpoints can have one.
+	Owner string
 	// Commit ends the instance; see [Checkpointer].
 	Commit func(Checkpoint) error
 	// Early makes Checkpoint return when the instance continues, although memory and files
@@ -77,10 +83,70 @@ type Checkpoint struct {
 	// SizeBytes is the size on disk.
 	SizeBytes int64     `json:"size_bytes"`
 	CreatedAt time.Time `json:"created_at"`
-	// Label is the Label of the options.
+	// Label and Owner are those of the options.
 	Label json.RawMessage `json:"label,omitempty"`
+	Owner string          `json:"owner,omitempty"`
 	// Stopped is how long the instance was paused, if it continued.
 	Stopped time.Duration `json:"-"`
+}
+
+// Portable is a [Checkpointer] whose checkpoints can be copied, to come back on this machine
+// or on another one.
+type Portable interface {
+	Checkpointer
+	// Export opens a checkpoint to be copied. The caller closes the result, which stays
+	// readable until then, also if the checkpoint is removed.
+	Export(ctx context.Context, id string) (*Export, error)
+	// Import makes a checkpoint again from the description of its export, durably. It calls
+	// fetch for each file that it lacks, with a new file of the given size, full of zeros.
+	// After an error nothing is kept. A description is not trusted, except that it names the
+	// program that will run the checkpoint.
+	Import(ctx context.Context, description []byte, fetch func(name string, size int64, to *os.File) error) (Checkpoint, error)
+}
+
+// Export is a checkpoint that is being copied.
+type Export struct {
+	Checkpoint
+	// Description is for [Portable].Import.
+	Description []byte
+	Files       []ExportFile
+}
+
+// ExportFile is one file of a checkpoint, or one that it needs.
+type ExportFile struct {
+	Name string
+	Size int64
+	// Shared, if not empty, identifies the content of a file that other checkpoints need
+	// too, such as the program: it holds letters and digits.
+	Shared string
+	io.ReadCloser
+}
+
+// Close closes all files.
+func (e *Export) Close() {
+	for _, f := range e.Files {
+		f.Close()
+	}
+}
+
+// Place is where the content of a checkpoint is kept.
+type Place string
+
+// The places.
+const (
+	// PlacePending means that the content is only on this machine yet.
+	PlacePending Place = "pending"
+	// PlaceStored means that it is both on this machine and elsewhere.
+	PlaceStored Place = "stored"
+	// PlaceRemote means that it is elsewhere only: it is fetched when it is needed.
+	PlaceRemote Place = "remote"
+)
+
+// Replicator is a [Checkpointer] that also keeps checkpoints elsewhere.
+type Replicator interface {
+	// Place returns where a checkpoint is kept. It is empty for one that stays on this
+	// machine or is unknown.
+	Place(id string) Place
 }
 
 // WarmSpec asks for instances that are made before they are needed.

@@ -28,6 +28,10 @@ var ErrNotFound = errors.New("no such instance")
 // is the cause of a [sandbox.Error] that states the numbers.
 var ErrNoRoom = errors.New("no room for another instance")
 
+// ErrUndecided is returned by the Commit of [CheckpointOptions] if it cannot tell whether
+// the checkpoint was recorded.
+var ErrUndecided = errors.New("it is not known whether the checkpoint was recorded")
+
 // Spec describes an instance to be made.
 type Spec struct {
 	// ID is never reused; see [sandbox.Sandbox].
@@ -55,6 +59,8 @@ type Spec struct {
 	// Mounts are mounted above the root. With a Checkpoint that is not FilesOnly, they must
 	// have the targets and kinds of the checkpoint's mounts.
 	Mounts []Mount
+	// Place is a result of [Placer.Place], or empty: then the engine chooses.
+	Place string `json:"-"`
 	// Label is kept with the instance, see [Status]; nil means none. The instance does not
 	// see it.
 	Label json.RawMessage `json:"-"`
@@ -142,6 +148,16 @@ type Admitter interface {
 	// resources, that continue from an instance or a checkpoint. It reserves nothing:
 	// [Engine.Create] checks again.
 	Admit(ctx context.Context, n int, of Source, r sandbox.Resources) error
+}
+
+// Placer is an [Engine] with several places for instances. A checkpoint is at the place of
+// its instance, and instances that continue from it are made there.
+type Placer interface {
+	// Place chooses the place of a new instance with these resources that boots. It
+	// reserves nothing, and returns "" if no place has room.
+	Place(r sandbox.Resources) string
+	// PlaceOf returns the place of an instance or a checkpoint, or "" if it is unknown.
+	PlaceOf(of Source) string
 }
 
 // Ender is an [Engine] that can end an instance before it removes all traces of it.

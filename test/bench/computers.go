@@ -77,7 +77,7 @@ func (b *bench) computerTemplate(ctx context.Context) (string, error) {
 	return name, err
 }
 
-// showPage opens a long page in the browser and waits until it is there.
+// showPage opens a long page in the browser and waits until it is shown.
 func (b *bench) showPage(ctx context.Context, id string) error {
 	var page strings.Builder
 	page.WriteString("<title>bench</title><body contenteditable autofocus>")

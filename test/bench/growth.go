@@ -55,8 +55,8 @@ type growthConfig struct {
 	others string
 }
 
-// load is the size of what a sandbox holds, in bytes: objects of a Python interpreter, and
-// a file that it has written.
+// load is the size of a sandbox's content, in bytes: objects of a Python interpreter, and a
+// file that it has written.
 type load struct {
 	name          string
 	memory, files int64

@@ -12,7 +12,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// large is enough for what the measurements put into a sandbox.
+// large are resources that suffice for what the measurements put into a sandbox.
 var large = sandbox.Resources{VCPUs: 2, MemoryMiB: 8192, DiskMiB: 16384}
 
 // withLoad runs do with a sandbox that holds this many bytes of memory and of written

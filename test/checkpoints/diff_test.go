@@ -30,7 +30,7 @@ func changesOf(t *testing.T, d *covetest.Daemon, subject, against string, paths 
 	return lines(diff.Changes)
 }
 
-// lines tells each change in a line.
+// lines formats each change as a line.
 func lines(changes []sandbox.Change) []string {
 	var all []string
 	for _, c := range changes {
@@ -73,7 +73,7 @@ func asRoot(t *testing.T, d *covetest.Daemon, id, line string) string {
 	return res.Stdout
 }
 
-// What a sandbox has changed of its template, of every kind.
+// A sandbox changes files of its template in every way.
 func TestDiffWithTemplate(t *testing.T) {
 	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
 		s := d.Create(t, sandbox.CreateRequest{Name: "changes"})

@@ -11,10 +11,10 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// counters is a program of four threads, each of which writes the numbers from 1
-// on into all pages of its quarter of a heap, for ever: into each page the number
-// after the one that it finds there. A page that is of another instant than the
-// thread's own variables is found as soon as the thread comes by.
+// counters is a program of four threads. Each thread goes through the pages of its
+// quarter of a heap for ever, and increments the number in each page. If a page is from
+// another instant than the thread's own variables, the thread notices when it comes to
+// that page.
 const counters = `
 import mmap, threading, struct
 PAGE, MIB, THREADS = 4096, %d, 4
@@ -92,7 +92,7 @@ func goesOn(t testing.TB, d *covetest.Daemon, id string) {
 // write to all of it without end; and neither parent nor children see what
 // another writes.
 func TestForksAreOfOneInstant(t *testing.T) {
-	rounds := 5
+	rounds := 2
 	if needs.Soak() {
 		rounds = 50
 	}

@@ -25,12 +25,11 @@ func forkOf(t *testing.T, d *covetest.Daemon, id, name string) string {
 	return list.Items[0].ID
 }
 
-// counter is a program that keeps a number in memory: it adds what it reads
-// and says the sum.
+// counter is a program that keeps a number in memory: it adds the numbers that it reads
+// and prints the sum.
 const counter = `perl -e '$| = 1; while (<>) { $sum += $_; print "$sum\n" }'`
 
-// A winner's whole machine takes over the id of its parent, with its memory,
-// and becomes the parent in name.
+// A winner's whole instance, with its memory, continues under the parent's id and name.
 func TestMergeWhole(t *testing.T) {
 	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
 		req := sandbox.CreateRequest{Name: "base", Env: map[string]string{"WHOSE": "base"}, Metadata: map[string]string{"of": "base"}}
@@ -103,7 +102,7 @@ func TestMergeWhole(t *testing.T) {
 	})
 }
 
-// A sandbox that was a fork only until it was merged into its parent is none.
+// A fork that was merged as a whole is no longer a fork.
 func TestMergedParentIsNoFork(t *testing.T) {
 	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
 		parent := d.Create(t, sandbox.CreateRequest{Name: "base"})
@@ -150,7 +149,7 @@ var dividedConflicts = []sandbox.Conflict{
 	{Path: "/workspace/kind", Ours: sandbox.ChangeModified, Theirs: sandbox.ChangeModified},
 }
 
-// dividedState is what the files of [divided] are in a sandbox.
+// dividedState returns the state of the files of [divided] in a sandbox.
 func dividedState(t *testing.T, d *covetest.Daemon, id string) string {
 	t.Helper()
 	line := `for f in clash gone kind ours theirs both same run dir/sub/f dir new-ours new/f /etc/winner /tmp/winner; do
@@ -162,7 +161,7 @@ func dividedState(t *testing.T, d *covetest.Daemon, id string) string {
 	return res.Stdout
 }
 
-// mergedDivided is what [dividedState] is after a merge, but for the conflicts.
+// mergedDivided is [dividedState] after a merge, without the conflicts.
 const mergedDivided = `ours: parent 644,1000
 theirs: winner 644,1000
 both: none
@@ -178,8 +177,8 @@ f
 1
 `
 
-// The files that a fork has changed come back to a parent that goes on: none
-// if there are conflicts and no policy.
+// The files that a fork has changed are merged into its running parent. If there are
+// conflicts and no policy, no file is.
 func TestMergeFiles(t *testing.T) {
 	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
 		parent, winner := divided(t, d)
@@ -223,7 +222,7 @@ func TestMergeFiles(t *testing.T) {
 			if diff := cmp.Diff(want, dividedState(t, d, parent)); diff != "" {
 				t.Errorf("the parent (-want +got):\n%s", diff)
 			}
-			// The winner lives on, and what was merged is no change any more.
+			// The winner still exists, and the merged files no longer differ.
 			wantChanges(t, "still to be merged", changesOf(t, d, winner, parent, "/workspace/new", "/workspace/dir", "/etc"))
 		})
 		t.Run("paused", func(t *testing.T) {
@@ -277,7 +276,7 @@ func onlyThese(t *testing.T, d *covetest.Daemon, ids ...string) {
 	}
 }
 
-// Several ways at once: what each did, which comes back, and which live on.
+// Several attempts at once: what each did, which one is merged, and which are kept.
 func TestTry(t *testing.T) {
 	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
 		s := d.Create(t, sandbox.CreateRequest{Name: "base"})
@@ -383,8 +382,8 @@ func TestTry(t *testing.T) {
 	})
 }
 
-// testTryCancelled cancels tries at several moments, by the caller and by the
-// sink, and looks for what is left.
+// testTryCancelled cancels tries at several times, by the caller and by the sink, and
+// checks that nothing is left.
 func testTryCancelled(t *testing.T, d *covetest.Daemon, id string) {
 	req := sandbox.TryRequest{Count: 3, Commands: []sandbox.TryCommand{{Shell: "[ $COVE_FORK_INDEX = 0 ] || sleep 60"}}, Pick: sandbox.PickFirstSuccess}
 	// The call ends at once, and the forks soon after.

@@ -11,8 +11,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// heap is a program with memory of which each page tells its number, and a word
-// that changes; it says what of the memory is not as it should be.
+// heap is a program with memory in which each page has its number and a word that
+// changes. It prints which pages are wrong.
 const heap = `
 import ctypes, mmap, os
 PAGE, MIB = 4096, %d
@@ -35,7 +35,7 @@ fill(7)
 open("/dev/shm/canary", "wb").write(os.urandom(1 << 20))
 `
 
-// takenMiB is what `cove stats` says of a sandbox.
+// takenMiB returns the memory of a sandbox according to `cove stats`.
 func takenMiB(t testing.TB, d *covetest.Daemon, id string) int64 {
 	t.Helper()
 	stats, err := d.Client.Stats(t.Context(), id)
@@ -64,12 +64,13 @@ func must[T any](v T, err error) func(t testing.TB) T {
 	}
 }
 
-// Children of a fork load what they touch: each has all of the parent's memory, takes
-// little of it before, and what a child drops stays dropped. Forks of children that
-// have loaded little have all of it too. What a child takes is told.
+// Children of a fork load the pages that they touch: each has all of the parent's
+// memory, takes little until then, and memory that a child frees stays free. Forks of
+// children that have loaded little have all of it too. Stats show what a child really
+// takes.
 func TestForksTakeWhatTheyTouch(t *testing.T) {
 	covetest.Patched(t)
-	covetest.SharedEachUser(t, func(t *testing.T, d *covetest.Daemon) {
+	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
 		const mib = 200
 		s := d.Create(t, sandbox.CreateRequest{Resources: sandbox.Resources{MemoryMiB: 1024, VCPUs: 2}})
 		python(t, d, s.ID, fmt.Sprintf(heap, mib))
@@ -119,8 +120,8 @@ func TestManyChildrenTakeATenth(t *testing.T) {
 	})
 }
 
-// A child that has loaded little goes through each verb of time with all of its
-// memory and files, whatever becomes of its parent and of the daemon.
+// A child that has loaded little keeps all of its memory and files through each verb of
+// time, whatever happens to its parent and the daemon.
 func TestVerbsWhileLoading(t *testing.T) {
 	covetest.Patched(t)
 	mib := 128
@@ -137,7 +138,7 @@ func TestVerbsWhileLoading(t *testing.T) {
 			whole(t, d, id)
 			d.Shows(t, id, "sha256sum < /workspace/canary", sum)
 		}
-		// Its own supervisor's gVisor is killed while it loads: its siblings go on.
+		// A child's gVisor is killed while the child loads: its siblings continue.
 		if pid, ok := covetest.ProcessOf(kids[5], "runsc-sandbox"); !ok {
 			t.Error("the sixth child has no gVisor")
 		} else if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {

@@ -395,8 +395,8 @@ const server = net.createServer((c) => c.once("data", (d) => {
 server.listen("/workspace/w/node.tmp", () => fs.renameSync("/workspace/w/node.tmp", "/workspace/w/node"));
 `
 
-// programMake is a project that takes some seconds to build and then says a
-// number that every part has to be right for.
+// programMake is a project that takes some seconds to build and then prints a number
+// that is right only if every part is.
 const programMake = `
 PARTS = 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20
 result: $(PARTS:%=part%.o) main.o
@@ -414,7 +414,7 @@ main.c:
 .SECONDARY:
 `
 
-// madeResult is what the project says: the sum of the squares of 1 to 20.
+// madeResult is what the project prints: the sum of the squares of 1 to 20.
 const madeResult = "2870"
 
 // programTmux starts a shell in a terminal and gives it a state. The command

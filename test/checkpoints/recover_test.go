@@ -61,7 +61,7 @@ func TestRecover(t *testing.T) {
 		pause(t, d, "rests")
 		ran := d.Create(t, sandbox.CreateRequest{Name: "busy"})
 		d.Sh(t, "busy", "echo busy > /tmp/file")
-		// One that was deleted is not kept.
+		// A deleted snapshot is not set aside.
 		gone, err := d.Client.CreateSnapshot(ctx, "busy", sandbox.CreateSnapshotRequest{})
 		must(err)
 		_, err = d.Client.DeleteSnapshot(ctx, gone.ID)

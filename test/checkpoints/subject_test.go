@@ -21,12 +21,11 @@ import (
 type subject struct {
 	d  *covetest.Daemon
 	id string
-	// hostname is what the sandbox is called.
+	// hostname is the sandbox's host name.
 	hostname string
-	// lines and input are jobs: one writes numbered lines, the other answers
-	// what it reads.
+	// lines and input are jobs: one writes numbered lines, the other answers its input.
 	lines, input string
-	// asked counts what input has been told, and words are the answers.
+	// asked counts the inputs that input has got, and words are its answers.
 	words []string
 	drawn *draws
 }
@@ -51,14 +50,14 @@ func (d *draws) add(t *testing.T, who string, numbers []string) {
 	}
 }
 
-// report is what the programs of a subject say of themselves.
+// report is what the programs of a subject say about themselves.
 type report struct {
 	Answers  map[string]any     `json:"answers"`
 	Ticks    map[string]float64 `json:"ticks"`
 	Failed   []string           `json:"failed"`
 	Time     float64            `json:"time"`
 	Hostname string             `json:"hostname"`
-	// Who is what a program that ran before says: the host name, its
+	// Who is the answer of a program that was already running: the host name, its
 	// COVE_FORK_INDEX, and a variable of its own.
 	Who    []string `json:"who"`
 	Random []string `json:"random"`
@@ -128,7 +127,7 @@ func (w *subject) ask(t *testing.T, skip ...string) report {
 	return r
 }
 
-// say tells one program something and returns its answer.
+// say sends a text to one program and returns its answer.
 func (w *subject) say(t *testing.T, words string) string {
 	t.Helper()
 	return strings.TrimSpace(w.sh(t, "python3 w/w.py ask "+words))
@@ -141,8 +140,8 @@ func (w *subject) mutate(t *testing.T, n int) {
 	w.sh(t, "python3 w/w.py mutate "+strconv.Itoa(n))
 }
 
-// check asks all programs and compares what they say with what they said
-// before: the same state, all alive, the clock and the host name right.
+// check asks all programs and compares their answers with the earlier ones: the same
+// state, all of them alive, and the right clock and host name.
 func (w *subject) check(t *testing.T, when string, before report) report {
 	t.Helper()
 	now := w.ask(t)
@@ -158,7 +157,7 @@ func (w *subject) check(t *testing.T, when string, before report) report {
 	return now
 }
 
-// checkSelf checks what a sandbox knows of itself and of the time.
+// checkSelf checks what a sandbox knows about itself and the time.
 func (w *subject) checkSelf(t *testing.T, when string, r report) {
 	t.Helper()
 	inside := time.Unix(0, int64(r.Time*1e9))
@@ -233,15 +232,15 @@ func (w *subject) make(t *testing.T, pause string) string {
 	return job
 }
 
-// await waits inside the sandbox until a condition of test(1) holds. It asks rarely:
-// each time costs a process, which what is awaited has to wait for.
+// await waits inside the sandbox until a condition of test(1) holds. It polls rarely:
+// each poll costs a process, which slows down the program that it waits for.
 func (w *subject) await(t *testing.T, condition string) {
 	t.Helper()
 	w.sh(t, "until [ "+condition+" ]; do sleep 0.1; done")
 }
 
-// sh runs a line and returns what it has printed. How long that takes is up to the
-// machine: many sandboxes ask all of their programs at the same time.
+// sh runs a line and returns its output. It has no time limit of its own, because many
+// sandboxes ask all of their programs at the same time.
 func (w *subject) sh(t *testing.T, line string) string {
 	t.Helper()
 	res, err := w.d.Exec(t.Context(), w.id, sandbox.ExecRequest{Shell: line, TimeoutMS: 300_000})

@@ -14,8 +14,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// fingerprint tells what a sandbox looks like to a program, without what must
-// differ: process ids, times and random numbers.
+// fingerprint returns what a sandbox looks like to a program, without what must differ:
+// process ids, times and random numbers.
 const fingerprint = `
 exec 2>&1
 echo host: $(hostname) $(cat /proc/sys/kernel/hostname /etc/hostname); cat /etc/hosts
@@ -53,8 +53,8 @@ func fromPool(t *testing.T, d *covetest.Daemon, req sandbox.CreateRequest) (*san
 	return s, strings.Contains(string(log), "sandbox restored")
 }
 
-// A sandbox that waited ready cannot be told from one that was booted afresh,
-// and shares nothing with others that waited.
+// A sandbox from the pool cannot be distinguished from one that has just booted, and
+// shares nothing with others from the pool.
 func TestWarmIsAsCold(t *testing.T) {
 	covetest.Own(t, func(t *testing.T, warm *covetest.Daemon) {
 		info, err := os.Stat(warm.StateDir)

@@ -84,8 +84,8 @@ func testStream(t *testing.T, d *covetest.Daemon, id string) {
 	}
 }
 
-// testGone closes the connection while code runs: it ends, and what the
-// interpreter knows stays.
+// testGone closes the connection while code runs: the code ends, and the interpreter
+// keeps its state.
 func testGone(t *testing.T, d *covetest.Daemon, id string) {
 	for try := 1; ; try++ {
 		says(t, d, id, sandbox.Python, "kept = 1", "")

@@ -10,10 +10,9 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// What code does to its output and its process, in gVisor and through every
-// part of Cove: it is streamed and kept as it should be, and the interpreter
-// is of use afterwards. The agent's own tests have more of this on the host's
-// kernel.
+// Hostile code attacks its output and its process, in gVisor and through every part of
+// Cove. Output must be streamed and kept properly, and the interpreter must still work.
+// The agent's own tests have more such code, on the host's kernel.
 func TestHostileOutput(t *testing.T) {
 	const flood = 100_000_000
 	bytes := make([]byte, 256)
@@ -55,7 +54,8 @@ func TestHostileOutput(t *testing.T) {
 				if split && tt.name != "binary" {
 					t.Error("a character was cut in two")
 				}
-				// What is kept is streamed, its beginning; the rest is counted.
+				// The beginning of the output is streamed and kept; the rest is
+				// counted.
 				if tt.name == "flood" && (r.StdoutBytes != flood || streamed.Len() != sandbox.DefaultKeepBytes || !strings.HasPrefix(r.Stdout, streamed.String()) || len(r.Stdout) > sandbox.DefaultKeepBytes+100) {
 					t.Errorf("%d bytes, streamed %d, kept %d", r.StdoutBytes, streamed.Len(), len(r.Stdout))
 				}

@@ -46,8 +46,7 @@ func says(t testing.TB, d *covetest.Daemon, id string, l sandbox.Language, code,
 	}
 }
 
-// interruptTries is how often a test interrupts code of which the interpreter
-// must live on.
+// interruptTries is how often a test interrupts code whose interpreter must survive.
 const interruptTries = 5
 
 // tooSlow reports whether an interpreter was killed because it did not react to
@@ -64,7 +63,7 @@ func TestKernelsLive(t *testing.T) {
 		says(t, d, id, sandbox.Python, "import random, os\nx = 5\nf = open('/tmp/open', 'w+')\nn = f.write('held')\nrandom.seed(1)\nos.chdir('/tmp')\nprint(6*7)", "42\n")
 		says(t, d, id, sandbox.Bash, "x=6; cd /usr; f() { echo f$x; }; f", "f6\n")
 		says(t, d, id, sandbox.JavaScript, "const x = 7; console.log(x)", "7\n")
-		// A generator in the middle, and something that runs beside.
+		// A generator that is half consumed, and a thread in the background.
 		says(t, d, id, sandbox.Python, `import threading, time
 def numbers():
     n = 0
@@ -145,7 +144,7 @@ console.log(a > 1, g.next().value - a, fs.readSync(fd, text, 0, 4, 0), String(te
 	})
 }
 
-// What code does to its interpreter in a sandbox with limits is told, and the
+// If code breaks its interpreter in a sandbox with limits, the result says so, and the
 // next call works.
 func TestKernelsDie(t *testing.T) {
 	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
@@ -184,8 +183,7 @@ func TestKernelsDie(t *testing.T) {
 	})
 }
 
-// A caller who goes away, and one whose time is up, leave an interpreter that
-// works and knows what it knew.
+// After a caller goes away, or its time is up, the interpreter works and has its state.
 func TestKernelsAreInterrupted(t *testing.T) {
 	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
 		id := d.Create(t, kernels()).ID

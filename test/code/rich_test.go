@@ -60,7 +60,7 @@ func TestRich(t *testing.T) {
 			if err != nil {
 				t.Fatalf("image %d: %v", i+1, err)
 			}
-			// What is drawn has more than a colour or two.
+			// A real drawing has more than two colours.
 			colours := map[[3]uint32]bool{}
 			for x := range img.Bounds().Dx() {
 				for y := range img.Bounds().Dy() {

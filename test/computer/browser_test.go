@@ -109,7 +109,7 @@ func (b *browser) visit(address string) {
 	b.call("Page.navigate", map[string]any{"url": address})
 }
 
-// eval returns what an expression of the page is, as text.
+// eval returns the value of an expression in the page, as text.
 func (b *browser) eval(expression string) string {
 	b.t.Helper()
 	var result struct {

@@ -10,9 +10,9 @@ import (
 	"github.com/cove-sh/cove/internal/testing/covetest"
 )
 
-// session returns the commands of the first console block of docs/computers.md,
-// and what the last of them prints. The tests have a template of their own in
-// the place of the one that takes a download.
+// session returns the commands of the first console block of docs/computers.md, and the
+// output of the last of them. The tests use their own template instead of the one that
+// needs a download.
 func session(t *testing.T) (commands []string, last string) {
 	t.Helper()
 	page, err := os.ReadFile("../../docs/computers.md")

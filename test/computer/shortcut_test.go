@@ -31,8 +31,8 @@ func TestTextAfterShortcut(t *testing.T) {
 	c.open("http://127.0.0.1:8000/")
 	c.await("the page", pageColor, screenWidth*screenHeight/2)
 	for i := range addresses() {
-		// Unlike each other: the location bar completes what is typed from the
-		// addresses before, and on a busy machine takes one that is much like it.
+		// The addresses differ a lot: the location bar completes typed text from
+		// earlier addresses, and on a busy machine takes a similar one.
 		path := fmt.Sprintf("/%x", sha256.Sum256([]byte{byte(i)}))[:9]
 		c.do(sandbox.Input{Type: sandbox.InputKey, Keys: []string{"ctrl+l"}}, sandbox.Input{Type: sandbox.InputText, Text: "127.0.0.1:8000" + path + "\n"})
 		if !covetest.Eventually(patience, func() bool { return strings.Contains(c.log(), "GET /shown"+path+"\n") }) {

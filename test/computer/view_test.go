@@ -30,22 +30,22 @@ func peopleWatch(t *testing.T, c, fork *computer) {
 	b.until(pixel, rgb(pageColor))
 	b.visit(fork.view(sandbox.ViewRequest{}).URL)
 	b.until(pixel, rgb(doneColor))
-	// Where the X server has ended, the page says that there is no picture.
+	// If the X server has ended, the page says that there is no picture.
 	if _, err := c.d.Client.Exec(t.Context(), fork.id, sandbox.ExecRequest{Command: []string{"sh", "-c", "kill $(cat /tmp/.X1-lock)"}}, nil); err != nil {
 		t.Fatal(err)
 	}
 	b.until("document.getElementById('title').textContent", "No picture")
 
-	// Who may only watch presses keys in the page, and with a program of their
-	// own that does not care what the page would do.
+	// A visitor who may only watch presses keys in the page, and sends them with a
+	// program of their own that ignores the page's rules.
 	b.visit(watch.URL)
 	b.until(pixel, rgb(pageColor))
 	b.click()
 	b.press("q")
 	keyWithoutRight(t, c, watch.URL)
 
-	// Who has control presses one too, and the page in the computer hears it:
-	// after all that came before, of which it has heard nothing.
+	// A visitor with control presses one too, and the page in the computer gets it, but
+	// none of the keys before.
 	b.visit(control.URL)
 	b.until(pixel, rgb(pageColor))
 	b.click()
@@ -180,8 +180,7 @@ func keyWithoutRight(t *testing.T, c *computer, address string) {
 	// A picture of one pixel, which is asked for last.
 	onePixel := []byte{3, 0, 0, 0, 0, 0, 0, 1, 0, 1}
 	say(onePixel, 20)
-	// What the computer's own user copies is not told: between pictures there is
-	// nothing else.
+	// The clipboard of the computer's own user is not sent: there are only pictures.
 	if err := c.d.Client.SetClipboard(ctx, c.id, "c0ve-copied"); err != nil {
 		t.Fatal(err)
 	}

@@ -53,7 +53,7 @@ func buildComputer(t *testing.T, d *covetest.Daemon) {
 	}
 }
 
-// computer is one that is used.
+// computer is a computer that a test uses.
 type computer struct {
 	t  *testing.T
 	d  *covetest.Daemon
@@ -123,7 +123,8 @@ func (c *computer) screen() image.Image {
 	return img
 }
 
-// area returns the middle of what has a colour, and how many pixels have it.
+// area returns the middle of the area with a colour, and how many pixels have the
+// colour.
 func area(img image.Image, want color.RGBA) (middle image.Point, size int) {
 	var x, y int
 	for py := img.Bounds().Min.Y; py < img.Bounds().Max.Y; py++ {
@@ -167,7 +168,7 @@ func (c *computer) windows() string {
 	return strings.Join(titles, ", ")
 }
 
-// log is what the page has sent.
+// log returns what the page has sent.
 func (c *computer) log() string {
 	c.t.Helper()
 	var out strings.Builder

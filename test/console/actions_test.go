@@ -13,9 +13,9 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Every action of every page is done in a browser, by its button or form, and what comes
-// of it is looked at by another client. What is about one page more than about its
-// actions is in TestConsole.
+// Every action of every page is done in a browser, with its button or form, and another
+// client checks the effect. Tests of a page itself rather than of its actions are in
+// TestConsole.
 func TestActions(t *testing.T) {
 	covetest.Own(t, func(t *testing.T, d *covetest.Daemon) {
 		loseVolume(t, d)
@@ -67,7 +67,7 @@ func need[T any](t *testing.T) func(v T, err error) T {
 	}
 }
 
-// box is a sandbox as it is now.
+// box returns the current record of a sandbox.
 func (p *tab) box(d *covetest.Daemon, id string) *sandbox.Sandbox {
 	p.t.Helper()
 	return need[*sandbox.Sandbox](p.t)(d.Client.Get(p.t.Context(), id))
@@ -138,7 +138,7 @@ func loseVolume(t *testing.T, d *covetest.Daemon) {
 	must(d.Run(t.Context()))
 }
 
-// orphans brings back what was set aside.
+// orphans recovers an orphan.
 func orphans(p *tab, d *covetest.Daemon) {
 	p.visit("/server")
 	p.sees("lost")
@@ -224,7 +224,8 @@ func snapshotsOf(p *tab, d *covetest.Daemon, id string) {
 	}
 }
 
-// forkAndPause forks a sandbox, pauses it, and has it go on, also beside the tree.
+// forkAndPause forks a sandbox, pauses it and resumes it, also in the list next to the
+// tree.
 func forkAndPause(p *tab, d *covetest.Daemon, id string) {
 	p.visit("/s/" + id + "/history")
 	p.click("Fork")
@@ -309,7 +310,7 @@ func settings(p *tab, d *covetest.Daemon, id string) {
 	if s.Name != "renamed" || s.OnTimeout != sandbox.ActionPause || s.LifetimeSeconds != 7200 || s.IdleTimeoutSeconds != 1800 || s.Resources.MemoryMiB != 640 || s.Resources.MaxPIDs != 200 || s.Metadata["purpose"] != "demo" {
 		p.t.Errorf("the sandbox is %+v", s)
 	}
-	// Lists show it, and a refusal of the server is told.
+	// Lists show the sandbox, and an error of the server is shown.
 	p.visit("/")
 	p.fill("Search sandboxes", "purpose:demo")
 	p.waitFor(`[...document.querySelectorAll(".tree-row .name")].map((e) => e.textContent).join() === "renamed"`)

@@ -46,7 +46,7 @@ func answered(t *testing.T, d *covetest.Daemon, id string, want sandbox.Approval
 	}
 }
 
-// approvals answers what a sandbox asks, and sees what somebody else has answered.
+// approvals answers what a sandbox asks, and sees the answers of somebody else.
 func approvals(p *tab, d *covetest.Daemon) {
 	p.visit("/approvals")
 	p.sees("Nothing is asked")
@@ -54,12 +54,12 @@ func approvals(p *tab, d *covetest.Daemon) {
 		Preset: sandbox.NetworkNone, Rules: []sandbox.NetworkRule{{Action: sandbox.NetworkAsk, To: "*"}},
 	}})
 	asks(p.t, d, s.ID, "http://packages.example/")
-	// A click on what has only just come was meant for something else.
+	// A click on a question that has just appeared was meant for something else.
 	p.click("Refuse tcp packages.example:80")
 	p.sees("the list had just changed")
 	first := asked(p.t, d, s.ID, "packages.example")
 
-	// What comes later is below, and does not move what is there.
+	// Later questions appear below, and do not move earlier ones.
 	asks(p.t, d, s.ID, "https://xn--gthub-n4a.example/login")
 	p.sees("tcp xn--gthub-n4a.example:443")
 	asks(p.t, d, s.ID, "http://198.51.100.7:8080/")

@@ -7,8 +7,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// attempts looks at forks side by side: what a command says in those that run, and what each has
-// cost, also one that has ended, as far as it was measured.
+// attempts compares forks side by side: the output of a command in the running ones, and what
+// each has cost, also one that has ended, as far as that was measured.
 func attempts(p *tab, d *covetest.Daemon) {
 	t := p.t
 	must := func(err error) {
@@ -45,13 +45,14 @@ func attempts(p *tab, d *covetest.Daemon) {
 	says(pauses.Name, "It is paused, and runs no command from here")
 	p.accessible("forks side by side")
 
-	// A command runs in those that run, and its exit code stands beside what each has cost.
+	// A command runs in the running forks, and its exit code is shown next to what each has
+	// cost.
 	p.fill("Command for all", `case $COVE_FORK_INDEX in 0) echo first; exit 7;; *) echo other; esac`)
 	p.click("Run in 3")
 	says(runs.Name, "exit 7 .*first")
 	says(root.Name, "exit 0 .*other")
 
-	// What has ended is there when it is asked for.
+	// Ended forks are shown on request.
 	if !covetest.Eventually(patience, func() bool { return measured(ends.ID) }) {
 		t.Fatal("the fork was never measured")
 	}

@@ -46,7 +46,7 @@ func browser(t *testing.T) context.Context {
 	return ctx
 }
 
-// tab is a page of the console, in a profile of its own.
+// tab is a browser tab with the console, in a profile of its own.
 type tab struct {
 	t   *testing.T
 	ctx context.Context
@@ -56,10 +56,12 @@ type tab struct {
 	failures []string
 }
 
-// openTab opens a page of its own cookies, and fails the test on an exception in it.
+// openTab opens a tab with its own cookies, and fails the test on an exception in its
+// page.
 func openTab(t *testing.T, browser context.Context, url string) *tab {
 	t.Helper()
-	// A profile has no window to open a tab in: chromedp's own way asks for none.
+	// A new profile has no window in which to open a tab, and chromedp's own way does not
+	// make one.
 	whole := cdp.WithExecutor(browser, chromedp.FromContext(browser).Browser)
 	profile, err := target.CreateBrowserContext().WithDisposeOnDetach(true).Do(whole)
 	if err != nil {
@@ -103,13 +105,13 @@ func (p *tab) run(actions ...chromedp.Action) {
 	}
 }
 
-// eval returns what a script comes to, as JSON into out.
+// eval decodes the result of a script, as JSON, into out.
 func (p *tab) eval(script string, out any) {
 	p.t.Helper()
 	p.run(chromedp.Evaluate(script, out, func(e *runtime.EvaluateParams) *runtime.EvaluateParams { return e.WithAwaitPromise(true) }))
 }
 
-// text is what the page shows, for messages.
+// text returns the text of the page, for messages.
 func (p *tab) text() string {
 	ctx, cancel := context.WithTimeout(p.ctx, 5*time.Second)
 	defer cancel()
@@ -136,7 +138,7 @@ func (p *tab) visit(path string) {
 	}
 }
 
-// types types text into what has the focus, and enters it.
+// types types text into the element with the focus, and presses Enter if enter is set.
 func (p *tab) types(text string, enter bool) {
 	p.t.Helper()
 	p.run(input.InsertText(text))
@@ -147,8 +149,8 @@ func (p *tab) types(text string, enter bool) {
 	}
 }
 
-// waitFor waits until an expression is true, also over a load of the page. What it looks
-// at may not be there yet.
+// waitFor waits until an expression is true, even across a load of the page. The elements
+// in the expression may not exist yet.
 func (p *tab) waitFor(script string) {
 	p.t.Helper()
 	script = "(() => { try { return " + script + " } catch { return false } })()"
@@ -255,7 +257,7 @@ func (p *tab) look(scheme string, width, height int64) {
 	p.run(chromedp.EmulateViewport(width, height), emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}, {Name: "prefers-reduced-motion", Value: "reduce"}}))
 }
 
-// picture takes a picture for docs/console.md, if those are wanted.
+// picture takes a picture for docs/console.md, if pictures are requested.
 func (p *tab) picture(name string) {
 	p.t.Helper()
 	if os.Getenv("COVE_CONSOLE_PICTURES") != "1" {
@@ -282,8 +284,8 @@ var axe = sync.OnceValues(func() (string, error) {
 	return string(data), err
 })
 
-// accessible fails the test for anything that axe-core finds in the page as it is. What a
-// program writes to a terminal has the colours that the program asks for.
+// accessible fails the test for anything that axe-core finds in the current page. It skips
+// terminals, whose colours programs choose.
 func (p *tab) accessible(what string) {
 	p.t.Helper()
 	script, err := axe()
@@ -299,7 +301,7 @@ func (p *tab) accessible(what string) {
 		Impact string   `json:"impact"`
 		Nodes  []string `json:"nodes"`
 	}
-	// What is still fading in has less contrast than what is there.
+	// An element that is still fading in has less contrast.
 	const settle = `document.getAnimations().filter((a) => a.effect.getComputedTiming().endTime < Infinity).forEach((a) => a.finish());`
 	p.eval(settle+`axe.run({exclude: [".xterm-rows"]}, {resultTypes: ["violations"], iframes: false}).then((r) => r.violations.map((v) => ({id: v.id, impact: v.impact, nodes: v.nodes.map((n) => n.html.slice(0, 200) + " " + n.failureSummary)})))`, &found)
 	for _, v := range found {

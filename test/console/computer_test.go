@@ -36,7 +36,7 @@ func TestComputer(t *testing.T) {
 		p.waitFor(`document.querySelector("canvas.vnc")?.width === 1024`)
 		p.accessible("screen")
 
-		// What is typed reaches the screen only in control of it.
+		// Typed text reaches the screen only with control.
 		job, err := d.Client.Exec(t.Context(), box.ID, sandbox.ExecRequest{
 			Shell: `DISPLAY=:1 exec xterm -geometry 100x30+0+0 -e sh -c 'stty -icanon; cat > /tmp/typed'`, Background: true,
 		}, nil)
@@ -70,8 +70,8 @@ func TestComputer(t *testing.T) {
 	}, "--listen", "127.0.0.1:0")
 }
 
-// film does things with a computer by calls, and looks at the film of them: a picture
-// after each, of a bounded number, and nothing of what was typed.
+// film controls a computer by calls, and checks the film strip of them: a picture after
+// each, up to a bound, and nothing of typed text.
 func film(p *tab, d *covetest.Daemon, id string) {
 	t := p.t
 	p.sees("What calls do here is shown as a film")
@@ -113,7 +113,7 @@ func film(p *tab, d *covetest.Daemon, id string) {
 	p.sees("After click, type")
 	p.click("Close")
 
-	// Whoever comes later sees what was done before, without pictures. What was typed is
+	// A page that is opened later shows earlier actions without pictures. Typed text is
 	// nowhere.
 	p.visit("/s/" + id + "/screen")
 	p.sees("click, type")

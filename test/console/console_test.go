@@ -12,18 +12,30 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/cove-sh/cove/internal/testing/covetest"
+	"github.com/cove-sh/cove/internal/testing/needs"
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// The whole way of somebody who has just installed Cove: sign in, make a sandbox by one
+// The first steps of somebody who has just installed Cove: sign in, make a sandbox with one
 // click, use it, fork it, see what differs, and merge.
 func TestConsole(t *testing.T) {
 	covetest.Own(t, func(t *testing.T, d *covetest.Daemon) {
 		chrome := browser(t)
 		p := signIn(t, d, chrome)
+		part := func(name string, f func()) {
+			t.Run(name, func(t *testing.T) {
+				p.t = t
+				f()
+			})
+		}
+		// more is what only "make soak" does: TestActions does the same actions, and less of them.
+		more := func(name string, f func()) {
+			if needs.Soak() {
+				part(name, f)
+			}
+		}
 
-		t.Run("first start", func(t *testing.T) {
-			p.t = t
+		part("first start", func() {
 			p.sees("Sandboxes that fork")
 			p.accessible("first start")
 			p.picture("first")
@@ -35,44 +47,43 @@ func TestConsole(t *testing.T) {
 		parent := sandboxNamed(t, d.Client, func(s sandbox.Sandbox) bool { return s.ForkedFrom == "" })
 		fork := sandboxNamed(t, d.Client, func(s sandbox.Sandbox) bool { return s.ForkedFrom == parent.ID })
 
-		t.Run("terminal", func(t *testing.T) { p.t = t; terminal(p, parent.ID) })
-		t.Run("two terminals", func(t *testing.T) { p.t = t; secondTerminal(p, d, parent.ID) })
-		t.Run("terminal's size", func(t *testing.T) { p.t = t; resizedTerminal(p, d, parent.ID) })
-		t.Run("copy from a terminal", func(t *testing.T) { p.t = t; copiedFromTerminal(p) })
-		t.Run("link in a terminal", func(t *testing.T) { p.t = t; linkInTerminal(p) })
-		t.Run("hostile terminal", func(t *testing.T) { p.t = t; hostileTerminal(p) })
-		t.Run("flood without end", func(t *testing.T) { p.t = t; floodWithoutEnd(p, d, parent.ID) })
-		t.Run("files", func(t *testing.T) { p.t = t; files(p, d, parent.ID) })
-		t.Run("code", func(t *testing.T) { p.t = t; code(p, d, parent.ID) })
-		t.Run("network", func(t *testing.T) { p.t = t; networkLog(p, d, parent.ID) })
-		t.Run("compare and merge", func(t *testing.T) { p.t = t; merge(p, d, parent, fork) })
-		t.Run("attempts", func(t *testing.T) { p.t = t; attempts(p, d) })
-		t.Run("two browsers", func(t *testing.T) { twoBrowsers(t, d, chrome, parent.ID) })
-		t.Run("approvals", func(t *testing.T) { p.t = t; approvals(p, d) })
-		t.Run("server", func(t *testing.T) { p.t = t; serverPage(p, d) })
-		t.Run("template", func(t *testing.T) { p.t = t; buildTemplate(p, d) })
-		t.Run("volumes", func(t *testing.T) { p.t = t; volumes(p) })
-		t.Run("hostile names", func(t *testing.T) { p.t = t; hostileNames(p, d) })
-		t.Run("long output", func(t *testing.T) { p.t = t; longOutput(p, d, parent.ID) })
-		t.Run("read-only key", func(t *testing.T) { readOnly(signInWith(t, d, chrome, sandbox.ScopeSandboxesRead), d, parent.ID) })
-		t.Run("turns in the tree", func(t *testing.T) { p.t = t; turns(p, d) })
-		t.Run("every page", func(t *testing.T) { p.t = t; everyPage(p, parent.ID) })
-		t.Run("webhooks", func(t *testing.T) { p.t = t; webhooks(p, d) })
-		t.Run("bad network", func(t *testing.T) { badNetwork(t, d, chrome, parent.ID) })
-		t.Run("server restarts", func(t *testing.T) {
-			p.t = t
+		part("terminal", func() { terminal(p, parent.ID) })
+		more("two terminals", func() { secondTerminal(p, d, parent.ID) })
+		more("terminal's size", func() { resizedTerminal(p, d, parent.ID) })
+		more("copy from a terminal", func() { copiedFromTerminal(p) })
+		more("link in a terminal", func() { linkInTerminal(p) })
+		part("hostile terminal", func() { hostileTerminal(p) })
+		more("flood without end", func() { floodWithoutEnd(p, d, parent.ID) })
+		part("files", func() { files(p, d, parent.ID) })
+		more("code", func() { code(p, d, parent.ID) })
+		part("network", func() { networkLog(p, d, parent.ID) })
+		part("compare and merge", func() { merge(p, d, parent, fork) })
+		more("attempts", func() { attempts(p, d) })
+		more("two browsers", func() { twoBrowsers(p.t, d, chrome, parent.ID) })
+		part("approvals", func() { approvals(p, d) })
+		more("server", func() { serverPage(p, d) })
+		more("template", func() { buildTemplate(p, d) })
+		more("volumes", func() { volumes(p) })
+		part("hostile names", func() { hostileNames(p, d) })
+		more("long output", func() { longOutput(p, d, parent.ID) })
+		part("read-only key", func() { readOnly(signInWith(p.t, d, chrome, sandbox.ScopeSandboxesRead), d, parent.ID) })
+		more("turns in the tree", func() { turns(p, d) })
+		part("every page", func() { everyPage(p, parent.ID) })
+		more("webhooks", func() { webhooks(p, d) })
+		more("bad network", func() { badNetwork(p.t, d, chrome, parent.ID) })
+		more("server restarts", func() {
 			p.visit("/approvals")
 			p.sees("Nothing is asked")
 			p.click("Sandboxes")
 			p.sees(parent.Name)
 			if err := d.Stop(); err != nil {
-				t.Fatal(err)
+				p.t.Fatal(err)
 			}
 			p.sees("Reconnecting")
 			p.click("Approvals")
 			p.sees("The console tries again by itself")
-			if err := d.Run(t.Context()); err != nil {
-				t.Fatal(err)
+			if err := d.Run(p.t.Context()); err != nil {
+				p.t.Fatal(err)
 			}
 			p.waitFor(`!document.body.innerText.includes("Reconnecting")`)
 			p.waitFor(`!document.body.innerText.includes("tries again")`)
@@ -81,23 +92,23 @@ func TestConsole(t *testing.T) {
 			writes := jobOutput(p, d, parent.ID, "restart")
 			writes("before")
 			p.waitFor(outputIs("before\n"))
-			if err := errors.Join(d.Stop(), d.Run(t.Context())); err != nil {
-				t.Fatal(err)
+			if err := errors.Join(d.Stop(), d.Run(p.t.Context())); err != nil {
+				p.t.Fatal(err)
 			}
 			writes("after")
 			p.waitFor(outputIs("before\nafter\n"))
-			// A terminal is the same shell, to which what is typed gets again.
+			// The terminal still has the same shell, and input reaches it again.
 			p.visit("/s/" + parent.ID + "/terminal")
 			p.sees("Connected")
 			p.waitFor(prompted)
 			p.types("clear; restarted=kept; echo r-$((1+1))", true)
 			p.waitFor(said("r-2"))
 			if err := d.Stop(); err != nil {
-				t.Fatal(err)
+				p.t.Fatal(err)
 			}
 			p.sees("Reconnecting to the same shell")
-			if err := d.Run(t.Context()); err != nil {
-				t.Fatal(err)
+			if err := d.Run(p.t.Context()); err != nil {
+				p.t.Fatal(err)
 			}
 			p.sees("Connected")
 			p.types("echo $restarted-still", true)
@@ -105,17 +116,16 @@ func TestConsole(t *testing.T) {
 			var times int
 			p.eval(`document.querySelector(".xterm-rows").innerText.split("r-2").length - 1`, &times)
 			if times != 1 {
-				t.Errorf("what was written before is shown %d times", times)
+				p.t.Errorf("what was written before is shown %d times", times)
 			}
 		})
-		t.Run("sign out", func(t *testing.T) {
-			p.t = t
+		part("sign out", func() {
 			p.click("Sign out")
 			p.sees("Sign in to Cove")
 			var status int
 			p.eval(`fetch("/v1/sandboxes", {headers: {"Cove-Console": "1"}}).then((r) => r.status)`, &status)
 			if status != 401 {
-				t.Errorf("the server answers %d after signing out", status)
+				p.t.Errorf("the server answers %d after signing out", status)
 			}
 		})
 		t.Run("every action", everyAction)
@@ -127,8 +137,7 @@ func said(text string) string {
 	return fmt.Sprintf(`[...document.querySelectorAll(".xterm-rows > div")].some((r) => r.textContent.trim() === %s)`, quote(text))
 }
 
-// prompted is true when a shell asks for a line in the terminal: what is typed before may
-// be lost.
+// prompted is true when a shell shows its prompt in the terminal; earlier input may be lost.
 const prompted = `[...document.querySelectorAll(".xterm-rows > div")].some((r) => r.textContent.trim().endsWith("$"))`
 
 func terminal(p *tab, id string) {
@@ -138,7 +147,7 @@ func terminal(p *tab, id string) {
 	p.types("echo $((6*7))-term", true)
 	p.waitFor(said("42-term"))
 	p.picture("terminal")
-	// The page is loaded anew, and the shell is the same.
+	// After a reload of the page, the shell is the same.
 	p.types("mine=kept; echo s-$((1+1))", true)
 	p.waitFor(said("s-2"))
 	p.visit("/s/" + id + "/terminal")
@@ -169,8 +178,8 @@ func files(p *tab, d *covetest.Daemon, id string) {
 	p.accessible("changes")
 }
 
-// dropFolders drops a folder on the files, which comes with all that is in it, and one
-// that is too large, of which nothing comes.
+// dropFolders drops a folder on the files, which is uploaded with all its contents, and one
+// that is too large, of which nothing is uploaded.
 func dropFolders(p *tab, d *covetest.Daemon, id string) {
 	write := func(path string) {
 		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, nil, 0o644)); err != nil {
@@ -198,7 +207,7 @@ func dropFolders(p *tab, d *covetest.Daemon, id string) {
 	}
 }
 
-// attack is a page that looks for the console and for the server, and says by its height
+// attack is a page that tries to reach the console and the server, and reports by its height
 // what it has found.
 const attack = `<p>hello</p><script>(async () => {
   let found = "";
@@ -217,7 +226,7 @@ func code(p *tab, d *covetest.Daemon, id string) {
 	p.types(`page = """`+strings.ReplaceAll(attack, "URL", p.url)+`"""
 type("Page", (), {"_repr_html_": lambda self: page})()`, false)
 	p.click("Run")
-	// The script says by the frame's height what it found.
+	// The script reports by the frame's height what it found.
 	p.waitFor(`parseInt(document.querySelector("iframe.rich-frame")?.style.height) > 300`)
 	var frame string
 	p.eval(`document.querySelector("iframe.rich-frame").getAttribute("sandbox")`, &frame)
@@ -226,7 +235,7 @@ type("Page", (), {"_repr_html_": lambda self: page})()`, false)
 	}
 	p.accessible("code")
 	svgOutput(p)
-	// A cell goes on while another part of the sandbox is shown.
+	// A cell continues while another part of the sandbox is shown.
 	runCell(p, 2, `import os, time; [time.sleep(0.05) for _ in iter(lambda: os.path.exists("/tmp/go"), True)]; print("went " + "on")`)
 	p.waitFor(`!!document.querySelector(".cell.running")`)
 	p.click("Metrics")

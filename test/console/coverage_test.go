@@ -19,9 +19,9 @@ import (
 	"github.com/cove-sh/cove/internal/testing/covetest"
 )
 
-// actionTests says which test does each thing that the console can do to a server: the
-// requests that its sources have, with "*" for what is between two slashes of a path.
-// Each of these tests ends with [everyAction].
+// actionTests says which test makes each request that the console can make to a server,
+// as its sources have it, with "*" for a part of the path. Each of these tests ends
+// with [everyAction].
 var actionTests = map[string]string{
 	"DELETE /console/session":                 "TestConsole",
 	"DELETE /console/sessions/*":              "TestActions",
@@ -71,14 +71,14 @@ var actionTests = map[string]string{
 	"PUT /v1/sandboxes/*/files/content":       "TestActions",
 }
 
-// request is one that a page has made, and how it was answered.
+// request is a request that a page has made, with its answer.
 type request struct {
 	Method string `json:"method"`
 	Path   string `json:"path"`
 	Status int    `json:"status"`
 }
 
-// tell has a page tell of each request that its scripts make, in the binding "told".
+// tell makes a page report each request of its scripts, through the binding "told".
 const tell = `(() => {
 	const real = window.fetch, told = window.told;
 	window.fetch = async (what, init) => {
@@ -118,8 +118,8 @@ func (p *tab) listen() {
 	}))
 }
 
-// everyAction fails the test if its pages have not done, with success, what actionTests
-// says of it.
+// everyAction fails the test unless its pages have successfully made the requests that
+// actionTests has for it.
 func everyAction(t *testing.T) {
 	test, _, _ := strings.Cut(t.Name(), "/")
 	told.Lock()
@@ -142,13 +142,13 @@ var (
 	// written is a request as the sources write it: as a call's method and path, or as
 	// the first two arguments of a function.
 	written = regexp.MustCompile("(?s)(?:method: \"(POST|PUT|PATCH|DELETE)\",\\s*path: |\\w(?:<[^()]*?>)?\\(\\s*\"(POST|PUT|PATCH|DELETE)\",\\s*)((?:at\\(|[`\"]/).*?),?\\n")
-	// fetched is one that is made without these.
+	// fetched matches a request in the sources that is made without these functions.
 	fetched = regexp.MustCompile(`fetch\("(/[^"]*)", \{\s*method: "(POST|DELETE)"`)
 	// of is the path of something of a sandbox: at(id, rest).
 	of = regexp.MustCompile("^at\\(id(?:, [\"`](.*?)[\"`])?\\)")
 	// literal is a path in quotes.
 	literal = regexp.MustCompile("^[\"`](.*?)[\"`]")
-	// hole is what is put into a path.
+	// hole matches a placeholder in a path.
 	hole = regexp.MustCompile(`\$\{[^}]*\}`)
 )
 
@@ -175,8 +175,8 @@ func sources(t *testing.T) map[string]string {
 	return all
 }
 
-// Each thing that the console can do to a server is done by a test, in a browser: a
-// request that is new in the sources has to be in actionTests.
+// Each request that the console can make to a server is made by a test, in a browser. A
+// new request in the sources must be added to actionTests.
 func TestEveryActionHasATest(t *testing.T) {
 	found := map[string]bool{}
 	for name, text := range sources(t) {

@@ -16,10 +16,10 @@ import (
 )
 
 // largeFile is the size of a file, in bytes, that a page must not hold.
-const largeFile = 300 << 20
+const largeFile = 64 << 20
 
-// downloads saves files and folders: they come to the disk and not into the page, under
-// plain names, and what a sandbox has made is never shown as a page.
+// downloads saves files and folders: they are written to the disk and not displayed,
+// under safe names, and a sandbox's files are never shown as pages.
 func downloads(p *tab, d *covetest.Daemon, id string) {
 	dir := p.t.TempDir()
 	p.run(chromedp.ActionFunc(func(ctx context.Context) error {
@@ -84,7 +84,7 @@ func downloads(p *tab, d *covetest.Daemon, id string) {
 	}
 	notOwned(p, "a page of a sandbox")
 
-	// What is refused is told in the page.
+	// The page shows a refusal.
 	d.Sh(p.t, id, "rm saved/page.html")
 	p.click("Download")
 	p.waitFor(`[...document.querySelectorAll(".toast.error")].some((e) => e.innerText.includes("page.html"))`)

@@ -26,12 +26,12 @@ const hostile = `<img src=x onerror="window.owned=1">"'${1}` + "\u202egnp.exe"
 const (
 	longestStill = 5 * time.Second
 	mostGrowth   = 48 << 20
-	// mostDaemonGrowth is how much more the daemon may have in the end, in MiB.
+	// mostDaemonGrowth is by how much the daemon's memory may have grown in the end, in MiB.
 	mostDaemonGrowth = 64
 )
 
-// underFlood has f work with the page while it is flooded. The page goes on meanwhile, and
-// keeps no more than what can be seen.
+// underFlood runs f on the page while the page is flooded. The page must keep working meanwhile,
+// and keep no more than what is visible.
 func underFlood(p *tab, f func()) {
 	p.t.Helper()
 	before := p.heap()
@@ -61,15 +61,15 @@ func notOwned(p *tab, what string) {
 	}
 }
 
-// hostileTerminal has a program write much to a terminal, and escapes that mean harm: the
-// page goes on meanwhile, and nothing outside of the terminal is changed.
+// hostileTerminal has a program write a lot to a terminal, with harmful escape sequences: the page
+// keeps working, and nothing outside the terminal changes.
 func hostileTerminal(p *tab) {
 	clipboard(p)
 	var title string
 	p.eval(`navigator.clipboard.writeText("mine").then(() => document.title)`, &title)
 	underFlood(p, func() {
 		p.types(`printf '\033]0;<img src=x onerror=window.owned=1>\007\033[31m\033[?25l\033[2J\033]52;c;aGFybQ==\007'; seq 300000; echo $((6*7))-after`, true)
-		// Another part of the sandbox is there, and the terminal again, at once.
+		// Switching to another part of the sandbox, and back to the terminal, works at once.
 		p.click("Metrics")
 		p.waitFor(`!!document.querySelector(".uplot")`)
 		p.click("Terminal")
@@ -98,8 +98,8 @@ func clipboard(p *tab) {
 	}))
 }
 
-// hostileLinks clicks links that a program has written: one that is a script does
-// nothing, and one that is a page opens in a tab that knows nothing of this one.
+// hostileLinks clicks links that a program has written: a script link does nothing, and a link to
+// a page opens in a tab that has no access to this one.
 func hostileLinks(p *tab) {
 	opened := make(chan string, 1)
 	elsewhere := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -112,7 +112,7 @@ func hostileLinks(p *tab) {
 	link := func(to, text string) string { return `\033]8;;` + to + `\007` + text + `\033]8;;\007` }
 	p.types("clear; printf '"+link("javascript:window.owned=1", "harm")+" "+link(there+"/fine", "fine")+`\n'`, true)
 	p.waitFor(said("harm fine"))
-	// The terminal has looked at what is under the pointer when it shows whether that is a link.
+	// Once the terminal shows whether the text under the pointer is a link, it has examined it.
 	const isLink, noLink = `!!document.querySelector(".xterm-cursor-pointer")`, `!document.querySelector(".xterm-cursor-pointer")`
 	p.pointAt("fine")
 	p.waitFor(isLink)
@@ -133,9 +133,9 @@ func hostileLinks(p *tab) {
 	p.closePage(there)
 }
 
-// A line of the flood, and how many bytes of a program without end may be on the way to the
-// eyes of who watches it: pieces that the page has and that are to be drawn, and what the
-// program has written and nobody has asked for, each with the write that crosses the bound.
+// A line of the flood, and how many bytes of an endless program may be between the program and the
+// screen: pieces that the page has not drawn yet, and output that was not requested yet, each with
+// the write that crosses the bound.
 const (
 	floodLine = int64(12 + 1000 + len("\r\n"))
 	mostOnWay = (128 + 128 + 128 + 64 + 64) << 10
@@ -144,15 +144,15 @@ const (
 // seen is true when a line of the flood is seen.
 const seen = `[...document.querySelectorAll(".xterm-rows > div")].some((r) => /^\d{12}x/.test(r.textContent))`
 
-// drawnLine is the number of the newest line of the flood that is seen, or -1. What is
-// seen is what the terminal has taken up to two frames before.
+// drawnLine returns the number of the newest visible line of the flood, or -1. The terminal draws
+// with a delay of up to two frames.
 const drawnLine = `new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => {
 	const rows = [...document.querySelectorAll(".xterm-rows > div")].map((r) => r.textContent.match(/^(\d{12})x/)?.[1]);
 	done(Number(rows.findLast((n) => n) ?? -1));
 })))`
 
-// floodWithoutEnd has a program write long lines for ever. It is as fast as the page: what is on
-// the way is bounded, the page goes on and can be used, and Ctrl-C ends it.
+// floodWithoutEnd has a program write long lines for ever. The program is only as fast as the
+// page: the output on the way is bounded, the page can be used, and Ctrl-C ends the program.
 func floodWithoutEnd(p *tab, d *covetest.Daemon, id string) {
 	p.visit("/s/" + id + "/terminal")
 	p.sees("Connected")
@@ -217,14 +217,14 @@ func floodWithoutEnd(p *tab, d *covetest.Daemon, id string) {
 	p.waitFor(prompted)
 }
 
-// svgOutput has a cell make a picture with scripts: it is shown, and they do not run, not
-// even in its frame.
+// svgOutput has a cell make a picture with scripts: the picture is shown, and the scripts do not
+// run, not even in its frame.
 func svgOutput(p *tab) {
 	p.eval(`(() => { window.heights = []; addEventListener("message", (e) => heights.push(e.data?.height)) })()`, nil)
 	const script = `parent.postMessage({type: 'size', height: 777}, '*')`
 	runCell(p, 1, `svg = """<svg xmlns="http://www.w3.org/2000/svg" width="90" height="210" onload="`+script+`"><circle cx="45" cy="45" r="40"/><script>`+script+`</script></svg>"""
 type("Svg", (), {"_repr_svg_": lambda self: svg})()`)
-	// What is out of sight is not drawn, and has no height.
+	// Elements out of sight are not rendered, and have no height.
 	p.waitFor(`(() => { const f = document.querySelectorAll(".cell")[1].querySelector("iframe.rich-frame"); f?.scrollIntoView(); return !!f })()`)
 	p.waitFor(`heights.some((h) => h >= 210 && h < 260)`)
 	var heights []float64
@@ -268,8 +268,8 @@ func hostileNames(p *tab, d *covetest.Daemon) {
 	notOwned(p, "a name")
 }
 
-// longOutput looks at a job that writes 20 MB while it is followed, and again after it has
-// written 100 MB: the page goes on, has the end of it, and then reads no more than that.
+// longOutput follows a job that writes 20 MB, and opens it again after it has written 100 MB: the
+// page keeps working, shows the end of the output, and reads no more than that.
 func longOutput(p *tab, d *covetest.Daemon, id string) {
 	const flood = "read go </tmp/long; yes 0123456789abcdef | head -c "
 	const shell = flood + "20000000; echo so-far; " + flood + "80000000; echo the-end"

@@ -52,8 +52,8 @@ type stop struct {
 	Name, Key         string
 }
 
-// where tells of the element that has the focus: whether it is on the page to be seen, and
-// whether it looks otherwise than without the focus.
+// where describes the element with the focus: whether it is visible on the page, and whether
+// it looks different from without the focus.
 const where = `(() => {
 	const e = document.activeElement;
 	if (e === document.body || e === document.documentElement) return {Body: true};
@@ -111,7 +111,7 @@ func keyboard(p *tab, d *covetest.Daemon) {
 	d.Sh(t, s.ID, "mkdir folder && echo inside > folder/file.txt")
 	pages, parts := pagesOf(t)
 	for _, part := range parts {
-		if part != "screen" && part != "terminal" && part != "code" { // which take Tab for themselves
+		if part != "screen" && part != "terminal" && part != "code" { // these use Tab themselves
 			pages = append(pages, "/s/"+s.ID+"/"+part)
 		}
 	}
@@ -142,7 +142,7 @@ func keyboard(p *tab, d *covetest.Daemon) {
 	p.waitFor(`location.pathname.startsWith("/console/s/")`)
 	p.sees("Connected")
 
-	// A terminal takes keys, and lets go of them.
+	// A terminal takes keys, and can release the focus.
 	p.waitFor(prompted + ` && !!document.activeElement.closest(".xterm")`)
 	p.types("echo $((6*7))-keys", true)
 	p.waitFor(said("42-keys"))

@@ -12,8 +12,8 @@ import (
 	"github.com/cove-sh/cove/internal/testing/covetest"
 )
 
-// heavy are libraries that only some parts of the console need, by what each has in its
-// code and nothing else has.
+// heavy are libraries that only some parts of the console need, each with a text that
+// occurs only in its code.
 var heavy = map[string]string{
 	"xterm.js":   "xterm-helper-textarea",
 	"CodeMirror": "cm-lineWrapping",
@@ -67,7 +67,8 @@ func scripts(t *testing.T) map[string]string {
 // imported is a script that another one loads with itself.
 var imported = regexp.MustCompile(`(?:import|from)\s*"\./([^"]+\.js)"`)
 
-// What is large is in scripts of its own, which no page's first script brings along.
+// Large libraries are in separate scripts, which the first script of a page does not
+// load.
 func TestLargePartsAreSeparate(t *testing.T) {
 	all, files := scripts(t), heavyFiles(t)
 	var entry string
@@ -111,7 +112,7 @@ func loads(p *tab, files map[string]string, what string, libraries ...string) {
 	}
 }
 
-// lateParts goes through the pages: what is large is loaded where it is used.
+// lateParts goes through the pages: large libraries are loaded where they are used.
 func lateParts(p *tab, d *covetest.Daemon, id string) {
 	files := heavyFiles(p.t)
 	d.Sh(p.t, id, "echo text > late.txt")

@@ -63,8 +63,8 @@ func secrets(p *tab, d *covetest.Daemon, id string) {
 	}
 }
 
-// unseen fails the test if the page has a secret's value, what was done last is shown, or
-// the server tells it.
+// unseen fails the test if a secret's value is in the page, in the list of recent calls, or
+// in an answer of the server.
 func unseen(p *tab) {
 	p.t.Helper()
 	p.click("Recent calls")
@@ -132,7 +132,7 @@ func keys(p *tab, d *covetest.Daemon, chrome context.Context) {
 	teams(p, d, other)
 }
 
-// teams makes a key of another team, which sees what is its team's and nothing else.
+// teams makes a key of another team, which sees only what belongs to that team.
 func teams(p *tab, d *covetest.Daemon, other *tab) {
 	p.visit("/keys")
 	p.click("New key")
@@ -176,7 +176,7 @@ func teams(p *tab, d *covetest.Daemon, other *tab) {
 	}
 }
 
-// audit finds what was done, also what is on a later page of the list.
+// audit finds audit events, including those on a later page of the list.
 func audit(p *tab, d *covetest.Daemon, id string) {
 	for i := range 201 {
 		name := fmt.Sprintf("acts-%d", i)
@@ -215,7 +215,7 @@ func volumeActions(p *tab, d *covetest.Daemon) {
 	p.waitFor(`!` + row("64 MiB"))
 }
 
-// templateActions builds a template, cancels a build, and deletes what was built.
+// templateActions builds a template, cancels a build, and deletes the template.
 func templateActions(p *tab, d *covetest.Daemon) {
 	const definition = "Definition, in YAML or JSON"
 	build := func(name, run string) {
@@ -343,7 +343,7 @@ func palette(p *tab, id string) {
 	p.sees("Paused")
 	p.click("Resume")
 	p.sees("Resumed")
-	// What was done can be copied in each form.
+	// A recent call can be copied in each form.
 	p.click("Recent calls")
 	var text string
 	p.eval(`document.querySelector("dialog[open]").innerText`, &text)

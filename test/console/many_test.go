@@ -25,6 +25,7 @@ import (
 	"github.com/cove-sh/cove/internal/daemon/server"
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/engine/memory"
+	"github.com/cove-sh/cove/internal/testing/needs"
 	"github.com/cove-sh/cove/internal/testing/servertest"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -32,8 +33,8 @@ import (
 // manySandboxes is how many there are in TestManySandboxes, in families of several shapes.
 const manySandboxes = 1000
 
-// Bounds of the page with so many sandboxes: it draws what is seen, asks for nothing that
-// an event has told, and keeps no more of many events than of few.
+// Bounds of the page with many sandboxes: it renders only what is visible, requests
+// nothing that an event has reported, and keeps no more of many events than of few.
 const (
 	mostRows     = 80
 	mostElements = 3000
@@ -169,7 +170,7 @@ new MutationObserver(() => {
   });
 }).observe(document, {subtree: true, childList: true, characterData: true});`
 
-// requests counts what a page asks for from now on.
+// requests counts the page's requests from now on.
 func (p *tab) requests() *atomic.Int64 {
 	p.t.Helper()
 	var n atomic.Int64
@@ -182,7 +183,7 @@ func (p *tab) requests() *atomic.Int64 {
 	return &n
 }
 
-// heap is what the page's scripts keep, in bytes.
+// heap returns the memory of the page's scripts, in bytes.
 func (p *tab) heap() int {
 	p.t.Helper()
 	var used, buffers float64
@@ -193,7 +194,7 @@ func (p *tab) heap() int {
 	return int(used + buffers)
 }
 
-// drawn fails the test if the page draws more than what is seen.
+// drawn fails the test if the page renders more than what is visible.
 func (p *tab) drawn(what string) {
 	p.t.Helper()
 	var n struct{ Rows, Elements int }
@@ -203,8 +204,8 @@ func (p *tab) drawn(what string) {
 	}
 }
 
-// load opens the console's first page anew, and returns when it first painted anything,
-// and when sandboxes.
+// load opens the console's first page again, and returns when it first painted anything,
+// and when it painted sandboxes.
 func (p *tab) load() (first, rows time.Duration) {
 	p.t.Helper()
 	p.visit("/")
@@ -215,8 +216,12 @@ func (p *tab) load() (first, rows time.Duration) {
 }
 
 // A thousand sandboxes are shown as soon as a few, and kept up to date: what that takes
-// is bounded, and how long it takes is said.
+// is bounded, and how long it takes is said. It is for "make soak": TestActions uses the same
+// lists, with few sandboxes in them.
 func TestManySandboxes(t *testing.T) {
+	if !needs.Soak() {
+		return
+	}
 	w := startCrowd(t)
 	w.populate(t)
 	p := openTab(t, browser(t), w.url)

@@ -32,7 +32,7 @@ func merge(p *tab, d *covetest.Daemon, parent, fork sandbox.Sandbox) {
 		p.t.Errorf("what was not merged yet is %q", got)
 	}
 
-	// Both versions are beside each other.
+	// Both versions are shown side by side.
 	conflict := func(path string) string {
 		return fmt.Sprintf(`[...document.querySelectorAll(".conflict")].find((e) => e.innerText.includes(%s))`, quote(path))
 	}

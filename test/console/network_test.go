@@ -21,7 +21,7 @@ type wire struct {
 
 	mu    sync.Mutex
 	cut   bool
-	held  chan struct{} // closed when what is held up goes on
+	held  chan struct{} // closed when held answers continue
 	conns map[net.Conn]bool
 }
 
@@ -90,7 +90,7 @@ func (w *wire) carry(from net.Conn) {
 	}
 }
 
-// sever ends all connections, and lets no other one begin.
+// sever ends all connections, and refuses new ones.
 func (w *wire) sever() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -100,14 +100,14 @@ func (w *wire) sever() {
 	}
 }
 
-// mend lets connections begin again.
+// mend allows new connections again.
 func (w *wire) mend() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.cut = false
 }
 
-// hold keeps back all answers until what it returns is called.
+// hold keeps back all answers until the returned function is called.
 func (w *wire) hold() (release func()) {
 	held := make(chan struct{})
 	w.mu.Lock()
@@ -138,8 +138,8 @@ func outputIs(text string) string {
 	return `document.querySelector(".job-output pre").textContent === ` + quote(text) + ` && !document.querySelector(".job-output [role=alert]")`
 }
 
-// badNetwork uses the console by a slow connection, by one that stands still, and by
-// none: the page says so, and comes back by itself, with what has happened meanwhile.
+// badNetwork uses the console over a slow connection, over one that stalls, and without
+// one: the page says so, and recovers by itself, with what has happened meanwhile.
 func badNetwork(t *testing.T, d *covetest.Daemon, chrome context.Context, id string) {
 	w := startWire(t, d.URL)
 	p := signInAt(t, d, chrome, w.url)
@@ -166,8 +166,9 @@ func badNetwork(t *testing.T, d *covetest.Daemon, chrome context.Context, id str
 	release()
 	p.waitFor(fine)
 
-	// What a job writes goes on where the connection broke. A part that is first asked
-	// for without a connection is there, with its styles, when the connection is.
+	// The output of a job continues where the connection broke. A part of the page that
+	// is first requested without a connection appears, with its styles, once there is a
+	// connection.
 	writes := jobOutput(p, d, id, "wire")
 	writes("first")
 	p.waitFor(outputIs("first\n"))
@@ -215,8 +216,8 @@ func badNetwork(t *testing.T, d *covetest.Daemon, chrome context.Context, id str
 	p.sees("meanwhile")
 }
 
-// lostCell runs a cell whose connection breaks: it says so, keeps what it wrote, and can
-// be run again.
+// lostCell runs a cell whose connection breaks: the cell says so, keeps its output, and
+// can be run again.
 func lostCell(p *tab, w *wire, d *covetest.Daemon, id string) {
 	p.click("Code")
 	runCell(p, 0, `import os, time; print("it " + "began"); [time.sleep(0.05) for _ in iter(lambda: os.path.exists("/tmp/again"), True)]; print("it " + "ended")`)

@@ -81,7 +81,7 @@ func cells(p *tab, d *covetest.Daemon, id string) {
 	p.click("1 interpreter")
 	p.waitFor(`(() => { const b = [...document.querySelectorAll("[role=menuitem]")].find((e) => e.innerText.startsWith("Restart bash/default")); b?.click(); return !!b })()`)
 	p.sees("The interpreter is a new one")
-	// The first cell of each kind is there once more, and a cell can go.
+	// Cells of each kind can be added, and a cell can be removed.
 	p.eval(`[...document.querySelectorAll("[aria-label='Remove the cell']")][1].click()`, nil)
 	p.click("Cell")
 	p.waitFor(`document.querySelectorAll(".cell .cm-content").length === 3`)
@@ -171,7 +171,7 @@ func fileActions(p *tab, d *covetest.Daemon, id string) {
 	p.waitFor(`document.querySelector("[aria-label=Directory]").value === "/workspace"`)
 }
 
-// policyActions changes what a sandbox may reach.
+// policyActions changes the network policy of a sandbox.
 func policyActions(p *tab, d *covetest.Daemon, id string) {
 	policy := func() *sandbox.NetworkPolicy {
 		p.t.Helper()
@@ -207,7 +207,7 @@ func policyActions(p *tab, d *covetest.Daemon, id string) {
 	p.fill("Policy as JSON", "{")
 	p.click("Set")
 	p.sees("That is no JSON")
-	// What the server refuses stays, to be mended.
+	// A form that the server refuses stays open, to be corrected.
 	p.fill("Policy as JSON", `{"preset": "nothing"}`)
 	p.click("Set")
 	p.waitFor(`[...document.querySelectorAll(".toast.error")].some((e) => e.innerText.includes("preset"))`)

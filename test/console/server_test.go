@@ -7,7 +7,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// serverPage shows what the machine lets Cove do, and what the daemon tells of itself.
+// serverPage shows what the machine lets Cove do, and what the daemon reports about
+// itself.
 func serverPage(p *tab, d *covetest.Daemon) {
 	report, err := d.Client.CheckMachine(p.t.Context())
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/cove-sh/cove/internal/testing/oidctest"
 )
 
-// Somebody signs in by an identity provider, as a browser does that heeds SameSite and the
-// page's content policy; somebody whom no rule lets in is told so.
+// Somebody signs in by an identity provider, in a browser that respects SameSite and the
+// page's content policy. Somebody whom no rule admits gets an error.
 func TestSignOn(t *testing.T) {
 	p := oidctest.Start(t)
 	file := filepath.Join(t.TempDir(), "cove.yaml")
@@ -49,7 +49,7 @@ func TestSignOn(t *testing.T) {
 	if key != "sso:alice@example.com research" {
 		t.Errorf("signed in as %q", key)
 	}
-	// A page that is loaded anew is signed in still.
+	// After a reload, the page is still signed in.
 	alice.run(chromedp.Reload())
 	alice.sees("Sandboxes that fork")
 

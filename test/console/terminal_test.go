@@ -39,7 +39,7 @@ func textAt(text string) string {
 	})()`
 }
 
-// clickAt clicks with modifiers, so many times as there are in times, or once.
+// clickAt clicks with modifiers, as many times as times says, or once.
 func (p *tab) clickAt(at point, modifiers input.Modifier, times ...int64) {
 	p.t.Helper()
 	if times == nil {
@@ -62,8 +62,8 @@ func (p *tab) chord(letter rune, modifiers input.Modifier) {
 	}
 }
 
-// secondTerminal opens a terminal beside the first: they are two shells, each is there
-// when it is looked at, and one ends without the other.
+// secondTerminal opens a terminal in addition to the first: they have separate shells, each can be
+// shown, and one can end without the other.
 func secondTerminal(p *tab, d *covetest.Daemon, id string) {
 	show := func(n int) {
 		p.t.Helper()
@@ -93,7 +93,7 @@ func secondTerminal(p *tab, d *covetest.Daemon, id string) {
 	p.waitFor(said("first-still"))
 }
 
-// openTerminal opens a terminal, which makes so many, and waits for its shell.
+// openTerminal opens a terminal and waits for its shell; there are then this many terminals.
 func openTerminal(p *tab, n int) {
 	p.t.Helper()
 	p.click("New terminal")
@@ -121,10 +121,10 @@ func newestTerminal(p *tab, d *covetest.Daemon, id string) (newest sandbox.Job) 
 	return newest
 }
 
-// resizedTerminal changes the size of the window: programs have that of what is shown.
+// resizedTerminal changes the size of the window: programs get the size of the visible terminal.
 func resizedTerminal(p *tab, d *covetest.Daemon, id string) {
 	p.types(`until [ -e /tmp/sized ]; do echo size-$(stty size | tr ' ' x)-; sleep 0.2; done`, true)
-	// The last that the program has said is what the page shows, and the columns fit beside each other.
+	// The page shows the last output of the program, and the columns fit next to each other.
 	const rows, told = `document.querySelectorAll(".xterm-rows > div").length`, `document.querySelector(".xterm-rows").innerText.match(/size-\d+x\d+-/g)?.at(-1).split("-")[1]`
 	var before, after string
 	p.waitFor(told + `.startsWith(` + rows + ` + "x")`)

@@ -5,8 +5,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// turns looks at what the tree shows of a sandbox that was paused, restored and merged
-// into by a fork that lives on, and takes it back to a step of its history.
+// turns checks what the tree shows for a sandbox that was paused, restored, and merged into
+// from a fork that still exists, and restores it to a step of its history.
 func turns(p *tab, d *covetest.Daemon) {
 	t := p.t
 	must := func(err error) {
@@ -33,7 +33,7 @@ func turns(p *tab, d *covetest.Daemon) {
 
 	p.visit("/")
 	p.waitFor(`(() => { const r = [...document.querySelectorAll(".tree-row")].find((e) => e.querySelector(".name").textContent === "turns"); r?.click(); return !!r })()`)
-	// A line with one gap, one that leads from the fork's, and a mark for each step.
+	// A line with one gap, a line from the fork's, and a mark for each step.
 	p.waitFor(`document.querySelectorAll(".lane.on .bar:not(.held)").length === 2`)
 	p.waitFor(`document.querySelectorAll(".lane.on .bar.held").length === 1`)
 	p.waitFor(`[...document.querySelectorAll(".merge")].some((e) => e.querySelector("path") && e.querySelector("title").textContent.startsWith("files of turned merged here"))`)
@@ -65,7 +65,7 @@ func turns(p *tab, d *covetest.Daemon) {
 		t.Errorf("after going back to before the last command there is %q", got)
 	}
 
-	// And on from it, in a sandbox of its own.
+	// A new sandbox from a step.
 	p.waitFor(`(() => { const s = [...document.querySelectorAll(".lane .step.on")][0]; return !!s })()`)
 	p.click("New from here")
 	p.fill("Name", "on-from-step")

@@ -20,8 +20,7 @@ func listener(t *testing.T) string {
 	return s.URL
 }
 
-// webhooks shows what became of webhooks in each of the states that they can be in, and
-// the end of one that is waited for.
+// webhooks shows webhooks in each of their states, and the end of a pending one.
 func webhooks(p *tab, d *covetest.Daemon) {
 	t := p.t
 	p.visit("/webhooks")
@@ -57,7 +56,7 @@ func webhooks(p *tab, d *covetest.Daemon) {
 	p.fits("webhooks")
 	p.look("light", 1440, 860)
 
-	// What is open is asked for again by itself.
+	// The page polls open webhooks by itself.
 	d.Sh(t, s.ID, "touch /tmp/finished")
 	p.waitFor(row("/takes?later") + `?.includes("delivered")`)
 	p.fill("Whose jobs", s.ID)

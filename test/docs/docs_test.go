@@ -14,12 +14,12 @@ import (
 	"github.com/cove-sh/cove/internal/testing/needs"
 )
 
-// A page is one that a reader follows, and what its lines take for granted.
+// A page is a page that a reader follows, with what its lines assume.
 type page struct {
 	file string
-	// files are there when the reader begins.
+	// files exist when the reader begins.
 	files map[string]string
-	// lines says what is special of a command that begins like this.
+	// lines says what is special about commands that begin with a text.
 	lines map[string]special
 }
 
@@ -28,7 +28,7 @@ type special struct {
 	before string // typed first, without being shown
 	input  string
 	exit   int
-	// replace is old and new, in turn, of what is another here than on the page.
+	// replace has, alternating, texts of the page and what replaces them here.
 	replace []string
 	// interrupted is set for what runs until the reader has seen enough.
 	interrupted bool
@@ -36,7 +36,7 @@ type special struct {
 	elsewhere string
 }
 
-// reader is someone who follows a page at a shell.
+// reader types the commands of a page into a shell.
 type reader struct {
 	t   *testing.T
 	d   *covetest.Daemon
@@ -67,8 +67,8 @@ func (r *reader) run(line, input, dir string) (string, int) {
 	return string(out), cmd.ProcessState.ExitCode()
 }
 
-// interrupt types a line, and Ctrl-C when it has printed what the reader waits
-// for. It returns what was printed until then.
+// interrupt types a line, and Ctrl-C once it has printed a text. It returns the output
+// until then.
 func (r *reader) interrupt(line string, seen func(out string) bool) string {
 	r.t.Helper()
 	cmd := r.shell("exec "+line, r.dir)
@@ -105,7 +105,7 @@ func (r *reader) shell(line, dir string) *exec.Cmd {
 	return cmd
 }
 
-// follow types what a page shows.
+// follow types the commands of a page.
 func follow(t *testing.T, d *covetest.Daemon, p page) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("../..", p.file))

@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// A Command is a line that a page shows after a prompt, with the lines that
-// continue it, and what the page shows of its output.
+// A Command is a line after a prompt on a page, with its continuation lines, and the
+// part of its output that the page shows.
 type Command struct {
 	Line   int // of the page, from 1
 	Text   string
@@ -52,8 +52,8 @@ var changing = []*regexp.Regexp{
 	regexp.MustCompile(`\bv1\.\d+\.[\w.-]+`),
 }
 
-// Shape is an output with what is another every time left out, and without
-// empty lines and the width of columns.
+// Shape returns an output without parts that differ each time, empty lines and the
+// width of columns.
 func Shape(output string) string {
 	for _, r := range changing {
 		output = r.ReplaceAllString(output, "~")
@@ -61,10 +61,10 @@ func Shape(output string) string {
 	var b strings.Builder
 	for line := range strings.Lines(output) {
 		if strings.HasPrefix(line, "cove: this machine does not enforce") {
-			continue // what a machine cannot do, the pages do not show
+			continue // pages do not show warnings about the machine
 		}
 		if strings.HasSuffix(line, "(not shown):\n") {
-			continue // asked for at a terminal
+			continue // a question on a terminal
 		}
 		if fields := strings.Fields(line); len(fields) > 0 {
 			b.WriteString(strings.Join(fields, " ") + "\n")
@@ -73,9 +73,8 @@ func Shape(output string) string {
 	return b.String()
 }
 
-// Matches reports whether an output is what a page says: nothing, which says
-// nothing of it, or the same but for what changes. An ellipsis stands for any
-// text.
+// Matches reports whether an output matches a page: the page shows no output, or the
+// same one except for what changes. An ellipsis stands for any text.
 func Matches(page, output string) bool {
 	if page == "" {
 		return true

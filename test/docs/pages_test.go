@@ -9,6 +9,8 @@ const (
 	backups   = "test/checkpoints loses state directories and databases"
 	servers   = "test/e2e starts servers with settings of their own"
 	databases = "test/e2e and internal/daemon/store/postgres have a database server of their own"
+	lost      = "test/checkpoints loses a machine and goes on with another one"
+	machines  = "test/nodes has a server with two nodes"
 	disks     = "internal/machine runs what makes a disk, as root"
 )
 
@@ -54,6 +56,14 @@ var pages = []page{
 			"cove run --secret anthropic -- python": {elsewhere: internet},
 		},
 	},
+	{file: "docs/nodes.md", lines: map[string]special{
+		"cove serve --nodes": {elsewhere: machines},
+		"cove node token":    {elsewhere: machines},
+		"cove node run":      {elsewhere: machines},
+		"cove node ls":       {elsewhere: machines},
+		"cove node drain":    {elsewhere: machines},
+		"cove node rm":       {elsewhere: machines},
+	}},
 	{
 		file:  "docs/secrets.md",
 		files: map[string]string{"key.txt": "k1", "password.txt": "p"},
@@ -74,6 +84,9 @@ var pages = []page{
 	}},
 	{file: "docs/rest.md", lines: map[string]special{
 		"curl": {replace: []string{"'https://cove.example.com", `-sS --unix-socket "$COVE_STATE_DIR/cove.sock" 'http://cove`, "https://cove.example.com", `-sS --unix-socket "$COVE_STATE_DIR/cove.sock" http://cove`}},
+	}},
+	{file: "docs/objects.md", lines: map[string]special{
+		"export": {elsewhere: lost}, "cove doctor": {elsewhere: lost}, "cove serve": {elsewhere: lost},
 	}},
 	{file: "docs/postgres.md", lines: map[string]special{
 		"createuser": {elsewhere: databases}, "createdb": {elsewhere: databases},

@@ -189,7 +189,7 @@ func TestBadInput(t *testing.T) {
 	})
 }
 
-// rawBytes sends what the client would refuse to send.
+// rawBytes sends requests that the client would refuse to send.
 func rawBytes(t *testing.T, d *covetest.Daemon, id string) {
 	c := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", filepath.Join(d.StateDir, "cove.sock"))
@@ -226,11 +226,11 @@ func rawBytes(t *testing.T, d *covetest.Daemon, id string) {
 	}
 }
 
-// Paths mean files of the sandbox, whatever they try.
+// Paths always refer to files of the sandbox, whatever they contain.
 func TestPathsStayInside(t *testing.T) {
 	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
 		s := with(t, d)
-		// A file of the host's, beside the daemon's state.
+		// A file of the host, next to the daemon's state.
 		secret := filepath.Join(d.StateDir, "host-secret")
 		if err := os.WriteFile(secret, []byte("host"), 0o666); err != nil {
 			t.Fatal(err)
@@ -296,7 +296,7 @@ func TestLinkRaces(t *testing.T) {
 	})
 }
 
-// A team that has all it may have is told when to try again.
+// A team that has reached its quota is told when to try again.
 func TestQuotaReached(t *testing.T) {
 	d := covetest.Start(t, covetest.Options{Args: []string{"--quota-sandboxes", "1"}})
 	first := d.Create(t, covetest.Small())

@@ -11,8 +11,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// SIGKILL of the daemon: sandboxes and their commands go on, and a new daemon
-// knows them.
+// SIGKILL of the daemon: sandboxes and their commands continue, and a new daemon finds
+// them.
 func TestDaemonDies(t *testing.T) {
 	covetest.EachUser(t, func(t *testing.T, d *covetest.Daemon) {
 		s := d.Create(t, sandbox.CreateRequest{Name: "survivor"})
@@ -69,8 +69,8 @@ func TestDaemonDies(t *testing.T) {
 	})
 }
 
-// The daemon is killed at some moments of creating, running and killing, and at
-// many in "make soak". What the store says afterwards is what the machine has.
+// The daemon is killed at some times during creating, running and killing, and at many
+// in "make soak". Afterwards the store and the machine agree.
 func TestDaemonDiesAtAnyMoment(t *testing.T) {
 	covetest.Own(t, func(t *testing.T, d *covetest.Daemon) {
 		ids := map[string]bool{}

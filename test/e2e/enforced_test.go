@@ -108,9 +108,9 @@ func processLimit(t *testing.T, d *covetest.Daemon, id string) int {
 	return n
 }
 
-// takes reports whether a program gets so much memory, and keeps it for some
-// seconds: one where it fits, and many where the program is to be killed, since
-// a busy machine may be slow to do that.
+// takes reports whether a program gets mib of memory and keeps it for keep seconds: one
+// if it fits, and many if the program should be killed, since a busy machine may be
+// slow to do that.
 func takes(t *testing.T, d *covetest.Daemon, id string, mib, keep int) bool {
 	t.Helper()
 	res, err := d.Exec(t.Context(), id, sandbox.ExecRequest{Command: []string{"perl", "-e",

@@ -11,8 +11,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// A golden checkpoint that was half written when the power went costs the next
-// sandbox a boot, and is made anew.
+// A golden checkpoint that was half written when the power was lost costs the next
+// sandbox a boot, and is made again.
 func TestDamagedGoldenCheckpoint(t *testing.T) {
 	needs.GVisor(t)
 	d := covetest.Start(t, covetest.Options{})
@@ -55,7 +55,7 @@ func TestDamagedGoldenCheckpoint(t *testing.T) {
 		if err := d.Stop(); err != nil {
 			t.Fatal(err)
 		}
-		if err := d.Run(t.Context()); err != nil { // which makes it anew
+		if err := d.Run(t.Context()); err != nil { // this makes it again
 			t.Fatal(err)
 		}
 	}

@@ -14,9 +14,9 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// The host can unmount a disk although sandboxes run that were made while it was
-// mounted, and what it mounts later in a directory that a sandbox is shown is not
-// for the sandbox.
+// The host can unmount a disk while sandboxes run that were made while it was mounted.
+// A later mount in a directory that a sandbox has mounted is not visible in the
+// sandbox.
 func TestHostMounts(t *testing.T) {
 	needs.GVisor(t)
 	needs.Root(t)
@@ -54,7 +54,7 @@ func TestHostMounts(t *testing.T) {
 	}
 	image, disk, shown := filepath.Join(dir, "image"), filepath.Join(dir, "disk"), filepath.Join(dir, "shown")
 	later := filepath.Join(shown, "later")
-	// As on a machine with systemd, which tells namespaces of its mounts.
+	// As on a machine with systemd, whose mounts propagate to namespaces.
 	host("mount", "--bind", dir, dir)
 	host("mount", "--make-shared", dir)
 	host("mkdir", "-p", disk, later)

@@ -198,7 +198,7 @@ func TestImages(t *testing.T) {
 				t.Errorf("%v says %q, %q, %v; want %q", command, res.Stdout, res.Stderr, err, want)
 			}
 		}
-		// An image with nothing in it starts; what is put into it runs.
+		// An empty image starts, and a program that is copied into it runs.
 		id := start("empty")
 		if _, err := d.Exec(t.Context(), id, sandbox.ExecRequest{Command: []string{"/bin/sh"}}); err == nil {
 			t.Error("an image without programs runs a shell")

@@ -16,12 +16,12 @@ func TestLimitsBite(t *testing.T) {
 	attacks := []struct {
 		name string
 		line string
-		// check looks at what the caller was told.
+		// check checks the caller's result.
 		check func(t *testing.T, res covetest.Result)
 	}{
 		{
-			// Each process starts two more, for ever. It is ended, or dies out; the shell
-			// is there until one of its own forks fails too.
+			// Each process starts two more, for ever. The bomb is ended or dies out; the
+			// shell continues until one of its own forks fails too.
 			"fork bomb", `bomb() { bomb | bomb & }; bomb; for i in $(seq 60); do sleep 1 || break; done; echo survived`,
 			func(t *testing.T, res covetest.Result) {
 				if res.Job.EndCause != sandbox.EndProcessLimit && !strings.Contains(res.Stderr, "fork") {

@@ -21,7 +21,7 @@ func TestManyClients(t *testing.T) {
 		clients = 50
 	}
 	covetest.Own(t, func(t *testing.T, d *covetest.Daemon) {
-		// One round first, so that what is opened once is open.
+		// One round first, so that everything that is opened only once is open.
 		warm := d.Create(t, sandbox.CreateRequest{})
 		d.Sh(t, warm.ID, "true")
 		if _, err := d.Client.Kill(t.Context(), warm.ID); err != nil {
@@ -66,8 +66,8 @@ func TestManyClients(t *testing.T) {
 	})
 }
 
-// idleDaemon checks that a daemon without sandboxes and callers has no
-// goroutine for any. It ends the daemon, which tells its stacks so.
+// idleDaemon checks that a daemon without sandboxes and callers has no goroutine for
+// any of them. It ends the daemon with a signal that makes it print its stacks.
 func idleDaemon(t *testing.T, d *covetest.Daemon) {
 	t.Helper()
 	stacks := d.Goroutines(t)
@@ -91,8 +91,8 @@ func oneClient(t *testing.T, d *covetest.Daemon, n int) (string, error) {
 	req := sandbox.CreateRequest{Metadata: map[string]string{"client": fmt.Sprint(n)}}
 	s, err := d.Client.Create(t.Context(), req)
 	for tries := 0; tries < 10 && err != nil; tries++ {
-		// A slow machine tells those who waited for long when to come again.
-		// Whatever else is refused is an error.
+		// On a slow machine, callers that waited for long are told when to try again.
+		// Any other refusal is an error.
 		busy, ok := errors.AsType[*sandbox.Error](err)
 		if !ok || busy.Code != sandbox.CodeQuotaExceeded || !strings.Contains(busy.Message, "busy creating") {
 			break

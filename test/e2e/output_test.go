@@ -23,9 +23,8 @@ func counted(n int) []byte {
 	return all
 }
 
-// keptOutput reads what is kept of a job's standard output from offset on by
-// ranges, of which all but the first must come without a gap, and returns its
-// position.
+// keptOutput reads the kept part of a job's standard output from offset on, in ranges.
+// Only the first range may have a gap before it. It returns the position of the part.
 func keptOutput(t *testing.T, d *covetest.Daemon, id, job string, offset int64) (begin int64, kept []byte) {
 	t.Helper()
 	for at := offset; ; {
@@ -45,7 +44,7 @@ func keptOutput(t *testing.T, d *covetest.Daemon, id, job string, offset int64) 
 	}
 }
 
-// awaitBytes waits until a job has written so much.
+// awaitBytes waits until a job has written this many bytes.
 func awaitBytes(t *testing.T, d *covetest.Daemon, id, job string, size int64) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
@@ -62,9 +61,9 @@ func awaitBytes(t *testing.T, d *covetest.Daemon, id, job string, size int64) {
 	}
 }
 
-// 20 MB that a job has written in the background, 100 in "make soak", are all there
-// afterwards: for ranges, for one who attaches late, after the daemon has died,
-// after a pause, in a fork, in what a snapshot brings back.
+// 20 MB that a background job has written, 100 in "make soak", can be read completely
+// afterwards: in ranges, by attaching late, after the daemon has died, after a pause,
+// in a fork, and in a sandbox from a snapshot.
 func TestLongOutput(t *testing.T) {
 	needs.GVisor(t)
 	d := covetest.Start(t, covetest.Options{})
@@ -137,8 +136,8 @@ func TestLongOutput(t *testing.T) {
 	check(t, s.ID, size/2, "")
 }
 
-// What there is no room for is missing from the oldest on, told, and neither ends
-// the job nor hides its newest output; also when the disk is full.
+// Output for which there is no room is dropped, oldest first, and the gap is reported.
+// That neither ends the job nor affects its newest output, even if the disk is full.
 func TestLongOutputOnSmallDisk(t *testing.T) {
 	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
 		const lines = 4_000_000

@@ -93,8 +93,8 @@ func createPorts(t *testing.T, d *covetest.Daemon) {
 	}
 }
 
-// execWebhook shows that a webhook to an internal address is refused; those
-// that are delivered are tested where a server may be told to.
+// execWebhook checks that a webhook to an internal address is refused. Delivery is
+// tested where the server may send to the test.
 func execWebhook(t *testing.T, d *covetest.Daemon) {
 	s := with(t, d)
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -7,8 +7,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// TestVolumeOwners has a sandbox's own user work in a volume, as root's daemon
-// and as an ordinary user's, who has no user id to give files to.
+// TestVolumeOwners has a sandbox's own user work in a volume, with a daemon of root and
+// with one of an ordinary user, who cannot give files to other user ids.
 func TestVolumeOwners(t *testing.T) { covetest.EachUser(t, keepOwners) }
 
 func keepOwners(t *testing.T, d *covetest.Daemon) {
@@ -27,11 +27,11 @@ func keepOwners(t *testing.T, d *covetest.Daemon) {
 	a := d.Create(t, covetest.Small(mounted))
 	me := d.Sh(t, a.ID, "echo $(id -u):$(id -g)")[:len("1000:1000")]
 
-	// A user makes, changes and removes what is the user's.
+	// A user makes, changes and removes the user's own files.
 	d.Shows(t, a.ID, "cd /data && echo one > f && echo two >> f && chmod 600 f && touch -d 2001-01-01 f && mkdir -p d/e && echo three > d/e/g && ln d/e/g d/h && ln -s f l && cat l d/h && stat -c %u:%g f d d/e/g", "one\ntwo\nthree\n"+me+"\n"+me+"\n"+me)
 	d.Shows(t, a.ID, "cd /data && stat -c %a:%Y f && touch gone && mv gone d/gone && rm d/gone d/h && rmdir d/e 2>/dev/null || echo full", "600:978307200\nfull")
 	d.Shows(t, a.ID, "cd /data && python3 -m venv --without-pip v && v/bin/python3 -c 'print(1)' && rm -r v && cp -a d copy && rm -r copy && ln -sfn d/e l && ls | tr '\\n' ' ' && rm l", "1\nd f l")
-	// What is root's is not.
+	// Root's files are protected.
 	root := func(line, want string) {
 		t.Helper()
 		res, err := d.Exec(ctx, a.ID, sandbox.ExecRequest{Shell: line, User: "root"})

@@ -13,9 +13,9 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// What go build or go install makes, without the agent and the npm packages that make
-// build embeds, runs sandboxes too: the program is their agent itself, and says what is
-// missing. It links a program, and so is for "make soak"; TestSelf of
+// A program made by go build or go install, without the agent and the npm packages that
+// make build embeds, runs sandboxes too: the program itself is their agent, and says
+// what is missing. The test links a program, and so is for "make soak"; TestSelf of
 // internal/guest/agentbin, TestUnbuilt of console, TestViewWithoutViewer of preview and
 // TestJavaScriptWithoutParser of kernel stand for it.
 func TestPlainBuild(t *testing.T) {

@@ -47,7 +47,7 @@ func TestPostgres(t *testing.T) {
 		}
 
 		server.Stop(t)
-		if out, err := run("doctor"); err == nil || !strings.Contains(out, "does not answer") {
+		if out, err := run("doctor"); err == nil || !strings.Contains(out, "is not responding") {
 			t.Errorf("doctor without the database: %v\n%s", err, out)
 		}
 		_, err := d.Client.Create(t.Context(), sandbox.CreateRequest{Name: "refused"})

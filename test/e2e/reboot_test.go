@@ -8,8 +8,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// A restart of the machine: all processes are gone, directories are not, and
-// what was written down is of another boot. The daemon says so.
+// A restart of the machine: all processes are gone, directories are not, and the
+// recorded boot id is another. The daemon says so.
 func TestMachineRestarts(t *testing.T) {
 	covetest.EachUser(t, func(t *testing.T, d *covetest.Daemon) {
 		gone := d.Create(t, sandbox.CreateRequest{Name: "gone"})

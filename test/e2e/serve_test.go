@@ -36,7 +36,7 @@ func TestServeTakesOverFromDaemonOnDemand(t *testing.T) {
 	if said := d.Sh(t, "early", "echo here"); said != "here\n" {
 		t.Errorf("it says %q", said)
 	}
-	// A second one that somebody starts is told who is in the way.
+	// A second daemon says which process holds the state directory.
 	out, err = d.Command(t.Context(), "serve", "--state-dir", dir, "--listen", "off").CombinedOutput()
 	if err == nil || !strings.Contains(string(out), "another daemon") {
 		t.Errorf("a second daemon: %v\n%s", err, out)

@@ -10,8 +10,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// templateFile says of sandboxes what a template can, as a user writes it. What
-// its start command writes is another text each time that it runs.
+// templateFile sets everything that a template can set, as a user writes it. Its start
+// command writes another text each time that it runs.
 const templateFile = `
 from: {host: true}
 files:
@@ -27,10 +27,9 @@ start: {command: cat /proc/sys/kernel/random/uuid > /srv/app/begun, ready: test 
 warm: {python: "import decimal; begun = decimal.Decimal(42)"}
 `
 
-// TestTemplateFile has a file built by the command line, and looks at what the
-// sandboxes of the template are: those of its user, with its files and limits,
-// and all of them continuations of one state, in which its program has begun and
-// its code has run.
+// TestTemplateFile builds a file with the command line, and checks the template's
+// sandboxes: they have its user, files and limits, and all continue one state in which
+// its program has started and its code has run.
 func TestTemplateFile(t *testing.T) {
 	needs.Command(t, "python3")
 	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {

@@ -13,7 +13,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// built is a build that has ended, with what it wrote.
+// built is an ended build, with its output.
 type built struct {
 	*sandbox.Build
 	log string
@@ -34,7 +34,7 @@ func buildTemplate(t *testing.T, d *covetest.Daemon, name string, spec sandbox.T
 	return built{b, log.String()}
 }
 
-// mustBuild is buildTemplate for what has to succeed.
+// mustBuild is buildTemplate for builds that must succeed.
 func mustBuild(t *testing.T, d *covetest.Daemon, name string, spec sandbox.TemplateSpec) built {
 	t.Helper()
 	b := buildTemplate(t, d, name, spec)
@@ -89,7 +89,7 @@ func TestTemplateBuilds(t *testing.T) {
 		s := d.Create(t, covetest.Small(func(r *sandbox.CreateRequest) { r.Template = "mine" }))
 		d.Shows(t, s.ID, "pwd; cat out; readlink link; ls -d /opt/deep/er; cat /home/user/by; ls /etc/app.conf 2>&1 | grep -c 'No such'; echo $A; ls /tmp/started",
 			"/app\ntool one\nout\n/opt/deep/er\ntwo\n1\none\n/tmp/started")
-		// What it wrote is its own, and not its template's.
+		// Files that a sandbox writes do not change its template.
 		d.Shows(t, s.ID, "echo changed > by-hand; cat by-hand", "changed")
 		t.Run("shares", func(t *testing.T) {
 			again := mustBuild(t, d, "same", spec)
@@ -124,7 +124,7 @@ func TestTemplateBuilds(t *testing.T) {
 			nothingOfBuilds(t, d)
 		})
 		t.Run("network", func(t *testing.T) {
-			// A step reaches what the build may: here nothing, names neither.
+			// A step reaches only what the build may: here nothing, not even DNS.
 			none := &sandbox.NetworkPolicy{Preset: sandbox.NetworkNone}
 			mustBuild(t, d, "closed", sandbox.TemplateSpec{From: host, BuildNetwork: none, Network: none, Run: []sandbox.TemplateStep{{Run: "! getent hosts example.com"}}})
 			s := d.Create(t, covetest.Small(func(r *sandbox.CreateRequest) { r.Template = "closed" }))
@@ -166,7 +166,7 @@ func templateVersions(t *testing.T, d *covetest.Daemon, id string) {
 	if err != nil || got.Version != 2 || !slices.Equal(got.Aliases, []string{"stable"}) || got.Source != "template" || got.WorkDir != "/app" || got.Start == nil {
 		t.Errorf("template %+v, %v", got, err)
 	}
-	// What is deleted while it is in use lives on in its sandboxes.
+	// A template that is deleted while it is in use remains in its sandboxes.
 	if err := d.Client.DeleteTemplate(ctx, "mine"); err != nil {
 		t.Fatal(err)
 	}

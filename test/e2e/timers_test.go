@@ -73,8 +73,8 @@ func ends(t *testing.T, d *covetest.Daemon, id string, due time.Time, reason str
 	t.Logf("%s: %v after its time", reason, got.EndedAt.Sub(due).Round(time.Millisecond))
 }
 
-// stays checks that a sandbox runs at a moment. Whoever comes to look after it
-// was due cannot tell; the caller then asks [ends].
+// stays checks that a sandbox runs at a certain time. If the check comes too late to
+// tell, the caller uses [ends].
 func stays(t *testing.T, d *covetest.Daemon, id, what string, at, due time.Time) {
 	t.Helper()
 	<-time.After(time.Until(at))
@@ -93,8 +93,8 @@ func TestTimers(t *testing.T) {
 			}
 			return d.Create(t, req)
 		}
-		// Those that must be used in time get their timer when they are there: a
-		// busy machine is slow to make them.
+		// Sandboxes that must be used in time get their timer after their creation,
+		// since a busy machine is slow to make them.
 		cases := map[string]func(t *testing.T, n time.Duration) bool{
 			"lifetime": func(t *testing.T, n time.Duration) bool {
 				s := create(func(r *sandbox.CreateRequest) { r.LifetimeSeconds = seconds(n) })
@@ -173,8 +173,8 @@ func TestTimers(t *testing.T) {
 	})
 }
 
-// Timers hold although the daemon is killed: what was due meanwhile ends at
-// the start, with its reason, and the rest at its time.
+// Timers survive a kill of the daemon: sandboxes that were due meanwhile end at the
+// start, with the reason, and the others at their time.
 func TestTimersSurviveTheDaemon(t *testing.T) {
 	covetest.Own(t, func(t *testing.T, d *covetest.Daemon) {
 		longEnough(t, 2*time.Second, func(n time.Duration) bool { return timersSurvive(t, d, n) })
@@ -187,7 +187,7 @@ func timersSurvive(t *testing.T, d *covetest.Daemon, n time.Duration) bool {
 	create := func() *sandbox.Sandbox {
 		return d.Create(t, sandbox.CreateRequest{Resources: sandbox.Resources{MemoryMiB: 128}})
 	}
-	// Their times begin when all are there: a busy machine is slow to make
+	// Their times begin when all of them exist, since a busy machine is slow to make
 	// them.
 	expired, idled, later, busy := create(), create(), create(), create()
 	job, err := d.Client.Exec(t.Context(), busy.ID, sandbox.ExecRequest{Command: []string{"sleep", fmt.Sprint(3 * n.Seconds())}, Background: true}, nil)
@@ -211,7 +211,7 @@ func timersSurvive(t *testing.T, d *covetest.Daemon, n time.Duration) bool {
 		}
 		return false
 	}
-	// Nobody is there to end them; the machine must have them still.
+	// Without a daemon nobody ends them, so they must still run.
 	<-time.After(time.Until(set.Add(n + time.Second)))
 	living := d.Cells() // a golden checkpoint that was being made may have one too
 	for what, s := range map[string]*sandbox.Sandbox{"expired": expired, "idled": idled, "later": later, "busy": busy} {

@@ -100,8 +100,8 @@ func TestUpdateEnforcedOrRefused(t *testing.T) {
 	})
 }
 
-// terminalStep has a step made before a command of a terminal, as those of the
-// command line are.
+// terminalStep checks that a step is made before a command on a terminal, as the
+// command line runs them.
 func terminalStep(t *testing.T, d *covetest.Daemon, id string) {
 	t.Helper()
 	term, err := d.Client.OpenTerminal(t.Context(), id, sandbox.ExecRequest{Command: []string{"date"}})
@@ -121,8 +121,8 @@ func terminalStep(t *testing.T, d *covetest.Daemon, id string) {
 	}
 }
 
-// Memory can be raised beyond what the sandbox began with, and lowered; the
-// figure that programs see stays, as the request's documentation says.
+// Memory can be raised beyond its first value, and lowered. The figure that programs
+// see stays, as the request's documentation says.
 func updateMemory(t *testing.T, d *covetest.Daemon) {
 	s := with(t, d, func(r *sandbox.CreateRequest) { r.Resources.MemoryMiB = 128 })
 	if takes(t, d, s.ID, 200, 60) {
@@ -219,7 +219,8 @@ func spin(t *testing.T, d *covetest.Daemon, id string, n int) {
 	}
 }
 
-// processors is held by who measures them: the tests of both users run at once.
+// processors is held while a test measures them, since the tests of both users run at
+// once.
 var processors sync.Mutex
 
 func updateCPUs(t *testing.T, d *covetest.Daemon) {
@@ -273,7 +274,7 @@ func TestProcessorLimitBites(t *testing.T) {
 	})
 }
 
-// Programs size themselves by what they see, and that is the sandbox's.
+// Programs choose their size by what they see, which must be the sandbox's own limits.
 func TestRuntimesSizeThemselves(t *testing.T) {
 	const memory = 512
 	type sizes struct{ cpus, heap float64 }

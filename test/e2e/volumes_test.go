@@ -72,7 +72,7 @@ func keepFiles(t *testing.T, d *covetest.Daemon, host string) {
 		sandbox.Mount{Target: "/h/read", Host: filepath.Join(host, "read"), ReadOnly: true}, sandbox.Mount{Target: "/h/write", Host: filepath.Join(host, "write")})))
 	reader := d.Create(t, covetest.Small(mounting(sandbox.Mount{Target: "/data", Volume: vol.ID, ReadOnly: true})))
 
-	// Each sees at once what the other writes; read-only is that for root too.
+	// Each sees at once what the other writes. Read-only holds for root too.
 	d.Shows(t, a.ID, "echo one > /srv/deep/data/f; mkdir /srv/deep/data/d; echo two > /srv/deep/data/d/g; cat /h/read/f /h/write/f", "hosthost")
 	d.Shows(t, reader.ID, "cat /data/f /data/d/g | tr '\\n' ' '", "one two")
 	d.Shows(t, reader.ID, "(echo x > /data/x || mount -o remount,rw /data; echo x > /data/x; rm /data/f; mkdir /data/y) 2>/dev/null; ls /data | tr '\\n' ' '", "d f")
@@ -86,7 +86,7 @@ func keepFiles(t *testing.T, d *covetest.Daemon, host string) {
 		t.Errorf("a link out of an allowed directory: %v", err)
 	}
 
-	// What a sandbox has open goes on after a pause, and in a fork.
+	// Open files continue to work after a pause, and in a fork.
 	_, err = d.Client.Exec(ctx, a.ID, sandbox.ExecRequest{Background: true, Shell: "exec 3>>/srv/deep/data/log 4>/scratch/kept; echo kept >&4; cd /srv/deep/data/d; while :; do echo tick >&3; sleep 0.1; done"}, nil)
 	must(err)
 	if !covetest.Eventually(covetest.DetectionLimit, func() bool { return d.Sh(t, a.ID, "cat /scratch/kept 2>/dev/null") == "kept\n" }) {
@@ -111,7 +111,7 @@ func keepFiles(t *testing.T, d *covetest.Daemon, host string) {
 	_, err = d.Client.Kill(ctx, fork)
 	must(err)
 
-	// A snapshot is of the sandbox: the volume keeps what it has by now.
+	// A snapshot does not contain the volume, which keeps its current content.
 	_, err = d.Client.CreateSnapshot(ctx, a.ID, sandbox.CreateSnapshotRequest{Name: "s"})
 	must(err)
 	d.Sh(t, a.ID, "echo later > /srv/deep/data/f; echo later > /root/file")
@@ -126,7 +126,8 @@ func keepFiles(t *testing.T, d *covetest.Daemon, host string) {
 		}
 	}
 
-	// One whose open files another has removed says so, and starts from its files.
+	// If another sandbox has removed its open files, a resume says so, and the sandbox
+	// can start from its files.
 	_, err = d.Client.Pause(ctx, a.ID)
 	must(err)
 	w := d.Create(t, covetest.Small(mounting(sandbox.Mount{Target: "/data", Volume: "data"})))

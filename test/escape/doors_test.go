@@ -17,7 +17,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// request makes one request by TCP, with the path as it is.
+// request makes one request over TCP, with the path unchanged.
 func request(t *testing.T, d *covetest.Daemon, method, path, key, body string) (int, string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, d.URL+path, strings.NewReader(body))
@@ -156,9 +156,9 @@ func TestTeamsAreApart(t *testing.T) {
 	})
 }
 
-// Attack: names and paths that mean something else further in: a sandbox named
-// like the id of another, a path out of the route, bodies that are too large or
-// too deep. Answers must not tell of the inside.
+// Attack: names and paths that mean something else in an inner layer: a sandbox named
+// like the id of another, a path out of the route, bodies that are too large or too
+// deep. Answers must not reveal internals.
 func TestHostileRequests(t *testing.T) {
 	inside := regexp.MustCompile(`goroutine |\.go:\d|/cells/|\.sock|runtime error|sqlite|SQL`)
 	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
@@ -201,8 +201,8 @@ func TestHostileRequests(t *testing.T) {
 	})
 }
 
-// Attack: what a command prints, and names of files, forge lines of the
-// daemon's own in a stream of events.
+// Attack: the output of a command, and names of files, forge the daemon's own lines in
+// a stream of events.
 func TestOutputCannotForgeEvents(t *testing.T) {
 	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
 		s := d.Create(t, sandbox.CreateRequest{})

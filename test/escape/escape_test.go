@@ -1,6 +1,6 @@
-// Package escape attacks real sandboxes, as root's and as an ordinary user's.
-// Each test tells the attack first. An escape that is found becomes a test here
-// before it is closed.
+// Package escape attacks real sandboxes, with daemons of root and of an ordinary user.
+// Each test describes the attack first. An escape that is found becomes a test here
+// before it is fixed.
 package escape
 
 import (
@@ -47,8 +47,8 @@ func arm(t *testing.T, d *covetest.Daemon) string {
 	return s.ID
 }
 
-// attack runs the attacker as a user of the sandbox and returns what it
-// printed: by the name of what it tried, how that went.
+// attack runs the attacker as a user of the sandbox and returns its output: the result
+// of each attempt, by name.
 func attack(t *testing.T, d *covetest.Daemon, id, user string, args ...string) map[string]string {
 	t.Helper()
 	out := attackText(t, d, id, user, args...)
@@ -69,5 +69,5 @@ func attackText(t *testing.T, d *covetest.Daemon, id, user string, args ...strin
 	return res.Stdout
 }
 
-// users are who attacks from inside.
+// users are the users that attack from inside.
 var users = []string{"user", "root"}

@@ -36,7 +36,7 @@ func TestStateDirectoryIsPrivate(t *testing.T) {
 		}
 		_ = filepath.WalkDir(d.StateDir, func(path string, e fs.DirEntry, err error) error {
 			if err != nil || strings.Contains(path, "/rootfs/") {
-				return nil // files of templates are as they are on their own machine
+				return nil // files of templates are not the host's
 			}
 			info, err := e.Info()
 			if err != nil || e.Type() == fs.ModeSymlink {
@@ -212,10 +212,9 @@ func (p pace) within(limits pace) bool {
 	return true
 }
 
-// Attack: a sandbox floods the daemon with output and keeps calls and watches
-// open, to make the daemon grow or answer others late; clients of it read
-// slowly, and flood the daemon with calls. A quiet sandbox's commands and code
-// come back all the same.
+// Attack: a sandbox floods the daemon with output and keeps calls and watches open, to make the
+// daemon grow or delay others. Its clients read slowly, and flood the daemon with calls. Commands
+// and code in a quiet sandbox must still be answered.
 func TestNoisyNeighbour(t *testing.T) {
 	covetest.Own(t, func(t *testing.T, d *covetest.Daemon) {
 		noisy, quiet := arm(t, d), arm(t, d)
@@ -228,7 +227,7 @@ func TestNoisyNeighbour(t *testing.T) {
 		}
 		d.Sh(t, noisy, "mkdir -p /workspace/many; cd /workspace/many; seq 2000 | xargs touch")
 		ctx := t.Context()
-		for range 16 { // that never read what they asked for
+		for range 16 { // these never read what they have requested
 			conn, err := net.Dial("unix", filepath.Join(d.StateDir, "cove.sock"))
 			if err != nil {
 				t.Fatal(err)
@@ -255,7 +254,7 @@ func TestNoisyNeighbour(t *testing.T) {
 		if err := code(); err != nil { // begins the interpreter
 			t.Fatal(err)
 		}
-		// slowest calls for three seconds, beside what goes on.
+		// slowest makes calls for three seconds during the attack, and returns the longest time.
 		slowest := func() (worst pace) {
 			for end := time.Now().Add(3 * time.Second); time.Now().Before(end); {
 				for i, call := range []func() error{
@@ -304,8 +303,8 @@ func TestNoisyNeighbour(t *testing.T) {
 // flooders is how many callers a flood has that call without a pause.
 const flooders = 64
 
-// flood calls for a sandbox with one key, all at once and again and again, until
-// the returned function is called, which tells how many calls were answered.
+// flood makes calls to a sandbox with one key, concurrently and repeatedly, until the returned
+// function is called, which returns how many were answered.
 func flood(t *testing.T, d *covetest.Daemon, id string) (stop func() int64) {
 	t.Helper()
 	key, err := d.Client.CreateKey(t.Context(), sandbox.CreateKeyRequest{Name: "flood", Scopes: []sandbox.Scope{sandbox.ScopeSandboxesWrite}})

@@ -136,8 +136,8 @@ func TestAgentServesTheGatewayOnly(t *testing.T) {
 	})
 }
 
-// Attack: code in a sandbox looks through all it can read for what is the
-// host's: files, environments, command lines, paths.
+// Attack: code in a sandbox searches everything that it can read for traces of the
+// host: files, environments, command lines, paths.
 func TestNothingOfTheHostShows(t *testing.T) {
 	const secret = "c0ve-esc4pe-secret"
 	t.Setenv("COVE_API_KEY", secret)

@@ -11,7 +11,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// What is started here may write core files, unless it sees to that itself.
+	// Processes that are started here can write core files unless they prevent it
+	// themselves.
 	limit := unix.Rlimit{Cur: 1 << 20, Max: 1 << 20}
 	if err := unix.Setrlimit(unix.RLIMIT_CORE, &limit); err != nil {
 		fmt.Fprintln(os.Stderr, "allow core files, to see them prevented:", err)

@@ -25,8 +25,8 @@ import (
 // neighbour is another user of the machine.
 const neighbour = 12345
 
-// sharedDir makes a directory in which every user may write, as /tmp but without its
-// protection: where the kernel is told not to follow links of others, these
+// sharedDir makes a directory in which every user can write, like /tmp but without the
+// sticky bit: with it, the kernel may refuse to follow other users' links, and these
 // attacks would test the kernel.
 func sharedDir(t *testing.T) string {
 	t.Helper()
@@ -74,7 +74,7 @@ func asNeighbour(t *testing.T, do func() error) {
 // a failure.
 func refused(t *testing.T, d *covetest.Daemon, stdin, env string, args ...string) string {
 	t.Helper()
-	// One that is not refused may go on for ever.
+	// A command that is not refused may continue for ever.
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	cmd := d.Command(ctx, args...)
@@ -156,8 +156,8 @@ func TestStateDirectoryOfANeighbour(t *testing.T) {
 	}
 }
 
-// Attack: another user listens where a command line looks for its daemon, to be
-// told what it sends.
+// Attack: another user listens where a command line expects its daemon, to get what it
+// sends.
 func TestSocketOfANeighbour(t *testing.T) {
 	needs.Root(t)
 	d := covetest.Borrow(t, covetest.Options{UID: covetest.OrdinaryUID})

@@ -43,7 +43,7 @@ func TestStoppedAgent(t *testing.T) {
 		if !covetest.Eventually(30*time.Second, isStopped) {
 			t.Fatal("the agent does not stop")
 		}
-		// A daemon that finds the sandbox like that starts all the same.
+		// A daemon that finds the sandbox in this state still starts.
 		d.Kill()
 		if err := d.Run(t.Context()); err != nil {
 			t.Fatal(err)
@@ -112,7 +112,7 @@ func TestStoppedAgent(t *testing.T) {
 			t.Errorf("after the failed update: %+v, %v", s, err)
 		}
 		toldSilent(t, d, victim.ID)
-		// Who lets go of the agent finds the sandbox as it was.
+		// When the agent is released, the sandbox works as before.
 		conn, err := d.Client.DialPort(t.Context(), victim.ID, holdPortNumber)
 		if err != nil {
 			t.Fatal(err)
@@ -135,14 +135,14 @@ func TestStoppedAgent(t *testing.T) {
 	})
 }
 
-// holdPort is where the attacker waits to let go of the agent.
+// holdPort is the port on which the attacker waits for the signal to release the agent.
 const (
 	holdPort       = "7070"
 	holdPortNumber = 7070
 )
 
-// toldSilent fails unless callers are told that the agent is silent, and what to
-// do.
+// toldSilent fails the test unless callers learn that the agent does not answer, and
+// what to do.
 func toldSilent(t *testing.T, d *covetest.Daemon, id string) {
 	t.Helper()
 	const told = "its agent has not responded since "

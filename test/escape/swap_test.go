@@ -9,10 +9,10 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Attack: a user of a sandbox puts a link to a directory of root's where the
-// agent, which is root there, makes or deletes a directory, as fast as can be. If
-// the agent followed it, that user would own the link's target, or what is in it
-// would be gone.
+// Attack: while the agent, which is root in a sandbox, makes or deletes a directory, a
+// user of the sandbox quickly puts a link to one of root's directories in its place. If
+// the agent followed the link, that user would own the link's target, or the target's
+// content would be deleted.
 func TestSwappedDirectories(t *testing.T) {
 	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
 		id := arm(t, d)
@@ -38,7 +38,7 @@ func TestSwappedDirectories(t *testing.T) {
 		var res covetest.Result
 		calls := 0
 		for over := false; !over; calls++ {
-			// Each may well fail: what matters is what it did.
+			// Each call may fail; only its effect matters.
 			_, _ = d.Client.MakeDir(t.Context(), id, sandbox.MakeDirRequest{Path: "/tmp/ours/dir", Mode: "0777"})
 			_ = d.Client.DeleteFile(t.Context(), id, "/tmp/ours/dir", true)
 			select {

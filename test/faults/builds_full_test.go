@@ -66,7 +66,7 @@ func bigArchive(t *testing.T, path string) {
 	}
 }
 
-// What a daemon has made of templates: everything it keeps and works in.
+// The directories in which a daemon keeps and builds templates.
 func templateFiles(t *testing.T, state string) []string {
 	t.Helper()
 	var list []string

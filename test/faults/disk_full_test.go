@@ -16,10 +16,10 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// The server's disk is full, or becomes so, where checkpoints are kept or
-// everywhere in the state directory: each verb of time does its work or says
-// clearly that it cannot, sandboxes live on, and with room it works again. The
-// second is for "make soak": TestWayOutOfFullDisk and TestDiskFullInBuild stand for it.
+// The server's disk is full or becomes full, for checkpoints or for the whole state
+// directory: each verb of time does its work or says clearly that it cannot, sandboxes
+// continue, and with room the verb works again. The second is for "make soak":
+// TestWayOutOfFullDisk and TestDiskFullInBuild stand for it.
 func TestDiskFull(t *testing.T) {
 	needs.GVisor(t)
 	needs.Root(t) // for a file system of a size
@@ -54,8 +54,8 @@ func TestDiskFull(t *testing.T) {
 	}
 }
 
-// smallDisk makes a directory for a daemon's state in which the given path is
-// a file system of its own.
+// smallDisk makes a directory for a daemon's state, in which the given path is a
+// separate file system.
 func smallDisk(t *testing.T, path string, mib int) (dir string) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "cove-test-")
@@ -82,8 +82,8 @@ func smallDisk(t *testing.T, path string, mib int) (dir string) {
 	return dir
 }
 
-// withoutRoom calls the verb of a scene on a disk that is full but for some
-// bytes, and again when there is room. It returns the first call's error.
+// withoutRoom calls the verb of a scene on a disk with only some bytes free, and again
+// with room. It returns the first call's error.
 func withoutRoom(t *testing.T, d *covetest.Daemon, s *scene, disk string, left int) error {
 	fill(t, disk, left)
 	actErr := s.act(t.Context())
@@ -117,7 +117,7 @@ func withoutRoom(t *testing.T, d *covetest.Daemon, s *scene, disk string, left i
 	return actErr
 }
 
-// fill makes a disk full but for some bytes, or frees it when left is negative.
+// fill fills a disk except for left bytes, or frees it if left is negative.
 func fill(t *testing.T, disk string, left int) {
 	t.Helper()
 	path := filepath.Join(disk, ".filler")

@@ -33,7 +33,8 @@ func loading(t *testing.T, d *covetest.Daemon, mib int) (children []sandbox.Sand
 	}
 }
 
-// refuses checks that a verb says clearly why it cannot save a sandbox, which goes on.
+// refuses checks that a verb says clearly why it cannot save a sandbox, and that the sandbox
+// continues.
 func refuses(t *testing.T, d *covetest.Daemon, id, verb string, err error, code sandbox.Code, why string) {
 	t.Helper()
 	t.Logf("%s: %v", verb, err)
@@ -43,8 +44,8 @@ func refuses(t *testing.T, d *covetest.Daemon, id, verb string, err error, code 
 	d.Shows(t, id, "echo it lives", "it lives")
 }
 
-// The disk is full while children of a fork have yet to load: what they load has its room, a
-// pause fails and says so, and all goes on.
+// The disk is full while children of a fork have not loaded everything: there is room for what
+// they load, a pause fails and says so, and all of them continue.
 func TestDiskFullWhileLoading(t *testing.T) {
 	needs.GVisor(t)
 	needs.Root(t) // for a file system of a size
@@ -65,8 +66,8 @@ func TestDiskFullWhileLoading(t *testing.T) {
 	whole(children[0].ID) // which resumes it
 }
 
-// A part of what children have yet to load, of a written file, cannot be read: what saves a
-// child fails and says so, children go on, and have all of it once it can be read.
+// A part of a written file that children have not loaded cannot be read: saving a child fails
+// and says so, the children continue, and have all of the file once it can be read.
 func TestUnreadableWhileLoading(t *testing.T) {
 	covetest.Patched(t)
 	covetest.Own(t, func(t *testing.T, d *covetest.Daemon) {
@@ -111,9 +112,9 @@ func TestUnreadableWhileLoading(t *testing.T) {
 	})
 }
 
-// There is memory for what children of a fork touch, and for one of them to load all: each
-// can be paused in turn, others are refused, and nothing ends. In "make test", TestRoomToLoad
-// of internal/engine/cells stands for it.
+// There is enough memory for what children of a fork touch, and for one of them to load
+// everything: each can be paused in turn, further ones are refused, and none is ended. In "make
+// test", TestRoomToLoad of internal/engine/cells stands for it.
 func TestMemoryFullWhileLoading(t *testing.T) {
 	if !needs.Soak() {
 		return
@@ -127,7 +128,8 @@ func TestMemoryFullWhileLoading(t *testing.T) {
 		t.Fatal(err)
 	}
 	children, whole := loading(t, d, 240)
-	// Others take what is not set aside, and then a part of what is: they grow.
+	// Other sandboxes grow: they take the memory that is not reserved, and then a part of the
+	// reserved.
 	var others []string
 	for {
 		s, err := d.Client.Create(t.Context(), sandbox.CreateRequest{Resources: sandbox.Resources{MemoryMiB: 1024}})

@@ -13,9 +13,9 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// The daemon is in a memory cgroup in which there is room for some sandboxes
-// that use what they have: the one that does not fit is refused at once with the
-// figures, all others work, and when one has ended there is room for another.
+// The daemon is in a memory cgroup with room for a few sandboxes that use all of their
+// memory. One that does not fit is refused at once with the figures, the others work,
+// and when one has ended there is room for another.
 func TestMemoryFull(t *testing.T) {
 	needs.GVisor(t)
 	needs.Root(t) // for a cgroup of a size
@@ -87,8 +87,8 @@ func TestMemoryFull(t *testing.T) {
 	d.Shows(t, paused.ID, "stat -c %s /dev/shm/used", fmt.Sprint(pausedMiB<<20))
 }
 
-// memoryGroup makes a cgroup with so much memory, and removes it when what the
-// test starts after it has ended.
+// memoryGroup makes a cgroup with this much memory, and removes it after the processes
+// that the test starts later have ended.
 func memoryGroup(t *testing.T, mib int64) (dir string) {
 	t.Helper()
 	top, limit := "/sys/fs/cgroup/memory", "memory.limit_in_bytes"

@@ -9,9 +9,9 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Power is lost right after a pause, a snapshot, a volume with synced files, a
-// secret and the revocation of a key were acknowledged. A daemon that starts on
-// what the disk has then has them all.
+// Power is lost right after a pause, a snapshot, a volume with synced files, a secret
+// and the revocation of a key were acknowledged. A daemon that starts with what is then
+// on the disk has them all.
 func TestPowerLoss(t *testing.T) {
 	needs.GVisor(t)
 	disk := needs.NewDisk(t, 1024)

@@ -25,12 +25,12 @@ const (
 	agent = "agent"
 )
 
-// victims are what SIGKILL may hit: the daemon and each process of a sandbox.
-// The agent is no process of the host's; root inside ends it.
+// victims are the processes that SIGKILL can hit: the daemon and each process of a
+// sandbox. The agent is not a process of the host; root inside kills it.
 var victims = []string{serve, "cove", "runsc-sandbox", "runsc-gofer", agent}
 
-// phases are what a sandbox is doing meanwhile. Each starts something in a
-// running sandbox and returns what must hold after the victim died.
+// phases are what a sandbox is doing meanwhile. Each starts something in a running
+// sandbox and returns a check for after the victim's death.
 var phases = []struct {
 	name  string
 	begin func(t *testing.T, d *covetest.Daemon, id string) aftermath
@@ -39,8 +39,8 @@ var phases = []struct {
 	{"upload", upload}, {"kill", killing},
 }
 
-// aftermath is what is checked when the victim is dead: whether the sandbox
-// lives on tells what can be asked of it.
+// aftermath is the check after the victim's death. It depends on whether the sandbox
+// continues.
 type aftermath func(t *testing.T, lives bool)
 
 // TestKillMatrix kills each victim in each phase in "make soak", and otherwise one
@@ -141,7 +141,7 @@ func settled(t *testing.T, d *covetest.Daemon, id, victim string) *sandbox.Sandb
 		t.Fatalf("%v after the kill of %s the sandbox is %+v, %v", covetest.DetectionLimit, victim, got, err)
 	}
 	if victim == agent && got.State == sandbox.StateRunning {
-		// It may be on its way out: a call tells.
+		// The process may just be ending: a call shows that.
 		ctx, cancel := context.WithTimeout(t.Context(), covetest.DetectionLimit)
 		defer cancel()
 		if _, err := d.Exec(ctx, id, sandbox.ExecRequest{Command: []string{"true"}}); err != nil {
@@ -332,7 +332,7 @@ func killCreation(t *testing.T, d *covetest.Daemon, victim string, delay time.Du
 			t.Errorf("the error has the code %q: %v", code, err)
 		}
 	} else if now, ok := covetest.ProcessOf(made.ID, victim); ok && now != pid {
-		// Another took its place before the caller was told.
+		// Another instance took its place before the call returned.
 		if out := d.Sh(t, made.ID, "echo fine"); strings.TrimSpace(out) != "fine" {
 			t.Errorf("the sandbox whose %s was replaced says %q", victim, out)
 		}

@@ -36,13 +36,13 @@ var deeds = []struct {
 	{"restore", restoring}, {"merge whole", mergingWhole}, {"merge files", mergingFiles},
 }
 
-// instants are when the victim dies, as parts of what the verb usually takes.
-// The last is right after it.
+// instants are when the victim dies, as fractions of the usual duration of the verb. The
+// last is right after the verb.
 var instants = []float64{0.2, 0.6, 1.1}
 
-// SIGKILL of the daemon, of a cell or of gVisor while the state of sandboxes
-// is kept, continued or exchanged: each of them is in its old state or in its
-// new one, all together, and can be worked with.
+// SIGKILL of the daemon, of a cell or of gVisor while the state of sandboxes is saved,
+// continued or exchanged: afterwards all sandboxes are in their old state or all in the new
+// one, and can be used.
 //
 // "make soak" kills each of them at each of the instants of each verb. Otherwise
 // one of them, in turn, dies half-way through each; TestCrashes of
@@ -58,8 +58,8 @@ func TestKillMatrixOfTime(t *testing.T) {
 			t.Run(deed.name, func(t *testing.T) {
 				usual := undisturbed(t, d, deed.prepare(t, d))
 				for _, victim := range victims {
-					// It may have taken much longer than it usually does, and then all
-					// of the moments are too late.
+					// The usual duration may have been measured much too long, so that all
+					// instants come too late.
 					for scale := 1.0; ; scale /= 2 {
 						ran, struck := 0, 0
 						for i, part := range moments {
@@ -71,8 +71,8 @@ func TestKillMatrixOfTime(t *testing.T) {
 							})
 						}
 						t.Logf("%s was killed in %d of %d cases", victim, struck, ran)
-						// Only a resume has no machine from the beginning, and may have none
-						// at any of the instants.
+						// Only a resume has no instance at the beginning, and perhaps at
+						// none of the instants.
 						if ran != len(instants) || struck > 0 || deed.name == "resume" || t.Failed() {
 							break
 						}
@@ -87,7 +87,7 @@ func TestKillMatrixOfTime(t *testing.T) {
 	})
 }
 
-// undisturbed lets a scene happen and returns how long the verb took.
+// undisturbed plays a scene without a kill and returns how long the verb took.
 func undisturbed(t *testing.T, d *covetest.Daemon, s *scene) time.Duration {
 	t.Helper()
 	began := time.Now()
@@ -146,7 +146,7 @@ func cutOff(t *testing.T, d *covetest.Daemon, s *scene, victim string, turn int,
 	expected := []covetest.Expected{s.before, s.after}
 	switch {
 	case actErr == nil:
-		expected = expected[1:] // what the caller was told is so
+		expected = expected[1:] // the verb has succeeded, so it must have taken effect
 	case victim != serve:
 		expected = expected[:1]
 	}
@@ -168,7 +168,7 @@ func cutOff(t *testing.T, d *covetest.Daemon, s *scene, victim string, turn int,
 	return struck
 }
 
-// aim finds the victims of the machines that are there before the verb.
+// aim finds the victims among the instances that exist before the verb.
 func aim(d *covetest.Daemon, s *scene, known covetest.Machines, victim string) []covetest.Target {
 	var machines []string
 	for _, id := range s.hit {
@@ -177,9 +177,9 @@ func aim(d *covetest.Daemon, s *scene, known covetest.Machines, victim string) [
 	return d.Targets(machines, victim == "runsc-sandbox")
 }
 
-// strikeMachine kills a process of a sandbox: one that was there before, or, on
-// every other turn, one that is being made. It returns which sandboxes may
-// have failed by that, and whether there was one to kill.
+// strikeMachine kills a process of a sandbox: one that existed before or, every other time,
+// one that is being made. It returns which sandboxes may have failed because of that, and
+// whether there was a process to kill.
 func strikeMachine(t *testing.T, d *covetest.Daemon, old []covetest.Target, known covetest.Machines, victim string, turn int) (mayFail func(string) bool, struck bool) {
 	t.Helper()
 	among := old
@@ -231,7 +231,8 @@ func usable(t *testing.T, d *covetest.Daemon, w covetest.Expected) {
 	}
 }
 
-// wipe ends all sandboxes and snapshots, of which nothing must be left.
+// wipe ends all sandboxes and deletes all snapshots, and checks that nothing is left of
+// them.
 func wipe(t *testing.T, d *covetest.Daemon, groups []string) {
 	t.Helper()
 	all, err := d.All(t.Context())
@@ -260,8 +261,8 @@ func wipe(t *testing.T, d *covetest.Daemon, groups []string) {
 	}
 }
 
-// stage makes a running sandbox with a witness and a file, and returns what it
-// is.
+// stage makes a running sandbox with a witness and a file. It returns its id and the state
+// that is expected of it.
 func stage(t *testing.T, d *covetest.Daemon) (string, covetest.Want) {
 	t.Helper()
 	s := d.Create(t, covetest.Small())

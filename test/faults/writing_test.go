@@ -12,8 +12,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// realDisk makes a directory for a daemon's state in which checkpoints are on an ext4 of
-// their own: in one in memory, a sandbox does not go on before it is written.
+// realDisk makes a directory for a daemon's state in which checkpoints are on a separate ext4:
+// on a file system in memory, a sandbox does not continue before its checkpoint is written.
 func realDisk(t *testing.T, mib int) (dir string) {
 	t.Helper()
 	needs.Command(t, "mkfs.ext4", "mount", "umount")
@@ -49,9 +49,9 @@ func realDisk(t *testing.T, mib int) (dir string) {
 	return dir
 }
 
-// The disk has no room for memory that a checkpoint would write when its sandbox goes on: a
-// fork and a snapshot say so, nothing is left of them, and the sandbox goes on. With room they
-// work again.
+// The disk has no room for the memory that a checkpoint writes after its sandbox continues: a
+// fork and a snapshot say so, nothing is left of them, and the sandbox continues. With room
+// they work again.
 func TestDiskFullWhileWritten(t *testing.T) {
 	needs.GVisor(t)
 	needs.Root(t) // for a file system of a size

@@ -37,8 +37,8 @@ func keyDoors(d *covetest.Daemon, secret string) []door {
 	}
 }
 
-// A key opens what its scopes say, and its team's sandboxes only, whatever id
-// the caller knows.
+// A key can do what its scopes allow, with its team's sandboxes only, whatever ids the
+// caller knows.
 func TestKeys(t *testing.T) {
 	d := daemon(t, covetest.Options{})
 	all := []sandbox.Scope{sandbox.ScopeSandboxesRead, sandbox.ScopeSandboxesWrite, sandbox.ScopeFilesWrite}
@@ -91,8 +91,8 @@ func testStranger(t *testing.T, s *session, box, job, uri string) {
 	s.ok("sandbox_kill", map[string]any{"sandbox": mine})
 }
 
-// Without a key the answer is 401, and says how to send one; a web page of
-// elsewhere is refused whoever asks, and whatever it asks for.
+// Without a key the answer is 401, and says how to send one. A web page from another
+// origin is refused, with any key and for any request.
 func TestStrangersOnHTTP(t *testing.T) {
 	keyed, dev := daemon(t, covetest.Options{}), daemon(t, covetest.Options{Dev: true})
 	for _, tt := range []struct {
@@ -168,8 +168,8 @@ func TestChoiceOnStdio(t *testing.T) {
 	}
 }
 
-// "cove mcp" starts the daemon when there is none, two of them share one, and
-// it ends by itself when nothing is left, to be started again when needed.
+// "cove mcp" starts the daemon if none runs, and two of them share one. The daemon ends
+// by itself when it is idle, and is started again when needed.
 func TestOnDemand(t *testing.T) {
 	needs.GVisor(t)
 	binary, err := covetest.Binary()

@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// killTime is how long a command may outlive its call, beside the time that
-	// it takes to look.
+	// killTime is how long a command may outlive its call, in addition to the time that
+	// a check takes.
 	killTime = time.Second
 	// codeKillTime is the same for code: an interpreter that does not heed an
 	// interrupt is ended after a second.
@@ -85,8 +85,8 @@ func runs(t *testing.T, d *covetest.Daemon, box, seconds string) bool {
 	return strings.Contains(d.Sh(t, box, "cat /proc/[0-9]*/cmdline | tr '\\0' ' '"), "sleep "+seconds)
 }
 
-// Code ends with its call too: what it does in a loop stops, also when it heeds
-// no interrupt, and what it started is gone. The context is of use afterwards.
+// Code ends with its call too: a loop stops, even if it ignores interrupts, and
+// processes that the code started are gone. The context can be used afterwards.
 func testCodeCancellation(t *testing.T, d *covetest.Daemon) {
 	const (
 		python  = "while True:\n  try:\n    open('/tmp/beats','a').write('x'); time.sleep(.01)\n"

@@ -117,7 +117,7 @@ func (s *session) listen() {
 	}
 }
 
-// hears returns when the output is told that is wanted.
+// hears returns when the wanted output has arrived.
 func (s *session) hears(want string) {
 	s.t.Helper()
 	late := time.After(30 * time.Second)

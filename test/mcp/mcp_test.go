@@ -151,8 +151,8 @@ func TestConversation(t *testing.T) {
 	run(t, "conversation.test.mjs", "COVE_MCP_URL="+url+everything, stdioCommand(t, dialect.AllToolsets))
 }
 
-// everything is below a URL of MCP where all toolsets are on, and ofEachToolset
-// tells the programs to look for a tool of each.
+// everything is the path, below a URL of MCP, with all toolsets on, and ofEachToolset
+// makes the programs look for a tool of each.
 const (
 	everything    = "/x/all"
 	ofEachToolset = "COVE_MCP_TOOLS=sandbox_exec,run_code,sandbox_fork,network_set,computer_action,template_build,volume_create"

@@ -21,8 +21,8 @@ func inNamespace(d *covetest.Daemon, namespace string) door {
 	return door{"stdio", sessionRevision, func() mcp.Transport { return &mcp.CommandTransport{Command: coveMCP(d, args...)} }}
 }
 
-// What a client in a namespace of its own makes, no other client sees, uses or
-// ends unless it is in the same one; the command line sees all.
+// Only clients in the same namespace see, use or end what a client in a namespace
+// makes. The command line sees everything.
 func TestNamespaces(t *testing.T) {
 	d := daemon(t, covetest.Options{Dev: true})
 	owner := inNamespace(d, "claude").open(t)
@@ -40,7 +40,7 @@ func TestNamespaces(t *testing.T) {
 			return &mcp.StreamableClientTransport{Endpoint: d.URL + "/mcp" + everything, HTTPClient: client}
 		}}
 	}
-	// Each makes one of the name in a namespace of its own.
+	// Each makes a sandbox with the same name, in its own namespace.
 	for name, o := range map[string]door{"another": inNamespace(d, "cursor"), "none": inNamespace(d, ""), "another over HTTP": overHTTP("zed")} {
 		t.Run(name, func(t *testing.T) { testStranger(t, o.open(t), box, job, uri) })
 	}
@@ -81,7 +81,7 @@ func TestNamespaces(t *testing.T) {
 	}
 }
 
-// stay goes on with a session of one namespace from another.
+// stay uses a session of one namespace from another.
 func stay(t *testing.T, d *covetest.Daemon, box string) {
 	t.Helper()
 	w := &web{t: t, url: d.URL + "/mcp", headers: map[string]string{"Cove-Namespace": "cursor"}}

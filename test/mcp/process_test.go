@@ -99,7 +99,7 @@ func (p *process) begin(id, tool, args string) {
 // terminate asks the process to end.
 func (p *process) terminate() { _ = p.cmd.Process.Signal(syscall.SIGTERM) }
 
-// wait reads what is left and returns how the process ended.
+// wait reads the remaining output and returns how the process ended.
 func (p *process) wait() error {
 	p.t.Helper()
 	for p.out.Scan() {

@@ -44,7 +44,8 @@ func key(t *testing.T, d *covetest.Daemon, team string, scopes ...sandbox.Scope)
 	return k.Secret
 }
 
-// mcpCommand tells the programs to start "cove mcp" on a daemon, as its user.
+// mcpCommand returns arguments that make the programs start "cove mcp" on a daemon, as
+// its user.
 func mcpCommand(t *testing.T, d *covetest.Daemon, opts covetest.Options, args ...string) string {
 	t.Helper()
 	var line []string
@@ -60,14 +61,13 @@ func mcpCommand(t *testing.T, d *covetest.Daemon, opts covetest.Options, args ..
 	return "COVE_MCP_COMMAND=" + string(data)
 }
 
-// The programs talk to the real daemon: as root without keys, with "cove mcp"
-// on its socket, and as an ordinary user with a key, with "cove mcp" on its
-// URL. All have every toolset on, and MCP Inspector judges the schemas of them: root's,
-// which are the user's too, so that only "make soak" asks it twice.
+// The programs talk to the real daemon: without keys, with "cove mcp" on its
+// socket, and as an ordinary user with a key, with "cove mcp" on its URL. All
+// have every toolset on, and MCP Inspector judges the schemas of them. "make
+// soak" has them with a key, for which TestKeys stands otherwise.
 func TestRealClients(t *testing.T) {
 	node(t)
-	t.Run("root", func(t *testing.T) {
-		needs.Root(t)
+	t.Run("without keys", func(t *testing.T) {
 		opts := covetest.Options{Dev: true}
 		d := daemon(t, opts)
 		env := []string{"COVE_MCP_URL=" + d.URL + "/mcp" + everything, mcpCommand(t, d, opts, "--toolsets", "all")}
@@ -76,7 +76,10 @@ func TestRealClients(t *testing.T) {
 			run(t, "inspector.test.mjs", append(env, ofEachToolset)...)
 		})
 	})
-	t.Run("user", func(t *testing.T) {
+	if !needs.Soak() {
+		return
+	}
+	t.Run("with a key", func(t *testing.T) {
 		opts := asUser(covetest.Options{})
 		d := daemon(t, opts)
 		secret := key(t, d, "a-team", sandbox.ScopeSandboxesRead, sandbox.ScopeSandboxesWrite, sandbox.ScopeFilesWrite)
@@ -84,9 +87,7 @@ func TestRealClients(t *testing.T) {
 			"COVE_MCP_URL=" + d.URL + "/mcp" + everything, "COVE_API_KEY=" + secret, mcpCommand(t, d, opts, "--url", d.URL, "--key", secret, "--toolsets", "all"),
 		}
 		t.Run("conversation", func(t *testing.T) { run(t, "conversation.test.mjs", env...) })
-		if needs.Soak() {
-			t.Run("inspector", func(t *testing.T) { run(t, "inspector.test.mjs", env...) })
-		}
+		t.Run("inspector", func(t *testing.T) { run(t, "inspector.test.mjs", env...) })
 	})
 }
 

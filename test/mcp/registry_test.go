@@ -50,8 +50,8 @@ var (
 	registryDigest  = regexp.MustCompile(`^([a-f0-9]{64})?$`)
 )
 
-// server.json is what the MCP registry is told; these are the rules of its
-// schema, and of its own checks, as far as they need no network.
+// server.json is the entry for the MCP registry. These are the rules of the registry's
+// schema and of its own checks, as far as they need no network.
 func TestRegistryEntry(t *testing.T) {
 	data, err := os.ReadFile("../../server.json")
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// What a client finds besides the tools, on stdio and over HTTP in both eras of the
-// protocol: the sandboxes and their files, completion, prompts.
+// What clients have in addition to tools, on stdio and over HTTP with sessions and
+// without: sandboxes and their files, completion, prompts.
 func TestBesidesTools(t *testing.T) {
 	d := daemon(t, covetest.Options{Dev: true})
 	box, err := d.Client.Create(t.Context(), sandbox.CreateRequest{Name: "box"})
@@ -139,7 +139,7 @@ func testCompletion(t *testing.T, s *mcp.ClientSession, box *sandbox.Sandbox) {
 	}
 }
 
-// The prompts tell their arguments, and name tools that are offered.
+// The prompts contain their arguments, and name tools that are offered.
 func testPrompts(t *testing.T, s *mcp.ClientSession) {
 	list, err := s.ListPrompts(t.Context(), nil)
 	if err != nil || len(list.Prompts) != 3 {

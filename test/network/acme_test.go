@@ -81,9 +81,9 @@ func authority(t *testing.T, n *internet.Internet) (log string, stop func()) {
 	return log, stop
 }
 
-// An authority validates the server's name and those of previews that are there,
-// by TLS alone, and gives certificates for them; nobody has one for another
-// name. Keys are their owner's only, and are used again without the authority.
+// An authority validates the server's name and those of existing previews, by TLS
+// alone, and issues certificates for them, but not for other names. Only their owner
+// can read keys, and they are reused without the authority.
 func TestCertificatesFromAnAuthority(t *testing.T) {
 	n := internet.Here(t)
 	log, stop := authority(t, n)

@@ -22,8 +22,8 @@ import (
 	"github.com/cove-sh/cove/internal/testing/needs"
 )
 
-// aptPrograms are what the image has of this machine: apt and dpkg with all that
-// they call, Python, and a shell.
+// aptPrograms are the programs of this machine that the image has: apt and dpkg with
+// everything that they call, Python, and a shell.
 var aptPrograms = []string{
 	"sh", "apt-get", "dpkg", "dpkg-deb", "dpkg-split", "dpkg-query", "tar", "rm", "diff", "ldconfig", "start-stop-daemon",
 	"cat", "id", "ls", "mkdir", "chown", "grep", "/usr/bin/python3",
@@ -121,7 +121,7 @@ func (w *imageWriter) add(h *tar.Header, content []byte) {
 	}
 }
 
-// copy adds a file of this machine, with what a link leads to as its content.
+// copy adds a file of this machine; of a link it adds the target's content.
 func (w *imageWriter) copy(path string) {
 	w.t.Helper()
 	info, err := os.Stat(path)
@@ -185,7 +185,7 @@ func libraries(t *testing.T, files map[string]bool) []string {
 			programs = append(programs, path)
 		}
 	}
-	out, _ := exec.CommandContext(t.Context(), "ldd", programs...).Output() // it fails for what is not linked
+	out, _ := exec.CommandContext(t.Context(), "ldd", programs...).Output() // it fails for programs that are not dynamically linked
 	var libs []string
 	for f := range strings.FieldsSeq(string(out)) {
 		if strings.HasPrefix(f, "/") && !strings.HasSuffix(f, ":") && !slices.Contains(libs, f) {

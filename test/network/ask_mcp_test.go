@@ -86,7 +86,7 @@ func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(r)
 }
 
-// ran is what a command or code came to.
+// ran is the result of a command or code.
 type ran struct {
 	State    sandbox.JobState `json:"state"`
 	ExitCode int              `json:"exit_code"`
@@ -146,8 +146,8 @@ func TestRealAskMCP(t *testing.T) {
 	})
 }
 
-// A user who takes longer than a call waits for a command finds it waited for when they
-// have answered.
+// If a user takes longer to answer than a call waits for a command, the call still waits
+// for the command after the answer.
 func TestRealAskMCPDetached(t *testing.T) {
 	shared(t, func(t *testing.T, d *covetest.Daemon) {
 		const detachAfter = 2 * time.Second
@@ -181,8 +181,8 @@ func TestRealAskMCPDetached(t *testing.T) {
 	})
 }
 
-// The daemon dies while a user is asked: the repeat of the call says that it cannot go on
-// and where to look, and runs nothing; the command and its question are still there.
+// The daemon dies while a user is asked: the repeat of the call says that it cannot
+// continue and where to look, and runs nothing. The command and its question still exist.
 func TestRealAskMCPOutlivesTheDaemon(t *testing.T) {
 	own(t, func(t *testing.T, d *covetest.Daemon) {
 		id := create(t, d, askAll)

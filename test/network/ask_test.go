@@ -62,9 +62,9 @@ func answers(t *testing.T, d *covetest.Daemon, id string, req sandbox.AnswerAppr
 // slowly is a command line that asks for a URL and has time.
 func slowly(url string) string { return "curl -fsS --max-time 100 '" + url + "'" }
 
-// A connection waits until somebody has allowed it, and then goes on; nothing has left
-// before: no byte and no question for the name's address. It goes on as it was asked for
-// and no further, in a fork not at all.
+// A connection waits until somebody has allowed it, and then continues. Nothing was sent
+// before: no byte, and no DNS question for its name. The answer allows only what was
+// asked, and nothing in a fork.
 func TestRealAsk(t *testing.T) {
 	shared(t, func(t *testing.T, d *covetest.Daemon) {
 		n := internet.Here(t)
@@ -171,8 +171,8 @@ func TestRealAskOutlivesTheDaemon(t *testing.T) {
 	})
 }
 
-// A thousand questions: code asks about a thousand names to drown the one that matters,
-// or to have each name looked up.
+// Attack: code asks about a thousand names, to hide the one that matters or to have each
+// name looked up.
 func TestRealAskFlood(t *testing.T) {
 	shared(t, func(t *testing.T, d *covetest.Daemon) {
 		n := internet.Here(t)
@@ -197,7 +197,7 @@ time.sleep(300)`))
 		if _, err := d.Client.SignalJob(t.Context(), id, flood.ID, "KILL", 0); err != nil {
 			t.Fatal(err)
 		}
-		openQuestions(t, d, id, 0) // who asked is gone, and so are the questions
+		openQuestions(t, d, id, 0) // the connections are gone, and so are the questions
 	})
 }
 

@@ -80,7 +80,7 @@ func TestAttackFalseNames(t *testing.T) {
 				t.Errorf("HTTP for %s went through: %s", name, out)
 			}
 		}
-		// TLS without a name, and with one that comes late and in pieces.
+		// TLS without a name, and with a name that arrives late and in pieces.
 		fails(t, d, id, python(`
 c = ssl.create_default_context(); c.check_hostname = False; c.verify_mode = ssl.CERT_NONE
 s = c.wrap_socket(socket.create_connection(("203.0.113.66", 443), 5)); s.sendall(b"GET / HTTP/1.0\r\n\r\n"); assert s.recv(100)`))
@@ -103,9 +103,9 @@ assert answer[:1] == b"\x16", answer`
 	})
 }
 
-// Attack: code in a sandbox looks for internal addresses: the host's loopback, its
-// addresses, its network, the metadata of its cloud; by address, and by names
-// that lead there, with a public address beside.
+// Attack: code in a sandbox tries internal addresses: the host's loopback, its
+// addresses, its network, the metadata of its cloud; by address, and by names that
+// resolve to them, also together with a public address.
 func TestAttackHostsWorld(t *testing.T) {
 	n := internet.Here(t)
 	l, err := net.Listen("tcp", "0.0.0.0:7777") // on the host, at all addresses
@@ -190,9 +190,9 @@ func TestAttackRebinding(t *testing.T) {
 	check()
 }
 
-// Attack: code in a sandbox that may reach one domain carries data out in
-// questions to a resolver: the gateway's, one of its own, well-known ones over
-// UDP, TCP, TLS and HTTPS.
+// Attack: code in a sandbox that can reach one domain sends data out in DNS questions:
+// to the gateway's resolver, to its own resolver, and to well-known ones over UDP, TCP,
+// TLS and HTTPS.
 func TestAttackTunnelByNames(t *testing.T) {
 	n := internet.Here(t)
 	var foreign []string
@@ -221,8 +221,8 @@ s = socket.create_connection(("`+a+`", 53), 3); s.settimeout(3); s.sendall(bytes
 	check()
 }
 
-// Attack: root in a sandbox takes another address or another gateway's, answers
-// for it by ARP, and makes packets of its own.
+// Attack: root in a sandbox uses another address, or the gateway's, answers ARP for it,
+// and sends handmade packets.
 func TestAttackForgedPackets(t *testing.T) {
 	needs.Command(t, "ip")
 	n := internet.Here(t)

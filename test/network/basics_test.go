@@ -10,8 +10,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// What a developer expects of a machine on a network: names, HTTP, HTTPS, TCP,
-// UDP, the gateway's echo.
+// What a developer expects of a machine on a network: names, HTTP, HTTPS, TCP, UDP, and
+// a ping of the gateway.
 func TestOpen(t *testing.T) {
 	shared(t, func(t *testing.T, d *covetest.Daemon) {
 		id := create(t, d, sandbox.NetworkPolicy{})
@@ -76,8 +76,8 @@ func TestNone(t *testing.T) {
 	})
 }
 
-// What else a developer takes for granted: the machine's own name, names of
-// loopback, that IPv6 is answered with "none" and not with silence, and the link.
+// What else a developer takes for granted: the machine's own name, names of loopback,
+// that questions for IPv6 get an empty answer instead of none, and the link.
 func TestSurroundings(t *testing.T) {
 	internet.Here(t).SetName("six.test", netip.MustParseAddr("2001:db8::10"), internet.Public[0])
 	shared(t, func(t *testing.T, d *covetest.Daemon) {
@@ -134,7 +134,7 @@ def ask(name, kind):
     return [f"{m[3] & 15}/{m[7]}" for m in (over_udp, over_tcp)]
 `
 
-// ownName looks for what a machine calls itself.
+// ownName checks that a sandbox can resolve its own name.
 func ownName(t *testing.T, d *covetest.Daemon, id, name string) {
 	t.Helper()
 	got := works(t, d, id, "hostname; uname -n; cat /proc/sys/kernel/hostname; getent ahostsv4 "+name+" | awk '{print $1; exit}'; getent ahostsv4 localhost | awk '{print $1; exit}'; cat /etc/hosts")

@@ -18,12 +18,11 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Attack: the value of a secret is read from wherever it may have been left:
-// from the store, a log, a snapshot, a crash's output, a command line, an
-// environment, or the memory of any process but the gateways of the sandboxes
-// that it is attached to. It is looked for after everything that a sandbox goes
-// through, once the secret has been used: its host says what it was sent, and the
-// sandbox keeps what it says.
+// Attack: the value of a secret is read from any place where it may have been left: the
+// store, a log, a snapshot, a crash's output, a command line, an environment, or the
+// memory of any process except the gateways of the sandboxes that have the secret. The
+// search follows everything that can happen to a sandbox after the secret was used: the
+// secret's host sends back what it got, and the sandbox keeps that.
 func TestCanary(t *testing.T) {
 	needs.Root(t) // to read the memory of others
 	needs.Command(t, "curl")
@@ -38,8 +37,8 @@ func TestCanary(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		// What a request told the daemon is in its memory; the next daemon has it
-		// from the store only.
+		// A request leaves the value in the daemon's memory; a new daemon has it only
+		// from the store.
 		again := func() {
 			t.Helper()
 			must(d.Stop())
@@ -159,9 +158,8 @@ func TestCanary(t *testing.T) {
 	})
 }
 
-// controls checks that the search would find what is there: in a file, in the
-// gateway that must have the value, and in the memory of a program in a
-// sandbox.
+// controls checks that the search would find a value: in a file, in the gateway that
+// must have the value, and in the memory of a program in a sandbox.
 func controls(t *testing.T, d *covetest.Daemon, id, canary, mark string) {
 	t.Helper()
 	path := filepath.Join(d.StateDir, "control")
@@ -193,8 +191,7 @@ func controls(t *testing.T, d *covetest.Daemon, id, canary, mark string) {
 	}
 }
 
-// kept checks that the search would find what a checkpoint has of a program's
-// memory.
+// kept checks that the search would find a value in a program's memory in a checkpoint.
 func kept(t *testing.T, d *covetest.Daemon, mark string) {
 	t.Helper()
 	s := newSearcher(d, mark)
@@ -207,8 +204,8 @@ func kept(t *testing.T, d *covetest.Daemon, mark string) {
 	t.Errorf("the mark of a program in a paused sandbox was found in %v only", s.found)
 }
 
-// crash lets the cell of a sandbox end as Go programs with a defect do, with a
-// dump of what they were doing.
+// crash makes the cell of a sandbox end as Go programs with a defect do, with a dump of
+// its stacks.
 func crash(t *testing.T, d *covetest.Daemon, name string) {
 	t.Helper()
 	s, err := d.Client.Get(t.Context(), name)

@@ -31,8 +31,8 @@ func withSecret(t *testing.T, d *covetest.Daemon, p *sandbox.NetworkPolicy) (id 
 	return d.Create(t, sandbox.CreateRequest{Secrets: map[string]string{"TOKEN": secret.Name}, Network: p}).ID
 }
 
-// parrot is a host that says what it is told to: to /say?id=ID&text=TEXT a line,
-// the text, and, as soon as somebody asks for /more?id=ID, another line.
+// parrot is a host that sends what a request says: /say?id=ID&text=TEXT is answered
+// with a line, the text and, once somebody requests /more?id=ID, another line.
 type parrot struct {
 	mu   sync.Mutex
 	more map[string]chan struct{} // by id; guarded by mu
@@ -62,10 +62,10 @@ func (p *parrot) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// Attack: code in a sandbox has a host say a guess of the value's beginning,
-// and looks whether the gateway lets that pass before the host says more: letter
-// by letter, from nothing; with a header, too, that would have the gateway look
-// for the value behind letters of the sandbox's choice.
+// Attack: code in a sandbox makes a host send a guess of the value's beginning, and
+// watches whether the gateway passes it on before the host sends more. So it could
+// guess the value letter by letter. It also tries a header that would make the gateway
+// look for the value after letters that the sandbox chooses.
 func TestAttackGuessedSecret(t *testing.T) {
 	internet.Here(t).Serve(t, "api.example.com", &parrot{more: map[string]chan struct{}{}})
 	t.Run("users", func(t *testing.T) {
@@ -111,8 +111,8 @@ for g, had in zip(guesses, early):
 	})
 }
 
-// Attack: the value's own host sends it back, in every form. What SECURITY.md
-// says is masked is masked; that it says what is not, is held here too.
+// Attack: the value's own host sends it back, in every form. The forms that SECURITY.md
+// lists as masked are masked, and those that it lists as not masked are not.
 func TestAttackReflectedSecret(t *testing.T) {
 	reversed := func(s string) string {
 		var b strings.Builder

@@ -13,7 +13,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// memoryOf returns how much memory of its own a process has ever had, in MiB.
+// memoryOf returns the most memory that a process has ever had, in MiB.
 func memoryOf(t *testing.T, pid int) int {
 	t.Helper()
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
@@ -46,8 +46,8 @@ func cellOf(t *testing.T, d *covetest.Daemon, id string) int {
 	return pid
 }
 
-// TestManyConnections has a sandbox open a thousand connections at once, ten
-// thousand in "make soak", each of which still works when all are there.
+// TestManyConnections opens a thousand connections from a sandbox at once, ten thousand
+// in "make soak". Each still works when all of them are open.
 func TestManyConnections(t *testing.T) {
 	connections, memoryMiB := 1_000, 200
 	if needs.Soak() {
@@ -86,8 +86,8 @@ print(ok)`, connections)))
 	})
 }
 
-// TestManyBytesEachWay sends 200 MB each way, a gigabyte in "make soak", of which
-// the cell holds little at a time, whichever side is slow.
+// TestManyBytesEachWay sends 200 MB each way, a gigabyte in "make soak". The cell
+// buffers little of it, whichever side is slow.
 func TestManyBytesEachWay(t *testing.T) {
 	size := 200 << 20
 	if needs.Soak() {
@@ -102,7 +102,7 @@ func TestManyBytesEachWay(t *testing.T) {
 		if got := works(t, d, id, fmt.Sprintf("head -c %d /dev/zero | ", size)+curl("http://198.51.100.10/sink", "--max-time 580 -T - -X POST")); got != fmt.Sprintf(`{"bytes": %d}`, size) {
 			t.Errorf("uploaded %s", got)
 		}
-		// One that does not read for a while.
+		// A side that does not read for a while.
 		works(t, d, id, python(`
 s = socket.create_connection(("198.51.100.10", 80)); s.sendall(b"GET /bytes?n=300000000 HTTP/1.1\r\nHost: x\r\n\r\n"); time.sleep(2)
 n = 0

@@ -1,5 +1,5 @@
-// Package network tests what sandboxes reach, on a small Internet of the test's
-// own; see package internet. Tests of attacks tell the attack first.
+// Package network tests what sandboxes can reach, on a small Internet of its own; see
+// package internet. Tests of attacks describe the attack first.
 package network
 
 import (
@@ -88,7 +88,7 @@ func allFail(t *testing.T, d *covetest.Daemon, id string, lines ...string) {
 	wg.Wait()
 }
 
-// asked is what a server says that it was asked.
+// asked is a request as a server has seen it.
 func asked(t *testing.T, out string) internet.Request {
 	t.Helper()
 	var r internet.Request

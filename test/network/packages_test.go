@@ -58,7 +58,7 @@ func serveRegistries(t *testing.T, n *internet.Internet) {
 	n.Serve(t, "github.com", gitServer(t))
 }
 
-// files serves what it has, and gzip as it is.
+// files serves its files, and gzip files unchanged.
 func files(byPath map[string][]byte) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		data, ok := byPath[r.URL.Path]
@@ -121,7 +121,7 @@ func tarred(t *testing.T, content map[string]string) []byte {
 	return b.Bytes()
 }
 
-// npmDocument is what a registry says of a package.
+// npmDocument returns a registry's document about a package.
 func npmDocument(t *testing.T, tarball []byte) []byte {
 	t.Helper()
 	one, many := sha1.Sum(tarball), sha512.Sum512(tarball)
@@ -216,8 +216,8 @@ var installs = map[string]struct{ user, line, want string }{
 	"apt": {"root", aptLine, "hello from a deb"},
 }
 
-// aptLine makes what the template of the host lacks: the places where apt and dpkg
-// keep what they know.
+// aptLine makes what the template of the host lacks: the directories in which apt and
+// dpkg keep their state.
 const aptLine = `mkdir -p /var/lib/apt/lists/partial /var/cache/apt/archives/partial /var/lib/dpkg/info /var/lib/dpkg/updates /var/log/apt /etc/apt/sources.list.d &&
 touch /var/lib/dpkg/status && rm -f /etc/apt/sources.list.d/* && echo 'deb [trusted=yes] $SCHEME://deb.debian.org/cove ./' > /etc/apt/sources.list &&
 apt-get update -q >apt.log 2>&1 && apt-get install -q -y hello-cove >>apt.log 2>&1 || { cat apt.log; exit 1; }; /opt/hello-cove/hello`
@@ -236,10 +236,10 @@ func as(t *testing.T, d *covetest.Daemon, id, user, line string) string {
 	return strings.TrimSpace(res.Stdout + res.Stderr)
 }
 
-// pip, npm, git and apt get what they install through the gateway, under policies
-// that allow nothing else: by names, and by the preset that has them. Either the
-// sandbox trusts the test's authority by the user's own settings, or it has a
-// secret, and with it the gateway's authority everywhere.
+// pip, npm, git and apt download through the gateway, under policies that allow nothing
+// else: by names, and by the preset that has the names. The sandbox trusts the test's
+// authority by the user's own settings, or it has a secret and therefore the gateway's
+// authority everywhere.
 func TestPackages(t *testing.T) {
 	n := internet.Here(t)
 	serveRegistries(t, n)
@@ -281,7 +281,7 @@ func TestPackages(t *testing.T) {
 					t.Errorf("%s, apt over %s: %q", name, scheme, got)
 				}
 			}
-			// Nothing else is there, by its name or the address of a registry.
+			// Nothing else can be reached, by its name or at the address of a registry.
 			fails(t, d, id, curl("https://api.example.com/", "-k"))
 			fails(t, d, id, curl("https://api.example.com/", "-k", "--resolve api.example.com:443:"+internet.Public[2].String()))
 		}

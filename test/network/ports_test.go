@@ -21,7 +21,7 @@ func serves(t *testing.T, d *covetest.Daemon, id string, port int, word string) 
 		"for i in $(seq 100); do python3 -c 'import socket; socket.create_connection((\"127.0.0.1\", %d), 1)' 2>/dev/null && exit 0; sleep 0.1; done; exit 1", word, port, port))
 }
 
-// fetch gets a page over a connection of its own.
+// fetch gets a page over a new connection.
 func fetch(t *testing.T, address, host, header string) (int, string, error) {
 	t.Helper()
 	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", address)
@@ -92,7 +92,7 @@ func TestPublishedPorts(t *testing.T) {
 	})
 }
 
-// A preview opens to those who may, in this sandbox only.
+// A preview opens only for admitted visitors, and only its own sandbox.
 func TestPreviewsOfRealSandboxes(t *testing.T) {
 	shared(t, func(t *testing.T, d *covetest.Daemon) {
 		s := d.Create(t, sandbox.CreateRequest{})
@@ -131,8 +131,8 @@ func TestPreviewsOfRealSandboxes(t *testing.T) {
 	})
 }
 
-// A sandbox reaches another of its team by NAME.sandbox if a rule says so, and only
-// then; a paused one wakes.
+// A sandbox reaches another of its team at NAME.sandbox only if a rule allows it. A
+// paused one is resumed.
 func TestPeers(t *testing.T) {
 	shared(t, func(t *testing.T, d *covetest.Daemon) {
 		to := d.Create(t, sandbox.CreateRequest{Name: "backend"})

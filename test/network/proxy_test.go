@@ -15,8 +15,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// webProxy is a proxy of HTTP on the host's own network. It notes what it is asked
-// for.
+// webProxy is an HTTP proxy on the host's own network. It records requests.
 type webProxy struct {
 	n *internet.Internet
 
@@ -52,8 +51,8 @@ func (p *webProxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.Copy(here, there)
 }
 
-// What sandboxes reach goes through the proxy of the daemon's environment, but for
-// what that leaves out.
+// Sandboxes' connections go through the proxy of the daemon's environment, except to
+// hosts that the environment excludes.
 func TestProxyOfTheHost(t *testing.T) {
 	needs.GVisor(t)
 	n := internet.Here(t)

@@ -26,13 +26,13 @@ type searcher struct {
 	d     *covetest.Daemon
 	words [][]byte
 	keep  int    // bytes of one piece that the next one is searched with
-	buf   []byte // what is being searched
-	pages []byte // what the kernel says of pages
+	buf   []byte // the data that is being searched
+	pages []byte // the kernel's information about pages
 	bytes int64  // how much was searched
 	found map[string]bool
 }
 
-// newSearcher looks for words as they are and as base64 writes them.
+// newSearcher returns a searcher for words, in plain text and in base64.
 func newSearcher(d *covetest.Daemon, words ...string) *searcher {
 	s := &searcher{d: d, found: map[string]bool{}}
 	for _, w := range words {
@@ -50,7 +50,7 @@ func newSearcher(d *covetest.Daemon, words ...string) *searcher {
 	return s
 }
 
-// stream searches what a reader has.
+// stream searches the data of a reader.
 func (s *searcher) stream(where string, r io.Reader) error {
 	buf, have := s.buf, 0
 	for {
@@ -159,8 +159,8 @@ func gone(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH)
 }
 
-// memory searches what is in the memory of the daemon and of all that it has
-// started, but for the given processes. It returns how many those are.
+// memory searches the memory of the daemon and of all processes that it has started,
+// except the given ones. It returns how many processes it has searched.
 func (s *searcher) memory(t *testing.T, but map[int]bool) (processes int) {
 	t.Helper()
 	for _, pid := range s.d.Tree() {
@@ -226,8 +226,7 @@ func hasEnded(pid int) bool {
 
 const pageSize = 4096
 
-// region searches the pages of a region that are there: touching others would
-// make them.
+// region searches the existing pages of a region: reading others would create them.
 func (s *searcher) region(where string, mem, pages *os.File, from, to uint64) error {
 	entries := s.pages
 	for at := from; at < to; {

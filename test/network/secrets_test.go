@@ -74,7 +74,7 @@ func TestSecretOfManyLives(t *testing.T) {
 		count := 0
 		sent := func(id, program, host string) string {
 			t.Helper()
-			// What the server says back has the placeholder again.
+			// The server's answer has the placeholder again.
 			count++
 			path := fmt.Sprintf("/%s/%d", id, count)
 			if r := asked(t, works(t, d, id, fmt.Sprintf(clients[program], "https://"+host+path))); strings.Contains(fmt.Sprint(r), "value-") {
@@ -89,7 +89,7 @@ func TestSecretOfManyLives(t *testing.T) {
 			}
 		}
 		path := "/" + s.ID + ".git"
-		fails(t, d, s.ID, `git -c http.extraHeader="Authorization: Bearer $TOKEN" ls-remote https://api.example.com`+path) // it is no repository
+		fails(t, d, s.ID, `git -c http.extraHeader="Authorization: Bearer $TOKEN" ls-remote https://api.example.com`+path) // it is not a repository
 		if got := n.Request(path + "/info/refs").Header["Authorization"]; len(got) != 1 || got[0] != "Bearer "+first {
 			t.Errorf("git sent %q", got)
 		}
@@ -142,8 +142,8 @@ func TestSecretOfManyLives(t *testing.T) {
 	})
 }
 
-// searchFor looks for a value in what the daemon has on disk, and in the
-// environments and command lines of all processes.
+// searchFor looks for a value in the daemon's files, and in the environments and
+// command lines of all processes.
 func searchFor(t *testing.T, d *covetest.Daemon, value string) []string {
 	t.Helper()
 	var found []string

@@ -27,9 +27,9 @@ func wantStrict(t *testing.T, d *covetest.Daemon, id, when string) {
 	}
 }
 
-// A policy stays with its sandbox, whatever becomes of that: in a pause, in
-// forks, in what begins with a snapshot, when it goes back to one, when the
-// daemon is killed; also in the sandbox that the pool had ready.
+// A policy stays with its sandbox in every case: through a pause, in forks, in a
+// sandbox from a snapshot, after a restore, when the daemon is killed, and in a sandbox
+// from the pool.
 func TestPolicySurvives(t *testing.T) {
 	own(t, func(t *testing.T, d *covetest.Daemon) {
 		s := d.Create(t, sandbox.CreateRequest{Network: &strict})
@@ -106,9 +106,9 @@ func fromPool(t *testing.T, d *covetest.Daemon, req sandbox.CreateRequest) (id s
 	return id
 }
 
-// holding is a program that waits for an answer on a connection to the outside,
-// and writes into /tmp/said what came: the answer to what it says once /tmp/poke
-// is there, the end, or an error.
+// holding is a program that waits for data on a connection to the outside. Once
+// /tmp/poke exists, it sends a request. It writes the result to /tmp/said: the answer,
+// the end of the connection, or an error.
 const holding = `
 import os
 s = socket.create_connection(("203.0.113.10", 7), 10); s.settimeout(None)
@@ -125,13 +125,13 @@ said = result(lambda: s.recv(10).decode() or "end")
 if said == "end": said += ", " + str(result(lambda: s.send(b"more"))) + " " + str(result(lambda: s.recv(10))) + " " + str(s.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
 open("/tmp/said.new", "w").write(said); os.rename("/tmp/said.new", "/tmp/said")`
 
-// atEnd is what programs are told of a connection that has ended: the end of what
-// comes, and that nothing can be sent.
+// atEnd is what programs see of a connection that has ended: end of file when they
+// read, and an error when they write.
 const atEnd = "end, BrokenPipeError b'' 0"
 
-// A program that waits on a connection to the outside is told at once that it
-// is gone, after a pause and in forks; and a fork does not touch
-// the parent's.
+// After a pause and in forks, a program that waits on a connection to the outside
+// learns at once that the connection is gone. A fork does not affect the parent's
+// connection.
 func TestOutsideConnectionsEnd(t *testing.T) {
 	shared(t, func(t *testing.T, d *covetest.Daemon) {
 		id := create(t, d, sandbox.NetworkPolicy{})
@@ -143,7 +143,7 @@ func TestOutsideConnectionsEnd(t *testing.T) {
 			}
 			works(t, d, id, "for i in $(seq 1500); do [ -e /tmp/holds ] && exit; sleep 0.02; done; exit 1")
 		}
-		// said waits for what the program says, within 10 s.
+		// said waits, for at most 10 s, for the program's result.
 		said := func(id string) string {
 			t.Helper()
 			out, _ := try(t, d, id, "for i in $(seq 500); do [ -e /tmp/said ] && exec cat /tmp/said; sleep 0.02; done; echo nothing")
@@ -174,8 +174,8 @@ func TestOutsideConnectionsEnd(t *testing.T) {
 	})
 }
 
-// A change of the rules is in effect when it returns, also for connections that
-// are open and busy, and those that it still allows go on.
+// A change of the rules is in effect when the call returns, also for open and busy
+// connections. Connections that are still allowed continue.
 func TestRulesChangeUnderLoad(t *testing.T) {
 	shared(t, func(t *testing.T, d *covetest.Daemon) {
 		id := create(t, d, sandbox.NetworkPolicy{})
@@ -269,9 +269,9 @@ func TestLogTells(t *testing.T) {
 	})
 }
 
-// Ports are reached from outside, those of servers that listen on the loopback
-// device only too, but not the agent's, which would let a stranger run commands
-// as root.
+// Ports can be reached from outside, including those of servers that listen only on the
+// loopback device, but not the agent's port, which would let a stranger run commands as
+// root.
 func TestDialPort(t *testing.T) {
 	shared(t, func(t *testing.T, d *covetest.Daemon) {
 		id := create(t, d, sandbox.NetworkPolicy{Preset: sandbox.NetworkNone})

@@ -16,7 +16,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// built is a build that has ended, with what it wrote.
+// built is an ended build, with its output.
 type built struct {
 	*sandbox.Build
 	log string
@@ -46,7 +46,7 @@ func removeTemplate(t *testing.T, d *covetest.Daemon, name string) {
 	})
 }
 
-// mustBuild is build for what has to succeed.
+// mustBuild is build for builds that must succeed.
 func mustBuild(t *testing.T, d *covetest.Daemon, name string, spec sandbox.TemplateSpec) built {
 	t.Helper()
 	b := build(t, d, name, spec)
@@ -65,10 +65,10 @@ run:
   - {run: python3 -c 'import hello_cove' > greeting, user: user, workdir: /home/user}
 `
 
-// pip, npm and apt steps of a template install what the test's registries have,
-// through the gateway of the build: with the network that a build has by default
-// and with a strict one, on the machine's own programs and in an image. An
-// ordinary user of the sandboxes has the packages.
+// pip, npm and apt steps of a template install packages of the test's registries, through
+// the gateway of the build: with the default network of builds and with a strict one, with
+// the machine's own programs and in an image. An ordinary user of the sandboxes has the
+// packages.
 func TestTemplatePackages(t *testing.T) {
 	n := internet.Here(t)
 	serveRegistries(t, n)
@@ -191,7 +191,7 @@ func TestTemplateOfSecret(t *testing.T) {
 			t.Fatal(err)
 		}
 		steps := []sandbox.TemplateStep{{Run: "echo token ${TOKEN-none}; cat /workspace/private/README; env"},
-			// With the placeholder, which is no secret, and without asking whom it talks to.
+			// With the placeholder, which is not secret, and without verifying the server.
 			{Run: "cd /tmp; if TOKEN=" + placeholder + " GIT_SSL_NO_VERIFY=1 sh -c '" + private + "'; then cat private/README; exit 1; fi"}}
 		b := mustBuild(t, d, "of-secret", sandbox.TemplateSpec{From: sandbox.TemplateSource{Snapshot: snap.ID}, Run: steps})
 		if !strings.Contains(b.log, "token none\nhello from a repository\n") {

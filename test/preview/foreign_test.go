@@ -18,8 +18,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// domain is below what previews have their names in the test of foreign pages. To
-// a browser all of its names are one site; those below localhost are many.
+// domain is the domain of previews in the test of foreign pages. To a browser all of
+// its names are one site, while names below localhost are separate sites.
 const domain = "preview.test"
 
 // visit opens an address in a real browser, which ends with the test.
@@ -37,9 +37,9 @@ func visit(t *testing.T, address string) {
 	})
 }
 
-// Attack: in the browser of a user, pages that sandboxes serve. One on another
-// port of localhost sends the daemon a request for which browsers ask no
-// permission; one of another sandbox shows a private preview in a frame.
+// Attack: pages that sandboxes serve, in the browser of a user. A page on another port
+// of localhost sends the daemon a request that browsers send without a preflight; a
+// page of another sandbox shows a private preview in a frame.
 func TestForeignPagesInABrowser(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.Chmod(filepath.Dir(dir), 0o755); err != nil { // for the other user
@@ -62,7 +62,7 @@ func TestForeignPagesInABrowser(t *testing.T) {
 			}
 		}))
 		t.Cleanup(listener.Close)
-		// tells is a script that says something. A page's load waits for it.
+		// tells returns a script that reports a text. A page's load waits for it.
 		tells := func(what string) string {
 			return fmt.Sprintf(`document.write('<img src="%s/said?what=' + encodeURIComponent(%s) + '">')`, listener.URL, what)
 		}
@@ -89,8 +89,8 @@ func TestForeignPagesInABrowser(t *testing.T) {
 				if _, err := d.Client.WriteFile(t.Context(), id, sandbox.WriteFileRequest{Path: file, MakeParents: true}, strings.NewReader(html)); err != nil {
 					t.Fatal(err)
 				}
-				// A page that has not changed for a day is kept by browsers for hours,
-				// with its headers: what they say must not be for another visit.
+				// Browsers cache a page that has not changed for a day for hours, with
+				// its headers, so the headers must not be specific to one visit.
 				background(t, d, id, fmt.Sprintf("touch -d yesterday %s; exec python3 -m http.server -d /tmp/%d %d", file, port, port))
 			}
 		}

@@ -207,7 +207,7 @@ func sockets(t *testing.T, d *covetest.Daemon, p *sandbox.NewPreview) {
 	if other, res, err := dial("http://3000-sbx-evil.localhost"); err == nil || res == nil || res.StatusCode != http.StatusForbidden {
 		t.Errorf("from another origin: %v, %v", other, err)
 	}
-	// Deleting the preview cuts what is open.
+	// Deleting the preview closes open connections.
 	if err := d.Client.DeletePreview(t.Context(), p.SandboxID, p.Port); err != nil {
 		t.Fatal(err)
 	}

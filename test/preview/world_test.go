@@ -35,7 +35,7 @@ func serveNode(t *testing.T, d *covetest.Daemon, id string, port int) {
 	background(t, d, id, fmt.Sprintf("exec node /workspace/server.js %d", port))
 }
 
-// background starts a command that goes on.
+// background starts a command that continues to run.
 func background(t *testing.T, d *covetest.Daemon, id, line string) {
 	t.Helper()
 	if _, err := d.Client.Exec(t.Context(), id, sandbox.ExecRequest{Shell: line, Background: true, TimeoutMS: sandbox.MaxExecTimeout.Milliseconds()}, nil); err != nil {

@@ -1,6 +1,6 @@
-// Package script drives the command line and the daemon by scripts: each file
-// in this directory is a story of what a user does and sees. The daemon is the
-// real one over an engine in memory.
+// Package script tests the command line and the daemon with scripts: each file in this
+// directory shows what a user does and sees. The daemon is the real one, with the fake
+// engine in memory.
 package script
 
 import (

@@ -1,8 +1,8 @@
-// Command templates builds the built-in templates of Debian's packages, as users
-// do, and uses each for what it is for. It takes downloads, about 5 GB of disk
-// and minutes, so it is no part of "make test". What it built is kept in the
-// user's cache directory: packages are fetched again when a template's list of
-// them has changed, or after a week without a run.
+// Command templates builds the built-in templates of Debian packages, as users do, and
+// uses each for its purpose. It needs downloads, about 5 GB of disk and several
+// minutes, so it is not part of "make test". Its builds are kept in the user's cache
+// directory: packages are downloaded again if a template's list of packages has
+// changed, or after a week without a run.
 //
 //	make test-templates
 //	go run ./test/templates -only desktop,node
@@ -27,7 +27,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// uses are the templates, and what is done with a sandbox of each.
+// uses has, for each template, the test of a sandbox of it.
 var uses = []struct {
 	name string
 	use  func(*user)
@@ -125,15 +125,15 @@ func (u *user) run(use func(*user)) error {
 		return errors.New(strings.Join(u.failed, "\n  "))
 	}
 	if now, err := u.d.Client.GetTemplate(u.ctx, u.template); err == nil {
-		t = now // with its checkpoint, of which a build does not tell
+		t = now // includes its golden checkpoint, which a build does not report
 	}
 	fmt.Printf("%-17s %d MiB, checkpoint of %d MiB, ready after %s, first sandbox after %d ms; %d checks hold: %s\n", u.template+":", t.SizeBytes>>20, t.WarmBytes>>20,
 		built.Round(time.Second), created.Milliseconds(), len(u.held), strings.Join(u.held, ", "))
 	return nil
 }
 
-// build builds the template unless it was built of the same definition. What it
-// is made of is kept by the daemon, so that only a change of packages takes long.
+// build builds the template unless it was built from the same definition. The daemon
+// keeps its parts, so only a change of packages takes long.
 func (u *user) build() (*sandbox.Template, error) {
 	sum, err := definitions()
 	if err != nil {

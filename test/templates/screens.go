@@ -35,7 +35,7 @@ const (
 	cell = 100
 )
 
-// glyphs are looked for on the screen. The first is none: what it shows is the
+// glyphs are looked for on the screen. The first is not a real character: it shows the
 // box for a character that no font has.
 var glyphs = []struct{ what, text string }{
 	{"nothing", "\u0378"}, {"Chinese", "世"}, {"Japanese", "あ"}, {"Korean", "한"}, {"Latin", "é"}, {"Greek", "Ω"}, {"Cyrillic", "Ж"},
@@ -120,8 +120,8 @@ func (u *user) pages() {
 	u.note("Chromium's window is large", err)
 }
 
-// painted checks that all glyphs are on the screen, and none is the box that
-// stands for missing ones.
+// painted checks that all glyphs are on the screen, and that none is the box for
+// missing characters.
 func (u *user) painted() error {
 	img, err := u.screen()
 	if err != nil {
@@ -272,7 +272,7 @@ func (u *user) snap(name string) {
 	}
 }
 
-// area is the smallest rectangle around what has a colour.
+// area returns the smallest rectangle around all pixels of a colour.
 func area(img image.Image, want color.RGBA) image.Rectangle {
 	var r image.Rectangle
 	for y := img.Bounds().Min.Y; y < img.Bounds().Max.Y; y++ {

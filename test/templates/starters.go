@@ -20,15 +20,15 @@ import (
 // startJob is the job of a template's start command.
 const startJob = "job-start"
 
-// starter is what is known of a template that begins with a project.
+// starter describes a template that contains a project.
 type starter struct {
 	port int
 	// page is the file that is edited, served at path, with heading in it.
 	page, path, heading string
 	// server is its process, as pgrep finds it.
 	server string
-	// live are the path and the protocol of the connection by which a browser
-	// hears of edits.
+	// live are the path and the protocol of the connection on which a browser learns of
+	// edits.
 	live func(u *user) (path, protocol string, err error)
 }
 
@@ -59,8 +59,8 @@ func useReactVite(u *user) {
 	})
 }
 
-// starter uses a sandbox that begins with a project: as it is, after an edit, by
-// the commands of its kind, and without a network.
+// starter tests a sandbox that contains a project: unchanged, after an edit, with the
+// commands of its kind, and without a network.
 func (u *user) starter(s *starter) {
 	link, err := u.preview(s.port)
 	if !u.note("a preview", err) {
@@ -88,7 +88,7 @@ func (u *user) starter(s *starter) {
 	u.alone(s)
 }
 
-// project does what one does with a project, none of which needs a network.
+// project performs the usual tasks of a project, none of which needs a network.
 func (u *user) project(s *starter) {
 	u.shells(
 		[3]string{"npm install", "npm install 2>&1", "up to date"},
@@ -120,13 +120,13 @@ func (u *user) alone(s *starter) {
 	}
 }
 
-// edit writes the page anew with a heading.
+// edit rewrites the page with a heading.
 func (u *user) edit(s *starter, heading string) bool {
 	err := u.put("/workspace/"+s.page, fmt.Sprintf("export default function Page() {\n  return <h1>%s</h1>\n}\n", heading))
 	return err == nil || u.note("write "+s.page, err)
 }
 
-// preview opens a preview for everybody who reaches the server.
+// preview makes a public preview.
 func (u *user) preview(port int) (link string, err error) {
 	p, err := u.d.Client.CreatePreview(u.ctx, u.id, sandbox.CreatePreviewRequest{Port: port, Access: sandbox.PreviewPublic})
 	if err != nil {
@@ -169,7 +169,7 @@ func (u *user) served(link, want string) error {
 	return err
 }
 
-// hears opens the connection by which a browser hears of edits, as its page does.
+// hears opens the connection on which a browser learns of edits, as its page does.
 func (u *user) hears(link string, s *starter) error {
 	path, protocol, err := s.live(u)
 	if err != nil {

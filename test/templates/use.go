@@ -19,7 +19,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// patience is for what has to happen on a busy machine.
+// patience bounds the wait for something that must happen, on a busy machine.
 const patience = 3 * time.Minute
 
 // user uses a sandbox of a template, and notes what held and what did not.
@@ -41,7 +41,7 @@ func (u *user) note(what string, err error) bool {
 	return true
 }
 
-// sh runs a line in a shell and returns what it wrote.
+// sh runs a line in a shell and returns its output.
 func (u *user) sh(line string) (string, error) {
 	res, err := u.d.Exec(u.ctx, u.id, sandbox.ExecRequest{Shell: line, TimeoutMS: patience.Milliseconds()})
 	if err != nil {
@@ -53,7 +53,7 @@ func (u *user) sh(line string) (string, error) {
 	return res.Stdout, nil
 }
 
-// shells runs lines that must succeed, and write what is wanted.
+// shells runs lines that must succeed and print the wanted output.
 func (u *user) shells(checks ...[3]string) {
 	for _, c := range checks {
 		out, err := u.sh("set -e\n" + c[1])
@@ -94,8 +94,8 @@ func (u *user) code(what string, language sandbox.Language, code, want string) *
 	return r
 }
 
-// privacy checks that nothing of the machine's own way to Debian's packages is
-// in the template: its mirrors and proxies may have passwords.
+// privacy checks that the template contains nothing of the machine's own settings for
+// Debian packages: its mirrors and proxies may have passwords.
 func (u *user) privacy() {
 	hosts, err := mirrors()
 	if err == nil {
@@ -114,7 +114,7 @@ func (u *user) privacy() {
 
 var address = regexp.MustCompile(`[a-z]+://(?:[^/@\s"]*@)?([A-Za-z0-9.-]+)`)
 
-// mirrors are the hosts that this machine's apt knows, but for Debian's own.
+// mirrors are the hosts in this machine's apt settings, except Debian's own.
 func mirrors() ([]string, error) {
 	text, _ := exec.Command("apt-config", "dump").Output() // where there is one
 	for _, pattern := range []string{"/etc/apt/sources.list", "/etc/apt/sources.list.d/*"} {

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/cove-sh/cove/internal/machine"
+	"github.com/cove-sh/cove/internal/objects"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -27,6 +28,8 @@ type Config struct {
 	// Store is the address of a PostgreSQL database that has the records, with its
 	// password. Empty is a file in StateDir.
 	Store Secret `yaml:"store"`
+	// Objects is an object store that has snapshots and paused sandboxes too.
+	Objects Objects `yaml:"objects"`
 	// Listen is the TCP address, host:port, or "off".
 	Listen string `yaml:"listen"`
 	// Socket is the path of the unix socket, whose user is trusted. Empty is
@@ -62,6 +65,59 @@ type Config struct {
 	Registries   Registries    `yaml:"registries"`
 	Mounts       Mounts        `yaml:"mounts"`
 	Orphans      Orphans       `yaml:"orphans"`
+	Nodes        Nodes         `yaml:"nodes"`
+}
+
+// Nodes says whether other machines run sandboxes of this server.
+type Nodes struct {
+	// Listen is the TCP address, host:port, to which nodes connect. Empty takes no nodes.
+	Listen string `yaml:"listen"`
+	// Only keeps sandboxes from this machine.
+	Only bool `yaml:"only"`
+	// Lease is how long a node may be away before its sandboxes fail.
+	Lease time.Duration `yaml:"lease"`
+}
+
+// Objects is an object store. Credentials come from the AWS variables and files.
+type Objects struct {
+	// URL is s3://BUCKET/PREFIX or file:///DIRECTORY; empty is none.
+	URL string `yaml:"url"`
+	// Endpoint is the address of an S3-compatible store; empty is that of the
+	// environment, or Amazon's.
+	Endpoint string `yaml:"endpoint"`
+	Region   string `yaml:"region"`
+	// PathStyle puts the bucket into the path of addresses, as is always done with
+	// an endpoint.
+	PathStyle bool `yaml:"path_style"`
+	// CacheMiB is how much of the disk snapshots and paused sandboxes may take, as
+	// far as they are in the object store; 0 is no bound.
+	CacheMiB int64 `yaml:"cache_mib"`
+	// UploadMiB bounds uploads, in MiB a second; 0 is no bound.
+	UploadMiB int64 `yaml:"upload_mib"`
+}
+
+// Open returns the object store, or nil if there is none.
+func (o *Objects) Open(env func(string) string) (objects.Bucket, error) {
+	if o.URL == "" {
+		return nil, nil
+	}
+	return objects.Open(o.URL, objects.Options{Endpoint: o.Endpoint, Region: o.Region, PathStyle: o.PathStyle, Env: env})
+}
+
+// problem says what is wrong with the object store, or nothing.
+func (o *Objects) problem() string {
+	if o.URL == "" {
+		return ""
+	}
+	if _, err := objects.ParseAddress(o.URL); err != nil {
+		return err.Error()
+	}
+	if o.Endpoint != "" {
+		if _, err := objects.ParseEndpoint(o.Endpoint); err != nil {
+			return err.Error()
+		}
+	}
+	return ""
 }
 
 // Templates says what templates may be made of.
@@ -230,6 +286,7 @@ func Default(env func(string) string) Config {
 		Network:  Network{Default: string(sandbox.NetworkOpen)},
 		Previews: Previews{Domain: "localhost"},
 		Orphans:  Orphans{Retention: 7 * 24 * time.Hour},
+		Nodes:    Nodes{Lease: time.Minute},
 		SSO:      SSO{Name: "single sign-on", RequestScopes: []string{"openid", "email", "profile"}, SessionLifetime: 12 * time.Hour},
 	}
 }
@@ -275,6 +332,8 @@ func (c *Config) Validate() error {
 	}{
 		{"state_dir", "must be an absolute path", !filepath.IsAbs(c.StateDir)},
 		{"store", "must be the address of a PostgreSQL database, postgres://USER:PASSWORD@HOST:PORT/DATABASE", c.Store.Reveal() != "" && !postgresAddress(c.Store.Reveal())},
+		{"objects.url", "is not valid: " + c.Objects.problem(), c.Objects.problem() != ""},
+		{"objects", "must not have negative numbers", c.Objects.CacheMiB < 0 || c.Objects.UploadMiB < 0},
 		{"socket", "must be an absolute path", c.Socket != "" && !filepath.IsAbs(c.Socket)},
 		{"socket", fmt.Sprintf("must be at most %d bytes long (%s); use a shorter state_dir", maxSocketPath, c.SocketPath()), len(c.SocketPath()) > maxSocketPath},
 		{"listen", "must be host:port or off", !validListen(c.Listen)},
@@ -306,6 +365,8 @@ func (c *Config) Validate() error {
 		{"registries.mirrors", "must have entries of the form host, host:port or host/prefix, such as docker.io: [mirror.example.com]", badMirrors(c.Registries.Mirrors)},
 		{"user_ids", "must be off, or FIRST-LAST with at least 65536 ids from 65536 up", !validUserIDs(c.UserIDs)},
 		{"orphans.retention", "must be at least 1m", c.Orphans.Retention < time.Minute},
+		{"nodes.listen", "must be host:port", c.Nodes.Listen != "" && (c.Nodes.Listen == Off || !validListen(c.Nodes.Listen))},
+		{"nodes.lease", "must be from 30s to 24h", c.Nodes.Lease < 30*time.Second || c.Nodes.Lease > 24*time.Hour},
 		{"mounts.allow_host", "must have absolute paths", relative(c.Mounts.AllowHost...)},
 		{"webhooks.approvals", "must have at most 64 entries", len(c.Webhooks.Approvals) > 64},
 		{"webhooks.approvals", "must have teams of 1 to 63 lower-case letters, digits, dashes, underscores and dots, with a letter or digit first and last", slices.ContainsFunc(c.Webhooks.Approvals, func(a ApprovalWebhook) bool { return !teams.MatchString(a.Team) })},

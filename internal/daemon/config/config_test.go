@@ -110,7 +110,7 @@ func TestLoadOrder(t *testing.T) {
 
 func TestEverySettingTakesEffect(t *testing.T) {
 	values := map[string]string{
-		"state-dir": "/x", "store": "postgres://cove@db/cove", "listen": "127.0.0.1:9", "socket": "/x/s", "dev": "true", "allowed-hosts": "a, b",
+		"state-dir": "/x", "store": "postgres://cove@db/cove", "objects": "s3://bucket/prefix", "objects-endpoint": "https://s3.example.com", "objects-region": "eu-west-1", "objects-path-style": "true", "objects-cache-mib": "1024", "objects-upload-mib": "50", "listen": "127.0.0.1:9", "socket": "/x/s", "dev": "true", "allowed-hosts": "a, b",
 		"key-prefix": "k_", "user-ids": "1000000-2000000", "idle-exit": "7s", "drain-timeout": "8s", "log-level": "debug", "log-format": "json",
 		"default-template": "debian", "default-lifetime": "2h", "default-idle-timeout": "3h",
 		"quota-sandboxes": "11", "quota-vcpus": "12", "quota-memory-mib": "13", "quota-disk-mib": "15", "quota-snapshots": "14", "warm": "5",
@@ -118,6 +118,7 @@ func TestEverySettingTakesEffect(t *testing.T) {
 		"preview-domain": "preview.example.com", "preview-url": "https://{label}.preview.example.com",
 		"dialect-port":           "microsandbox=5555,podflare=127.0.0.1:0",
 		"webhooks-allow-private": "true", "orphan-retention": "50h", "template-paths": "/srv/images, /x", "mount-paths": "/srv/models, /srv/share:rw", "insecure-registries": "registry.lan:5000", "private-registries": "registry.lan",
+		"nodes": "0.0.0.0:7780", "nodes-only": "true", "node-lease": "2m",
 	}
 	for _, s := range Settings() {
 		value, ok := values[s.Flag]
@@ -206,6 +207,10 @@ func TestRefused(t *testing.T) {
 		{"a webhook for a bad team", "webhooks: {approvals: [{team: Red, url: 'https://a.test'}]}\n", "webhooks.approvals"},
 		{"a webhook twice", "webhooks: {approvals: [{team: red, url: 'https://a.test'}, {team: red, url: 'https://a.test'}]}\n", "twice"},
 		{"a webhook with a relative secret", "webhooks: {approvals: [{team: red, url: 'https://a.test', secret_file: x}]}\n", "secret_file"},
+		{"a bucket that is none", "objects: {url: 'http://bucket'}\n", "objects.url"},
+		{"a bucket with a password", "objects: {url: 's3://user:secret@bucket'}\n", "credentials belong"},
+		{"an endpoint with a path", "objects: {url: 's3://bucket', endpoint: 'https://s3.example.com/x'}\n", "endpoint"},
+		{"a negative cache", "objects: {cache_mib: -1}\n", "objects must not"},
 		{"quota", "quotas:\n  vcpus: -1\n", "quotas"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/cove-sh/cove/internal/daemon/config"
 	"github.com/cove-sh/cove/internal/daemon/janitor"
+	"github.com/cove-sh/cove/internal/daemon/nodes"
 	"github.com/cove-sh/cove/internal/daemon/orphan"
 	"github.com/cove-sh/cove/internal/daemon/service"
 	"github.com/cove-sh/cove/internal/daemon/sso"
@@ -27,8 +28,9 @@ import (
 	"github.com/cove-sh/cove/internal/daemon/webhook"
 	"github.com/cove-sh/cove/internal/doors/mcpserver"
 	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/engine/fleet"
+	"github.com/cove-sh/cove/internal/engine/tiered"
 	"github.com/cove-sh/cove/internal/limits"
-	"github.com/cove-sh/cove/internal/machine"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -98,11 +100,14 @@ type parts struct {
 	store     recordStore
 	storeLost <-chan struct{} // nil if that cannot happen
 	engine    engine.Engine
+	fleet     *fleet.Fleet // nil if there are no nodes, as nodes
+	nodes     *nodes.Nodes
 	templates service.TemplateProvider
 	service   *service.Service
 	metrics   *metrics
-	sso       *sso.Provider // nil if there is none
-	linkKey   []byte        // signs what is handed out to those without a key
+	sso       *sso.Provider  // nil if there is none
+	objects   *tiered.Engine // the engine, if there is an object store
+	linkKey   []byte         // signs what is handed out to those without a key
 	closers   []func() error
 }
 
@@ -169,12 +174,14 @@ func (s *Server) open(ctx context.Context, p *parts) error {
 	if err := checkInstallation(dir, s.databaseName(), id, adopts); err != nil {
 		return err
 	}
-	if p.engine, err = s.deps.Assembly.Engine(ctx, filepath.Join(dir, "engine"), &s.cfg, s.log); err != nil {
-		return fmt.Errorf("open the engine: %w", err)
+	if err := s.openEngine(ctx, p); err != nil {
+		return err
 	}
-	p.onClose(p.engine.Close)
 	if p.templates, err = s.deps.Assembly.Templates(ctx, filepath.Join(dir, "templates"), &s.cfg, s.log); err != nil {
 		return fmt.Errorf("open the templates: %w", err)
+	}
+	if err := s.openNodes(p); err != nil {
+		return err
 	}
 	secrets, err := vault.Load(dir, os.Getenv(vault.EnvKey))
 	if err != nil {
@@ -191,6 +198,9 @@ func (s *Server) open(ctx context.Context, p *parts) error {
 		p.onClose(func() error { p.sso.Close(); return nil })
 	}
 	p.metrics = newMetrics(s.deps.Version)
+	if err := s.openObjects(ctx, p, id, secrets); err != nil {
+		return err
+	}
 	volumes, err := volume.Open(filepath.Join(s.cfg.StateDir, "volumes"))
 	if err != nil {
 		return err
@@ -206,7 +216,8 @@ func (s *Server) open(ctx context.Context, p *parts) error {
 	p.service, err = service.New(service.Config{
 		Store: p.store, Engine: p.engine, Templates: p.templates, Log: s.log,
 		Quota:           quota(s.cfg.Quotas),
-		Largest:         machine.Capacity(dir),
+		Largest:         s.largest(p),
+		Nodes:           p.serviceNodes(),
 		DefaultTemplate: s.cfg.Defaults.Template,
 		Lifetime:        orNone(s.cfg.Defaults.Lifetime),
 		IdleTimeout:     orNone(s.cfg.Defaults.IdleTimeout),
@@ -220,7 +231,7 @@ func (s *Server) open(ctx context.Context, p *parts) error {
 		HostMounts:      s.cfg.Mounts.AllowHost,
 		StateDir:        s.cfg.StateDir,
 		Vault:           secrets,
-		CheckMachine:    s.checkMachine(),
+		CheckMachine:    s.checkMachine(p),
 		Metrics:         p.metrics.registry,
 		Webhooks:        webhook.Config{AllowPrivate: s.cfg.Webhooks.AllowPrivate, UserAgent: "Cove-Webhook/" + s.deps.Version},
 		Receivers:       receivers,
@@ -233,8 +244,14 @@ func (s *Server) open(ctx context.Context, p *parts) error {
 		return fmt.Errorf("make the service: %w", err)
 	}
 	p.onClose(p.service.Close)
+	if err := s.listenNodes(ctx, p); err != nil {
+		return err
+	}
 	if err := p.service.Start(ctx); err != nil {
 		return fmt.Errorf("start the service: %w", err)
+	}
+	if p.fleet != nil {
+		p.fleet.Started()
 	}
 	return s.collect(ctx, p)
 }
@@ -248,11 +265,15 @@ func (s *Server) databaseName() string {
 }
 
 // checkMachine is [Deps.CheckMachine] for the daemon's own state directory.
-func (s *Server) checkMachine() func(context.Context) sandbox.MachineReport {
+func (s *Server) checkMachine(p *parts) func(context.Context) sandbox.MachineReport {
 	if s.deps.CheckMachine == nil {
 		return nil
 	}
-	return func(ctx context.Context) sandbox.MachineReport { return s.deps.CheckMachine(ctx, s.cfg.StateDir) }
+	return func(ctx context.Context) sandbox.MachineReport {
+		report := s.deps.CheckMachine(ctx, s.cfg.StateDir)
+		noteObjects(&report, p.objects)
+		return report
+	}
 }
 
 // collector is a [service.TemplateProvider] that can remove what no template

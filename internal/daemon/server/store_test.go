@@ -48,7 +48,7 @@ func TestCheckStore(t *testing.T) {
 		t.Errorf("a file: %+v", c)
 	}
 	c := server.CheckStore(t.Context(), "/x", sandbox.NewSecretValue("postgres://cove:s3cret@127.0.0.1:1/cove"))
-	if c.Status != sandbox.CheckFail || !strings.Contains(c.Detail, "does not answer") || c.Fix == "" || strings.Contains(c.Detail, "s3cret") {
+	if c.Status != sandbox.CheckFail || !strings.Contains(c.Detail, "is not responding") || c.Fix == "" || strings.Contains(c.Detail, "s3cret") {
 		t.Errorf("a database that is away: %+v", c)
 	}
 }

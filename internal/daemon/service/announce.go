@@ -11,30 +11,30 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// announceWait is how long one question for a job's end waits, in the agent.
+// announceWait is how long the agent lets one question for a job's end wait.
 const announceWait = time.Minute
 
-// maxFound is how many jobs of a sandbox are followed that were found in it. What a
-// sandbox says that runs in it must not cost the server more.
+// maxFound bounds the jobs that were found running in a sandbox and are followed, so that
+// a sandbox cannot cost the server more by claiming many jobs.
 const maxFound = 256
 
-// maxAnnounced bounds the command of a job in an event, in bytes: thousands of events
-// are remembered.
+// maxAnnounced bounds the command of a job in an event, in bytes, because the server keeps
+// thousands of events.
 const maxAnnounced = 1024
 
-// announceJob tells those who follow events of a job that has begun or ended.
+// announceJob reports to those who follow events that a job has begun or ended.
 func (s *Service) announceJob(in call.Realm, job *sandbox.Job) {
 	told := *job
 	told.Command = shortCommand(job.Command)
 	s.events.Add(events.Entry{Team: in.Team, Namespace: in.Namespace, Event: sandbox.Event{Kind: sandbox.EventJob, SandboxID: job.SandboxID, Job: &told}})
 }
 
-// announceAction tells those who follow events what was done with a computer.
+// announceAction reports to those who follow events what was done with a computer.
 func (s *Service) announceAction(h *handle, done sandbox.ComputerAction) {
 	s.events.Add(events.Entry{Team: h.realm.Team, Namespace: h.realm.Namespace, Event: sandbox.Event{Kind: sandbox.EventComputer, SandboxID: h.id, Computer: &done}})
 }
 
-// shortCommand is the beginning of a command.
+// shortCommand returns the beginning of a command, of at most [maxAnnounced] bytes.
 func shortCommand(command []string) (short []string) {
 	left := maxAnnounced
 	for _, arg := range command {
@@ -48,7 +48,7 @@ func shortCommand(command []string) (short []string) {
 }
 
 // announcing passes on the events of a job to its caller, and announces the job when it
-// is known and when it has ended.
+// has begun and when it has ended.
 func (s *Service) announcing(in call.Realm, pass func(sandbox.JobEvent) error) func(sandbox.JobEvent) error {
 	begun := false
 	return func(e sandbox.JobEvent) error {
@@ -60,7 +60,7 @@ func (s *Service) announcing(in call.Realm, pass func(sandbox.JobEvent) error) f
 	}
 }
 
-// announceLater announces the end of a job that runs in the background, when it comes.
+// announceLater waits in the background for the end of a background job, and announces it.
 func (s *Service) announceLater(in call.Realm, sandboxID, id string) {
 	s.mu.Lock()
 	of := s.awaited[sandboxID]
@@ -96,10 +96,10 @@ func (s *Service) awaitedIn(sandboxID string) map[string]bool {
 	return maps.Clone(s.awaited[sandboxID])
 }
 
-// announceFound announces, in the background, the ends of jobs that ran in a sandbox when
-// it was opened: a daemon before this one has begun them, or the sandbox was put
-// back to when they ran. Few sandboxes are asked at the same time. The caller has called
-// [handle.noteJobs].
+// announceFound announces, in the background, the ends of jobs that were running in a
+// sandbox when it was opened: an earlier daemon started them, or the sandbox was restored
+// to a state in which they ran. Few sandboxes are asked at the same time. The caller has
+// called [handle.noteJobs].
 func (s *Service) announceFound(h *handle) {
 	s.gate.Go(func() {
 		for s.gate.Context().Err() == nil && !s.askForJobs(h) {
@@ -108,8 +108,8 @@ func (s *Service) announceFound(h *handle) {
 	})
 }
 
-// askForJobs looks for jobs whose ends are to be announced. It reports false if the
-// sandbox does not answer.
+// askForJobs asks a sandbox for its jobs and has their ends announced. It reports false if
+// the sandbox does not answer.
 func (s *Service) askForJobs(h *handle) bool {
 	select {
 	case s.looking <- struct{}{}:
@@ -122,7 +122,7 @@ func (s *Service) askForJobs(h *handle) bool {
 		return true // whoever opens it next asks again
 	default:
 	}
-	// What is awaited now is announced even if it ends while the sandbox is asked.
+	// Jobs that are awaited now are announced even if they end while the sandbox is asked.
 	awaited := s.awaitedIn(h.id)
 	jobs, err := h.client.ListJobs(s.gate.Context())
 	if err != nil {
@@ -148,8 +148,8 @@ func (s *Service) askForJobs(h *handle) bool {
 	return true
 }
 
-// announceEnd waits for the end of a job that runs in the background, also over pauses
-// of its sandbox, and announces the end. The end of the sandbox is announced by itself.
+// announceEnd waits for the end of a background job, also across pauses of its sandbox,
+// and announces it. If the sandbox ends first, only that is announced, elsewhere.
 func (s *Service) announceEnd(in call.Realm, sandboxID, id string) {
 	ctx := s.gate.Context()
 	for ctx.Err() == nil {
@@ -172,14 +172,14 @@ func (s *Service) announceEnd(in call.Realm, sandboxID, id string) {
 		case sandbox.CodeOf(err) == sandbox.CodeNotFound:
 			return
 		default:
-			// The job runs on, or the sandbox does not answer. An agent that answers before
-			// the wait is over does not keep the server busy.
+			// The job still runs, or the sandbox does not answer. The pause keeps an agent
+			// that answers too early from keeping the server busy.
 			waitUnless(ctx, time.Second, h.gone)
 		}
 	}
 }
 
-// awaitJob waits for the end of a job, for a while, and returns the job.
+// awaitJob waits for the end of a job, for at most [announceWait], and returns the job.
 func (h *handle) awaitJob(ctx context.Context, id string) (*sandbox.Job, error) {
 	select {
 	case h.asking <- struct{}{}:

@@ -17,14 +17,14 @@ import (
 )
 
 const (
-	// ownerWait is how long it may take until an instance that asks is in the record, and
-	// ownerLook how often the record is looked at: an instance asks as soon as it runs.
+	// ownerWait is how long an instance that asks may be missing from the records, and
+	// ownerLook how often they are read: an instance can ask before it is recorded.
 	ownerWait = 30 * time.Second
 	ownerLook = 100 * time.Millisecond
 )
 
-// instanceAsks is told of all open questions of an instance. It returns at once; the
-// newest questions of an instance are handled after one another.
+// instanceAsks takes all open questions of an instance from the engine. It returns at
+// once. For one instance, a newer list is handled after an older one.
 func (s *Service) instanceAsks(instance string, open []engine.Question) {
 	s.mu.Lock()
 	_, busy := s.asking[instance]
@@ -37,7 +37,7 @@ func (s *Service) instanceAsks(instance string, open []engine.Question) {
 	}
 }
 
-// handleQuestions handles the questions of an instance until it has the newest.
+// handleQuestions handles the questions of an instance until there are no newer ones.
 func (s *Service) handleQuestions(instance string) {
 	for {
 		s.mu.Lock()
@@ -56,9 +56,9 @@ func (s *Service) handleQuestions(instance string) {
 
 func sameQuestions(a, b []engine.Question) bool { return slices.Equal(a, b) }
 
-// takeQuestions puts the open questions of an instance into the book, in the name of its
-// sandbox. Those of an instance that is no sandbox's, such as that of a build, are
-// refused: nobody would see them.
+// takeQuestions gives the open questions of an instance to package approvals, as those of
+// its sandbox. Questions of an instance without a sandbox, such as a build's, are refused,
+// because nobody would see them.
 func (s *Service) takeQuestions(instance string, open []engine.Question) {
 	ctx := s.gate.Context()
 	if len(open) == 0 {
@@ -78,7 +78,7 @@ func (s *Service) takeQuestions(instance string, open []engine.Question) {
 		if ctx.Err() == nil {
 			s.log.Error("find the sandbox that asks", "instance", instance, "error", err)
 		}
-		return // the connections wait, and are refused when their time is over
+		return // the connections are refused when their time is over
 	}
 	if len(excess) == 0 {
 		return
@@ -86,7 +86,7 @@ func (s *Service) takeQuestions(instance string, open []engine.Question) {
 	asking, err := s.askingInstance(ctx, instance)
 	for i := 0; i < len(excess) && err == nil; i++ {
 		if err = asking.AnswerQuestion(ctx, excess[i], false); errors.Is(err, engine.ErrNoQuestion) {
-			err = nil // it is over already, and others may not be
+			err = nil // this question is over; others may still be open
 		}
 	}
 	if err != nil && !errors.Is(err, engine.ErrNoQuestion) && ctx.Err() == nil {
@@ -94,16 +94,16 @@ func (s *Service) takeQuestions(instance string, open []engine.Question) {
 	}
 }
 
-// ofOwnSecrets returns the questions without those about secrets that a sandbox has not:
-// cells are not trusted.
+// ofOwnSecrets returns the questions without those about secrets that the sandbox does not
+// have. Cells are not trusted.
 func ofOwnSecrets(r *store.Record, questions []engine.Question) []engine.Question {
 	return slices.DeleteFunc(slices.Clone(questions), func(q engine.Question) bool {
 		return q.Secret != "" && !slices.ContainsFunc(r.Bindings, func(b store.Binding) bool { return b.Secret == q.Secret })
 	})
 }
 
-// ownerOf returns the sandbox of an instance. One that has just begun to run may not be in
-// the record yet.
+// ownerOf returns the record of an instance's sandbox. It waits for an instance that has
+// just begun to run and may not be recorded yet.
 func (s *Service) ownerOf(ctx context.Context, instance string) (store.Record, error) {
 	for end := time.Now().Add(ownerWait); ; {
 		r, err := s.cfg.Store.SandboxByInstance(ctx, instance)
@@ -132,8 +132,8 @@ func (s *Service) askingInstance(ctx context.Context, instance string) (engine.A
 	return asking, nil
 }
 
-// tellApproval tells those who follow, and the audit record, of a question that was asked
-// or has ended.
+// tellApproval reports a question that was asked or has ended to those who follow events,
+// to webhooks and to the audit record.
 func (s *Service) tellApproval(o approvals.Owner, a sandbox.Approval) {
 	kind, action := sandbox.EventApprovalExpired, "approval.expire"
 	switch a.State {
@@ -221,7 +221,7 @@ func (s *Service) AnswerApproval(ctx context.Context, id string, req sandbox.Ans
 	})
 }
 
-// answerOf checks an answer and returns what it makes of a question.
+// answerOf checks an answer and returns the fields that it sets in the question.
 func answerOf(req *sandbox.AnswerApprovalRequest) (*sandbox.Approval, error) {
 	a := &sandbox.Approval{State: sandbox.ApprovalDenied, Scope: req.Scope}
 	if req.Allow {
@@ -247,7 +247,7 @@ func answerOf(req *sandbox.AnswerApprovalRequest) (*sandbox.Approval, error) {
 	return a, nil
 }
 
-// describeAnswer is what the audit record says of an answer.
+// describeAnswer returns the audit record's text for an answer.
 func describeAnswer(asked, answer *sandbox.Approval) string {
 	verb := "deny"
 	if answer.State == sandbox.ApprovalAllowed {
@@ -260,12 +260,13 @@ func describeAnswer(asked, answer *sandbox.Approval) string {
 	return fmt.Sprintf("%s %s, %s (%s)", verb, asked.Text(), held, asked.ID)
 }
 
-// apply makes an answer hold: in the gateway for the connections that wait, or in the
-// record first and then in the gateway, which lets them go on by that.
+// apply puts an answer into effect. An answer for once goes only to the gateway. Others go
+// into the record first and then, as part of the policy, to the gateway, which releases
+// the connections that wait.
 func (s *Service) apply(ctx context.Context, o approvals.Owner, asked, answer *sandbox.Approval) error {
 	allow := answer.State == sandbox.ApprovalAllowed
 	if answer.Scope == sandbox.ApproveOnce {
-		// The answer counts whether or not the caller stays to hear of it.
+		// The answer counts even if the caller has gone.
 		ctx, cancel := call.Teardown(ctx)
 		defer cancel()
 		asking, err := s.askingInstance(ctx, o.Instance)

@@ -35,7 +35,7 @@ func init() {
 	scopeOf["AnswerApproval"] = sandbox.ScopeSandboxesWrite
 }
 
-// asks returns a question of a cell, the nth.
+// asks returns the nth question of a cell.
 func asks(n int) engine.Question {
 	now := time.Now().UTC()
 	return engine.Question{
@@ -44,7 +44,7 @@ func asks(n int) engine.Question {
 	}
 }
 
-// asking returns a sandbox whose policy asks.
+// asking makes a sandbox whose policy asks.
 func (w *harness) asking(name string) *sandbox.Sandbox {
 	w.t.Helper()
 	return w.create(sandbox.CreateRequest{Name: name, Network: &sandbox.NetworkPolicy{
@@ -52,7 +52,7 @@ func (w *harness) asking(name string) *sandbox.Sandbox {
 	}})
 }
 
-// await waits until the events of the caller have n of a kind, and returns them.
+// await waits until the caller's events include n of a kind, and returns their approvals.
 func (w *harness) await(kind sandbox.EventKind, n int) (all []sandbox.Approval) {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(asRed(w.t), time.Minute)
@@ -147,8 +147,9 @@ func TestTwoAnswersAtOnce(t *testing.T) {
 	}
 }
 
-// An answer that holds is in the record before the gateway has it. It outlives the daemon
-// and a pause, and ends with the policy; forks and snapshots do not have it.
+// An answer for the sandbox is in the record before the gateway has it. It survives a
+// restart of the daemon and a pause, and ends with the policy. Forks and snapshots do not
+// have it.
 func TestApprovalForASandbox(t *testing.T) {
 	w := newHarness(t)
 	ctx := asRed(t)
@@ -182,8 +183,8 @@ func TestApprovalForASandbox(t *testing.T) {
 	holds("after the policy was replaced", x.ID, nil)
 }
 
-// A question about a secret is another one than that about the connection, and so is its
-// answer.
+// A question about a secret is separate from the question about the connection, and so is
+// its answer.
 func TestApprovalOfASecret(t *testing.T) {
 	w := newHarness(t)
 	ctx := asRed(t)
@@ -283,8 +284,8 @@ func TestApprovalThatEnds(t *testing.T) {
 	}
 }
 
-// The daemon's death allows nothing: the next one hears from the cell of what is open, by
-// the same id.
+// The daemon's death allows nothing: the next daemon gets the open questions from the
+// cell, with the same ids.
 func TestApprovalOutlivesTheDaemon(t *testing.T) {
 	w := newHarness(t)
 	x := w.asking("x")
@@ -300,8 +301,8 @@ func TestApprovalOutlivesTheDaemon(t *testing.T) {
 	must(t, err)
 }
 
-// A merge makes the winner's machine the parent's: what waits in it is the parent's
-// question from then on, and the parent's answer counts.
+// A merge gives the winner's instance to the parent: its open questions are then the
+// parent's, and the parent's answers count.
 func TestApprovalThroughAMerge(t *testing.T) {
 	w := newHarness(t)
 	x := w.asking("x")
@@ -344,7 +345,7 @@ func TestApprovalsOfOthers(t *testing.T) {
 	}
 	_, err := w.AnswerApproval(reader, asks(1).ID, sandbox.AnswerApprovalRequest{Allow: true})
 	wantCode(t, err, sandbox.CodeForbidden)
-	// A cell that is in others' hands asks under the id of another's question.
+	// A compromised cell asks under the id of another sandbox's question.
 	y := w.create(sandbox.CreateRequest{Name: "y"})
 	w.engine.Ask(y.ID, asks(1), asks(9))
 	w.await(sandbox.EventApprovalAsked, 2)
@@ -353,7 +354,7 @@ func TestApprovalsOfOthers(t *testing.T) {
 	}
 }
 
-// What a cell may ask is checked: it may be in the hands of the code that it runs.
+// A cell's questions are checked, since the code that it runs may control the cell.
 func TestHostileQuestions(t *testing.T) {
 	w := newHarness(t)
 	x := w.asking("x")
@@ -379,7 +380,7 @@ func TestHostileQuestions(t *testing.T) {
 		asks(1),
 		func() engine.Question {
 			q := asks(2)
-			// A year of five digits is not in JSON: it would break the list of the team.
+			// JSON cannot encode a year with five digits: it would break the team's list.
 			q.Since = time.Date(9999, 12, 31, 23, 0, 0, 0, time.FixedZone("", -12*3600))
 			q.Expires, q.Waiting = q.Since, -1<<40
 			return q
@@ -423,8 +424,8 @@ func TestQuestionsWithoutEnd(t *testing.T) {
 	}
 }
 
-// A thousand questions: a team has so many and no more, what is over is refused, and
-// another team can still ask.
+// A team can have a thousand open questions. Further ones are refused, and another team
+// can still ask.
 func TestThousandQuestions(t *testing.T) {
 	w := newHarness(t)
 	n := 0

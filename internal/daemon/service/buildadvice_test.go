@@ -10,8 +10,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// What the network of a step has blocked is told when it fails, also if what runs
-// now and then has removed the logs of sandboxes without a record before.
+// The error of a failed step names what the network policy blocked, even if the logs of
+// sandboxes without a record were removed before.
 func TestBuildTellsWhatWasBlocked(t *testing.T) {
 	w := newHarness(t)
 	end := filepath.Join(t.TempDir(), "end")

@@ -15,8 +15,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// A login comes to whoever pulls the image, and is found nowhere afterwards: not
-// in the log, the records, the build's own log or the audit.
+// A login reaches the code that pulls the image, and is stored nowhere: not in the log,
+// the records, the build's own log or the audit record.
 func TestBuildLogin(t *testing.T) {
 	const password = "hunter2-for-one-build"
 	login := &sandbox.RegistryLogin{Username: "me", Password: sandbox.NewSecretValue(password)}

@@ -10,8 +10,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// TestBuildLogText has a step write characters in pieces, on both streams at the
-// same time, and what is no text.
+// TestBuildLogText runs a step that writes characters in pieces, on both streams at the
+// same time, and bytes that are not text.
 func TestBuildLogText(t *testing.T) {
 	w := newHarness(t)
 	pipe := filepath.Join(t.TempDir(), "on")

@@ -8,9 +8,9 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Commands of a template find the registry of the machine's own npm, as an npm
-// step does, with the network that builds have by default. What the template
-// says itself stays as it is.
+// Commands of a template use the registry of the machine's own npm, as an npm step
+// does, with the default network of builds. The template's own settings are not
+// changed.
 func TestNPMOfTheMachine(t *testing.T) {
 	w := newHarness(t)
 	w.templates.NPM = image.NPMSettings{Registry: "http://127.0.0.1:4873/", Authorities: []byte("an authority\n")}

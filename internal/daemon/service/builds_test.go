@@ -19,7 +19,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// steps is a spec with these commands.
+// steps returns a spec with these commands.
 func steps(run ...string) *sandbox.TemplateSpec {
 	s := &sandbox.TemplateSpec{From: sandbox.TemplateSource{Debian: "bookworm"}}
 	for _, r := range run {
@@ -44,7 +44,7 @@ func (w *harness) follow(id string) (*sandbox.Build, string, []string) {
 	return b, log.String(), titles
 }
 
-// begin starts a build.
+// beginBuild starts a build.
 func (w *harness) beginBuild(req sandbox.BuildTemplateRequest) *sandbox.Build {
 	w.t.Helper()
 	b, err := w.StartBuild(asRed(w.t), req)
@@ -106,7 +106,7 @@ func TestBuildSteps(t *testing.T) {
 	if same.State != sandbox.BuildReady || same.Version != 1 || same.ID == started.ID {
 		t.Errorf("a second of the same %+v", same)
 	}
-	// Another that begins the same way runs only what differs.
+	// A template that begins with the same steps runs only the others.
 	created := w.state.Calls(memory.StepCreate)
 	spec = steps(spec.Run[0].Run, "echo three > third")
 	other := w.beginBuild(sandbox.BuildTemplateRequest{Name: "other", Spec: spec})
@@ -116,7 +116,7 @@ func TestBuildSteps(t *testing.T) {
 	if n := w.state.Calls(memory.StepCreate) - created; n != 1 {
 		t.Errorf("%d sandboxes for the one step that differs", n)
 	}
-	// Anew means all of it.
+	// A forced build runs all steps.
 	forced := w.beginBuild(sandbox.BuildTemplateRequest{Name: "mine", Force: true})
 	if b, log, _ := w.follow(forced.ID); b.Version != 2 || !strings.Contains(log, "to the log") {
 		t.Errorf("built anew: %+v %q", b, log)
@@ -226,7 +226,7 @@ func TestBuildCancelled(t *testing.T) {
 			w.agree()
 		})
 	}
-	// A caller in the foreground takes the build along.
+	// A build in the foreground ends if its caller goes away.
 	ctx, cancel := context.WithCancel(asRed(t))
 	_, err := w.BuildTemplate(ctx, sandbox.BuildTemplateRequest{Name: "fore", Spec: spec}, func(e sandbox.BuildEvent) error {
 		if strings.Contains(e.Log, "begun") {
@@ -243,7 +243,7 @@ func TestBuildCancelled(t *testing.T) {
 	w.agree()
 }
 
-// TestBuildLost has a daemon end without a word in the middle of a build.
+// TestBuildLost ends a daemon abruptly in the middle of a build.
 func TestBuildLost(t *testing.T) {
 	w := newHarness(t)
 	lost := store.BuildRecord{Team: "red", Build: sandbox.Build{ID: "bld-lost", Template: "x", State: sandbox.BuildRunning}}
@@ -276,7 +276,7 @@ func TestBuildsAtOnce(t *testing.T) {
 			t.Errorf("%s is told %v, and nothing of %q or no time to retry after", team, err, why)
 		}
 	}
-	// Red takes all that a team may have, and the others' places stay theirs.
+	// Red takes all places that a team can have; other teams still have theirs.
 	var ids []string
 	for i := range sandbox.MaxTeamBuilds {
 		ids = append(ids, w.beginBuild(sandbox.BuildTemplateRequest{Name: fmt.Sprint("t", i), Spec: steps("echo x > x")}).ID)
@@ -288,7 +288,7 @@ func TestBuildsAtOnce(t *testing.T) {
 		ids = append(ids, b.ID)
 	}
 	refused("blue", "this server")
-	// Blue's place that gets free is not red's.
+	// Red cannot take a place that blue gives back.
 	_, err := w.CancelBuild(as(t.Context(), "blue"), ids[len(ids)-1])
 	must(t, err)
 	refused("red", "your team")
@@ -314,8 +314,8 @@ func TestBuildsAtOnce(t *testing.T) {
 	}
 }
 
-// TestBuildEndFreesPlace builds one after another where there is room for one
-// only, as soon as the end of the one before is told, in either way.
+// TestBuildEndFreesPlace has room for one build only, and starts each as soon as the
+// end of the previous one is reported, in either way.
 func TestBuildEndFreesPlace(t *testing.T) {
 	w := newHarness(t, func(c *Config) { c.Quota = store.Quota{Sandboxes: 1} })
 	for i := range 100 {
@@ -339,7 +339,7 @@ func TestBuildEndFreesPlace(t *testing.T) {
 	}
 }
 
-// collecting is a provider of templates that tells what it is asked to keep.
+// collecting is a provider of templates that records what it must keep.
 type collecting struct {
 	TemplateProvider
 	inUse []map[string]bool
@@ -350,8 +350,8 @@ func (c *collecting) Collect(inUse map[string]bool) ([]string, error) {
 	return nil, nil
 }
 
-// TestTidyWhileBuilding looks for old templates in the middle of a build, which
-// may be one of many that follow each other.
+// TestTidyWhileBuilding removes old templates in the middle of a build. There may
+// always be a build under way.
 func TestTidyWhileBuilding(t *testing.T) {
 	w := newHarness(t)
 	inside, leave := make(chan struct{}), make(chan struct{})

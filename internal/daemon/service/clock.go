@@ -10,12 +10,12 @@ import (
 	"github.com/cove-sh/cove/internal/daemon/store"
 )
 
-// clockBound is by how much the wall clock may run away from the machine's
-// running time before the times of sandboxes are moved. Below it are what a
-// network time service corrects, and the time between two readings.
+// clockBound is by how much the wall clock may diverge from the machine's
+// running time before the times of sandboxes are moved. Corrections by a network
+// time service, and the time between two readings, are below it.
 const clockBound = 5 * time.Second
 
-// A Clock tells the wall-clock time and how long the machine has run, without
+// A Clock returns the wall-clock time and how long the machine has run, without
 // the time that it slept.
 type Clock func() (wall time.Time, running time.Duration, err error)
 
@@ -30,12 +30,12 @@ func readClock() (time.Time, time.Duration, error) {
 
 // KeepTime compares the wall clock with the time that the machine has run, and
 // moves the ends of lifetimes and idle times of running sandboxes when the
-// two have run apart by more than [clockBound]: the clock was set, or the
-// machine slept. So lifetimes pass only while the machine runs, although what
-// users see of them are wall-clock times. The janitor calls it before it looks
+// two have diverged by more than [clockBound]: the clock was set, or the
+// machine slept. So lifetimes pass only while the machine runs, although
+// users see them as wall-clock times. The janitor calls KeepTime before it looks
 // for sandboxes that are due; calls do not overlap.
 //
-// What a paused sandbox has left is wall-clock time: it counts on through
+// The lifetime of a paused sandbox is wall-clock time: it also passes during
 // reboots.
 func (s *Service) KeepTime(ctx context.Context) error {
 	wall, running, err := s.cfg.Clock()
@@ -54,9 +54,9 @@ func (s *Service) KeepTime(ctx context.Context) error {
 			return nil
 		}
 	}
-	// After a restart of the machine nothing runs whose times could be moved.
+	// After a restart of the machine, no sandbox runs.
 	if err := s.cfg.Store.SetClock(ctx, now, shift); err != nil {
-		s.clock = store.ClockReading{} // it may be stored all the same: read it again
+		s.clock = store.ClockReading{} // it may have been stored: read it again
 		return err
 	}
 	s.clock = now
@@ -72,8 +72,8 @@ func (s *Service) KeepTime(ctx context.Context) error {
 	return nil
 }
 
-// shift moves the time of last use after the wall clock was moved, now being its
-// present reading. A time that Go's monotonic clock knows is right by that.
+// shift moves the time of last use after the wall clock was moved; now is the current
+// time. A time with a reading of Go's monotonic clock needs no correction.
 func (h *handle) shift(now time.Time, by time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

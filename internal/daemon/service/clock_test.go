@@ -78,7 +78,7 @@ func TestSleepEndsNoSandbox(t *testing.T) {
 	clock := &testClock{wall: time.Now().Add(-2 * time.Hour), running: time.Hour}
 	w := newHarness(t, func(c *Config) { c.Clock = clock.read })
 	sbx := w.create(sandbox.CreateRequest{})
-	before := time.Now().Add(-time.Hour) // an hour was left two hours ago
+	before := time.Now().Add(-time.Hour) // two hours ago, an hour was left
 	_, err := w.store.UpdateSandbox(t.Context(), sbx.ID, store.Change{Apply: func(r *store.Record) error {
 		r.ExpiresAt = &before
 		return nil
@@ -92,8 +92,8 @@ func TestSleepEndsNoSandbox(t *testing.T) {
 	}
 }
 
-// The time of last use of a sandbox that was used since it was opened is right
-// after a step of the wall clock.
+// The time of last use is right after a step of the wall clock, for a sandbox that was
+// used since it was opened.
 func TestHandleAfterStep(t *testing.T) {
 	now := time.Now()
 	used := now.Add(-time.Minute) // with a monotonic reading, whatever the wall clock said

@@ -32,7 +32,7 @@ func (s *Service) RunCode(ctx context.Context, ref string, req sandbox.RunCodeRe
 	})
 }
 
-// runCode runs checked code and passes what happens to f, the result too.
+// runCode runs checked code and passes its events to f, including the result.
 func (h *handle) runCode(ctx context.Context, req *sandbox.RunCodeRequest, f sandbox.CodeSink) (*sandbox.CodeResult, error) {
 	var pass sandbox.CodeSink
 	if f != nil {
@@ -71,7 +71,7 @@ func (s *Service) ListContexts(ctx context.Context, ref string) (*sandbox.List[s
 	})
 }
 
-// context opens the caller's sandbox for a verb on a context of its.
+// context opens the caller's sandbox for a verb on one of its contexts.
 func (s *Service) context(c *call.Call, name string, ref *sandbox.ContextRef) (*handle, error) {
 	if err := validate.ContextRef(ref); err != nil {
 		return nil, err

@@ -119,7 +119,7 @@ func TestRunCode(t *testing.T) {
 	must(t, w.DeleteContext(asRed(t), sbx.ID, sandbox.ContextRef{Language: sandbox.Bash, Name: "b"}))
 }
 
-// TestRunCodeStreams sees output while the code runs, and the result last.
+// TestRunCodeStreams gets output while the code runs, and the result last.
 func TestRunCodeStreams(t *testing.T) {
 	w := newHarness(t)
 	sbx := w.create(sandbox.CreateRequest{})
@@ -142,8 +142,8 @@ func TestRunCodeStreams(t *testing.T) {
 	}
 }
 
-// TestRunCodeEnds cancels code, and lets a sink fail: the code ends and the
-// context can be used.
+// TestRunCodeEnds cancels code, and makes a sink fail: the code ends and its context
+// can still be used.
 func TestRunCodeEnds(t *testing.T) {
 	w := newHarness(t)
 	sbx := w.create(sandbox.CreateRequest{})
@@ -215,8 +215,8 @@ func TestRunCodeRefuses(t *testing.T) {
 	wantCode(t, err, sandbox.CodeInvalid)
 }
 
-// TestRunIsolated runs code in a sandbox that is gone when the call returns,
-// whatever came of it.
+// TestRunIsolated runs code in a sandbox that is gone when the call returns, whether
+// the code succeeds or not.
 func TestRunIsolated(t *testing.T) {
 	w := newHarness(t)
 	mine := errors.New("the caller's own error")
@@ -264,8 +264,8 @@ func TestRunIsolated(t *testing.T) {
 	w.agree()
 }
 
-// TestRunIsolatedLeaves has the caller answered while the traces of its sandbox
-// are still being removed, and lets that fail.
+// TestRunIsolatedLeaves answers the caller while the remains of its sandbox are still
+// being removed, and makes the removal fail.
 func TestRunIsolatedLeaves(t *testing.T) {
 	w := newHarness(t)
 	run := func() string {
@@ -291,8 +291,8 @@ func TestRunIsolatedLeaves(t *testing.T) {
 	id := run()
 	wait(t, func() bool { return w.Repair(t.Context()) == nil && !w.record(id).Held }, func() string { return "the sandbox is not removed" })
 	w.agree()
-	// A sandbox that cannot be ended is destroyed before the caller is answered,
-	// as is one too many of those that leave.
+	// A sandbox that cannot be ended is destroyed before the caller is answered, and so
+	// is one beyond maxLeaving.
 	w.state.Fail(memory.StepEnd, memory.Before, errors.New("deaf"))
 	run()
 	w.agree()
@@ -339,7 +339,7 @@ func TestCodeJob(t *testing.T) {
 	if job.ExitCode != 4 || string(out.Data) != "42\n" || job.Language != sandbox.Bash {
 		t.Errorf("got %+v, %q", job, out.Data)
 	}
-	// A command whose first word is a language is none the less a command.
+	// A command whose first word is a language is still a command.
 	if job, err = w.Exec(asRed(t), sbx.ID, sandbox.ExecRequest{Command: []string{"bash", "/nowhere.sh"}}, nil); err != nil || job.Language != "" {
 		t.Errorf("a command is %+v, %v", job, err)
 	}

@@ -25,11 +25,12 @@ func (s *Service) collectLoop() {
 	}
 }
 
-// collectNow removes the checkpoints that no record refers to. It reads which
-// checkpoints are in use between the other two lists, so that a checkpoint whose record
-// is being written is in one of them; and again at the end, since a checkpoint may be
-// taken into use, by its record, just before that record is deleted. A checkpoint that
-// is kept only because it is in use is looked at again after that use.
+// collectNow removes the checkpoints that no record refers to. It reads the checkpoints
+// in use between the list of the engine and that of the store, so that a checkpoint
+// whose record is being written is in one of them. It reads them again at the end,
+// since a checkpoint can be taken into use, by its record, just before that record is
+// deleted. A checkpoint that is kept only because it is in use is checked again after
+// that use.
 func (s *Service) collectNow(ctx context.Context) error {
 	if s.checkpointer == nil {
 		return nil
@@ -67,8 +68,8 @@ func (s *Service) collectNow(ctx context.Context) error {
 	return nil
 }
 
-// discard removes a checkpoint that nothing refers to; or sets it aside if this daemon
-// has not made it and the store has never named it.
+// discard removes a checkpoint that nothing refers to. If this daemon has not made it
+// and the store has never named it, discard sets it aside instead.
 func (s *Service) discard(ctx context.Context, c *engine.Checkpoint) error {
 	s.mu.Lock()
 	ours := s.ours[c.ID]

@@ -44,12 +44,12 @@ func TestCollectExactly(t *testing.T) {
 	}
 }
 
-// TestCollectAtTheWorstTime collects between the writing of a checkpoint and
-// its record, and while one is read whose record has gone.
+// TestCollectAtTheWorstTime collects between the writing of a checkpoint and of its
+// record, and while a checkpoint is read whose record is gone.
 func TestCollectAtTheWorstTime(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		at   string // the change before which it happens
+		at   string // the change before which it collects
 		verb func(w *harness) error
 	}{
 		{"snapshot", "CreateSnapshot", func(w *harness) error {
@@ -87,8 +87,8 @@ func TestCollectAtTheWorstTime(t *testing.T) {
 	}
 }
 
-// TestCollectTakenIntoUse deletes a snapshot after it was taken into use by a
-// create, between the collector's look at what is in use and at the records.
+// TestCollectTakenIntoUse deletes a snapshot that a create has just taken into use,
+// between the collector's reading of what is in use and of the records.
 func TestCollectTakenIntoUse(t *testing.T) {
 	w := mortalHarness(t)
 	w.create(sandbox.CreateRequest{Name: "x"})
@@ -120,7 +120,7 @@ func TestCollectTakenIntoUse(t *testing.T) {
 	w.agree()
 }
 
-// TestCollectFailures lets the removal of a checkpoint fail: a repair does it.
+// TestCollectFailures makes the removal of a checkpoint fail: a repair removes it.
 func TestCollectFailures(t *testing.T) {
 	for _, step := range []memory.Step{memory.StepCheckpoints, memory.StepRemoveCheckpoint} {
 		w := newHarness(t)
@@ -181,7 +181,7 @@ func TestGolden(t *testing.T) {
 		t.Errorf("the next daemon has made %d again", n)
 	}
 	w.agree()
-	// Those of another version go when they are a day old.
+	// Golden checkpoints of another version are removed when they are a day old.
 	w.stop()
 	w.cfg.Build = "v2"
 	w.start()
@@ -196,8 +196,8 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// TestGoldenIsTriedAgain lets the making of a golden checkpoint fail: it is
-// tried again, later each time.
+// TestGoldenIsTriedAgain makes the making of a golden checkpoint fail: it is tried
+// again, with longer pauses each time.
 func TestGoldenIsTriedAgain(t *testing.T) {
 	w := newHarness(t, func(c *Config) { c.Warm = 1 })
 	look := func() (a attempt) {
@@ -229,7 +229,7 @@ func TestGoldenIsTriedAgain(t *testing.T) {
 	wait(t, func() bool { return len(w.state.Warm()) == 1 }, func() string { return "no golden checkpoint is offered" })
 }
 
-// TestQuotaIsAskedBeforeTheWork reaches the quotas: nothing is made in vain.
+// TestQuotaIsAskedBeforeTheWork reaches the quotas: calls over them make nothing.
 func TestQuotaIsAskedBeforeTheWork(t *testing.T) {
 	w := newHarness(t, func(c *Config) { c.Quota.VCPUs, c.Quota.Snapshots = 2, 1 })
 	ctx := asRed(t)

@@ -25,7 +25,7 @@ func (s *Service) computer(c *call.Call, ref string, check func() error) (*handl
 	if err != nil {
 		return nil, nil, err
 	}
-	// One that has no screen is not woken to be told so.
+	// A sandbox without a screen is not resumed just to say so.
 	desktop := startup.DesktopOf(&r)
 	if desktop == nil {
 		return nil, nil, s.noScreen(c.Ctx, r.ID)
@@ -34,7 +34,8 @@ func (s *Service) computer(c *call.Call, ref string, check func() error) (*handl
 	return h, desktop, err
 }
 
-// noScreen says of a sandbox that it is no computer, and which templates are.
+// noScreen returns the error for a sandbox that is not a computer; it names templates
+// with a desktop.
 func (s *Service) noScreen(ctx context.Context, id string) error {
 	var names []string
 	if all, err := s.cfg.Templates.List(ctx); err == nil {
@@ -75,7 +76,7 @@ func (s *Service) Screenshot(ctx context.Context, ref string, req sandbox.Screen
 	})
 }
 
-// SendInput implements [sandbox.Computers]. What is typed is in no record.
+// SendInput implements [sandbox.Computers]. Typed text is never recorded.
 func (s *Service) SendInput(ctx context.Context, ref string, inputs []sandbox.Input) (*sandbox.Screen, error) {
 	return call.Do(ctx, s.gate, call.Audited(sandbox.ScopeComputersWrite, "computer.input"), func(c *call.Call) (*sandbox.Screen, error) {
 		h, desktop, err := s.computer(c, ref, func() error { return checkInputs(inputs) })
@@ -92,7 +93,7 @@ func (s *Service) SendInput(ctx context.Context, ref string, inputs []sandbox.In
 	})
 }
 
-// describeInputs says what was done, but not what was typed.
+// describeInputs returns the types of the inputs, without typed text.
 func describeInputs(inputs []sandbox.Input) string {
 	const most = 8
 	var kinds []string
@@ -189,7 +190,8 @@ func (s *Service) OpenURL(ctx context.Context, ref, address string) error {
 	})
 }
 
-// hostOfAddress is what of an address is recorded: the rest may be private.
+// hostOfAddress returns the part of an address that is recorded; the rest may be
+// private.
 func hostOfAddress(address string) string {
 	u, err := url.Parse(address)
 	if err != nil {
@@ -201,7 +203,7 @@ func hostOfAddress(address string) string {
 	return strings.TrimSuffix(u.Scheme+" "+u.Host, " ")
 }
 
-// Bounds of what a request on a computer may ask for.
+// Bounds of fields in requests on a computer.
 const (
 	maxKeyBytes = 128
 	maxAddress  = 8 << 10
@@ -253,8 +255,8 @@ func checkRegion(r *sandbox.Region) error {
 	)
 }
 
-// checkInputs bounds inputs. What each of them means, and whether it makes
-// sense, is for the agent to say, who reads them.
+// checkInputs checks the bounds of inputs. The agent, which reads them, checks what
+// they mean.
 func checkInputs(inputs []sandbox.Input) error {
 	if len(inputs) == 0 || len(inputs) > sandbox.MaxInputs {
 		return validate.Errorf("a call takes 1 to %d inputs, but this one has %d; split it into several calls", sandbox.MaxInputs, len(inputs))
@@ -307,7 +309,7 @@ func checkWindow(req *sandbox.WindowRequest) error {
 	return validate.Errorf("action %s is not valid; use focus, close, minimize, maximize or place", validate.Quote(string(req.Action)))
 }
 
-// addressSchemes are those of what a browser shows without asking anybody.
+// addressSchemes are the schemes that a browser opens without asking.
 var addressSchemes = []string{"http", "https", "file", "about"}
 
 func checkAddress(address string) error {

@@ -12,8 +12,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// computerHarness has templates with start commands: of one that is ready when it
-// has written a file, of one that fails, and of one that is not ready in time.
+// computerHarness has templates with start commands: one is ready when it has written a
+// file, one fails, and one is not ready in time.
 func computerHarness(t *testing.T) *harness {
 	w := newHarness(t)
 	put := func(name, start, ready string, desktop *sandbox.Desktop) {
@@ -46,8 +46,8 @@ func TestStart(t *testing.T) {
 	if job.State != sandbox.JobRunning || !strings.Contains(strings.Join(job.Command, " "), "sleep 1000") {
 		t.Errorf("its job is %+v", job)
 	}
-	// A fork has it running, and is a computer too; what is made of the files
-	// alone runs it again.
+	// In a fork the start command is running, and the fork is a computer too. A sandbox
+	// made from the files alone runs it again.
 	child := w.fork(sbx.ID, sandbox.ForkRequest{Count: 1})[0]
 	if child.Desktop == nil {
 		t.Error("a fork of a computer is none")
@@ -58,7 +58,7 @@ func TestStart(t *testing.T) {
 	if got := w.shell(sbx.ID, "wc -l < count"); got != "2" {
 		t.Errorf("after a boot with the files it was started %s times, want 2", got)
 	}
-	// What broke the start command with its files can still be mended there.
+	// If files break the start command, they can still be repaired in the sandbox.
 	w.shell(sbx.ID, "rm started; mkdir started count.d; rm count; mkdir count")
 	w.pause(sbx.ID)
 	_, err = w.Resume(asRed(t), sbx.ID, sandbox.ResumeRequest{FilesOnly: true})
@@ -192,7 +192,7 @@ func TestComputerBounds(t *testing.T) {
 			t.Errorf("%s: %v has the code %q, want %q", name, test.err, got, test.code)
 		}
 	}
-	// What was not done is not told.
+	// Actions that failed are not reported.
 	if got := w.remembered(ctx, sandbox.FollowEventsRequest{Kinds: []sandbox.EventKind{sandbox.EventComputer}}); len(got) != 1 {
 		t.Errorf("after refused actions is told %q", got)
 	}
@@ -246,7 +246,7 @@ func TestViewLinks(t *testing.T) {
 			t.Errorf("a link %s: dialled: %v", name, err)
 		}
 	}
-	// Whoever watches does not wake it, and sees it go.
+	// A watcher does not resume the computer, and learns that it is paused.
 	w.pause(sbx.ID)
 	v, err := w.VisitView(t.Context(), sandbox.ViewVisit{SandboxID: sbx.ID, Link: control})
 	wantCode(t, err, sandbox.CodeNotRunning)

@@ -19,8 +19,8 @@ import (
 
 var errCrash = errors.New("the daemon was killed")
 
-// mortality lets the daemon of a harness die at a chosen change: that change and
-// all that come after it are not made, of the store and of the engine.
+// mortality makes the daemon of a harness die at a chosen change: neither that change
+// nor any later one of the store or the engine is made.
 type mortality struct {
 	mu    sync.Mutex
 	armed bool   // guarded by mu
@@ -28,19 +28,19 @@ type mortality struct {
 	dead  bool   // guarded by mu
 	last  string // guarded by mu; the change at which it died
 
-	// before is called before a change that it names; its error is that of the
-	// change.
+	// before is called with the name of each change before it is made; its error
+	// becomes the change's.
 	before func(change string) error
 }
 
-// arm lets the n-th change from now be the one, beginning with 0.
+// arm makes the daemon die at the n-th change from now, counted from 0.
 func (m *mortality) arm(n int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.armed, m.left = true, n
 }
 
-// revive is for the next daemon. It reports whether the last one has died.
+// revive ends the effect for the next daemon. It reports whether the last one has died.
 func (m *mortality) revive() (died bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -251,9 +251,9 @@ func (w *harness) crash() (died bool) {
 	return died
 }
 
-// TestCrashes kills the daemon before each change that a verb makes, and starts
-// it again: the outcome is that of the verb, or that of none, and nothing is
-// left over. All sandboxes work.
+// TestCrashes kills the daemon before each change that a verb makes, and starts it
+// again: the verb has taken effect completely or not at all, nothing is left over, and
+// all sandboxes work.
 func TestCrashes(t *testing.T) {
 	type outcome struct {
 		States map[string]string // name or index to state and the content of its file

@@ -108,7 +108,8 @@ func (s *Service) slot(ctx context.Context) error {
 func (s *Service) create(ctx context.Context, r store.Record, from bootSource) (store.Record, error) {
 	ctx, finished := s.beginCreating(ctx, r)
 	defer finished()
-	// Whoever changes a secret waits for this lock: the old value may have been read.
+	// A change of a secret waits for this lock, because create may have read the old
+	// value.
 	unlock, err := s.lock(ctx, r.ID)
 	if err != nil {
 		return r, err
@@ -146,7 +147,7 @@ func (s *Service) create(ctx context.Context, r store.Record, from bootSource) (
 }
 
 // bootInstead boots an instance that could not be started from its golden checkpoint.
-// If that works, the checkpoint is at fault.
+// If that works, the checkpoint is broken.
 func (s *Service) bootInstead(ctx context.Context, spec engine.Spec, why error) (engine.Instance, error) {
 	golden := spec.Checkpoint
 	spec.Checkpoint, spec.Fresh = "", false
@@ -182,7 +183,7 @@ func (s *Service) beginCreating(ctx context.Context, records ...store.Record) (c
 // markRunning records in one transaction that all the new sandboxes run. forkPoint is
 // the checkpoint of their fork, if they are forks.
 func (s *Service) markRunning(ctx context.Context, records []store.Record, instances []engine.Instance, forkPoint string) ([]store.Record, error) {
-	// The handles come first: whoever ends a sandbox changes the record and then drops
+	// The handles come first: the end of a sandbox changes the record and then drops
 	// the handle, and would miss a handle that is added later.
 	s.mu.Lock()
 	for i := range records {

@@ -19,14 +19,14 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// subject is what can be compared: a sandbox or a snapshot, and where its
-// changed files are read.
+// subject is a sandbox or snapshot to compare, and where its changed files are
+// read.
 type subject struct {
 	id     string
 	origin string
 	root   engine.Root
 	source engine.Source
-	// release lets go of the checkpoint.
+	// release ends the use of the checkpoint.
 	release func()
 }
 
@@ -87,8 +87,8 @@ func checkPath(field, p string) error {
 	return nil
 }
 
-// subjectFor finds a sandbox or a snapshot of the caller by id or name; a
-// sandbox's name counts first.
+// subjectFor finds a sandbox or a snapshot of the caller by id or name. If both have
+// the name, it is the sandbox.
 func (s *Service) subjectFor(c *call.Call, ref string) (*subject, error) {
 	if !ids.IsSnapshot(ref) {
 		r, err := c.Resolve(ref)
@@ -170,8 +170,8 @@ func openLower(root engine.Root) (*layer.Dir, error) {
 	return layer.OpenDir(root.Dir, binds, mapOwners(os.Geteuid(), os.Getegid()))
 }
 
-// mapOwners turns owners on the host into those in a sandbox: of an ordinary
-// user, only the user's own id is there, as root's.
+// mapOwners maps owners on the host to those in a sandbox. If the daemon is not root,
+// the sandbox has only the daemon's own user and group, as root.
 func mapOwners(uid, gid int) func(uint32, uint32) (uint32, uint32) {
 	if uid == 0 {
 		return nil
@@ -189,7 +189,8 @@ func mapOwners(uid, gid int) func(uint32, uint32) (uint32, uint32) {
 	}
 }
 
-// readLayer reads what a subject has changed, and copies the stream if told.
+// readLayer reads what a subject has changed, and copies the stream to copyTo unless
+// that is nil.
 func (s *Service) readLayer(ctx context.Context, of *subject, opts layer.ReadOptions, copyTo io.Writer) (*layer.Layer, error) {
 	r, err := s.checkpointer.Changes(ctx, of.source)
 	if errors.Is(err, engine.ErrNotFound) {

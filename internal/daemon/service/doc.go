@@ -2,7 +2,7 @@
 // its validation, authorisation, quotas and audit, over the contracts of an
 // engine, a store and a provider of templates.
 //
-// What is true of a sandbox is decided in this order: the engine's word, then
-// the store's. A change of state is recorded before it is promised, so that
-// [Service.Start] can repair whatever a crash left between two steps.
+// If the engine and the store disagree about a sandbox, the engine is right. A
+// change of state is recorded before it is promised, so that [Service.Start] can
+// repair whatever a crash left between two steps.
 package service

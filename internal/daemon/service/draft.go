@@ -38,7 +38,7 @@ func (s *Service) draft(c *call.Call, req *sandbox.CreateRequest) (store.Record,
 	if len(r.Mounts) > 0 {
 		return r, from, nil // a golden checkpoint has no mounts
 	}
-	if id, release, ok := s.golden.use(kindOf(root, r.Resources, &template, r.User), c.Caller.Team); ok {
+	if id, release, ok := s.golden.use(s.kindHere(root, r.Resources, &template, r.User), c.Caller.Team); ok {
 		from.checkpoint, from.fresh, from.release = id, true, release
 	}
 	return r, from, nil

@@ -12,8 +12,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// fields lists the fields of a request by their JSON names; of nested structs
-// those of the inner one too.
+// fields lists the fields of a request by their JSON names, including those of nested
+// structs.
 func fields(t reflect.Type) []string {
 	var all []string
 	for f := range t.Fields() {
@@ -29,8 +29,8 @@ func fields(t reflect.Type) []string {
 	return all
 }
 
-// everyField runs the proof of each field of a request type: that it takes
-// effect, or is refused. A field without a proof fails.
+// everyField runs, for each field of a request type, the proof that the field takes
+// effect or is refused. A field without a proof fails the test.
 func everyField[T any](t *testing.T, proofs map[string]func(*testing.T, *harness)) {
 	known := map[string]bool{}
 	for _, f := range fields(reflect.TypeFor[T]()) {
@@ -50,7 +50,7 @@ func everyField[T any](t *testing.T, proofs map[string]func(*testing.T, *harness
 	}
 }
 
-// expire lets the lifetime of a sandbox be over.
+// expire makes the lifetime of a sandbox end.
 func (w *harness) expire(ref string) *sandbox.Sandbox {
 	w.t.Helper()
 	id := w.get(ref).ID
@@ -81,7 +81,7 @@ func (w *harness) output(id string, req sandbox.ExecRequest) string {
 }
 
 func TestCreateEnforcedOrRefused(t *testing.T) {
-	// made proves that the engine is asked for what the record says.
+	// made proves that the engine gets what the record says.
 	made := func(req sandbox.CreateRequest, check func(*testing.T, *harness, *sandbox.Sandbox) bool) func(*testing.T, *harness) {
 		return func(t *testing.T, w *harness) {
 			sbx := w.create(req)
@@ -359,7 +359,7 @@ func TestExecEnforcedOrRefused(t *testing.T) {
 			if job, err = w.GetJob(asRed(t), "x", job.ID); err != nil || job.State != sandbox.JobRunning {
 				t.Errorf("after it was detached: %+v, %v", job, err)
 			}
-			// One that is handed over need not have an end.
+			// A detached command needs no timeout.
 			job, err = w.Exec(asRed(t), "x", sandbox.ExecRequest{Shell: "sleep 60", TimeoutMS: -1, DetachAfterMS: 1}, nil)
 			if err != nil || job.State != sandbox.JobRunning {
 				t.Errorf("without a timeout: %+v, %v", job, err)

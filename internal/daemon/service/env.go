@@ -13,7 +13,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// The sources of variables.
+// The values of [sandbox.EnvVar].Source.
 const (
 	fromTemplate = "template"
 	fromSandbox  = "sandbox"
@@ -31,7 +31,7 @@ func (s *Service) GetEnv(ctx context.Context, ref string, page sandbox.Page) (*s
 	})
 }
 
-// variables returns a page of the default environment of a sandbox, by name.
+// variables returns a page of the default environment of a sandbox, sorted by name.
 func variables(r *store.Record, page sandbox.Page) (*sandbox.List[sandbox.EnvVar], error) {
 	all := map[string]sandbox.EnvVar{}
 	for k, v := range r.BaseEnv {
@@ -46,8 +46,8 @@ func variables(r *store.Record, page sandbox.Page) (*sandbox.List[sandbox.EnvVar
 	return call.PageOf("env", slices.Collect(maps.Values(all)), page, func(v *sandbox.EnvVar) store.Place { return store.Place{Text: v.Name} })
 }
 
-// SetEnv implements [sandbox.Observe]. It does not resume a paused sandbox,
-// which will be resumed with what the record says.
+// SetEnv implements [sandbox.Observe]. It does not resume a paused sandbox, whose next
+// resume takes the environment from the record.
 func (s *Service) SetEnv(ctx context.Context, ref string, req sandbox.SetEnvRequest) (*sandbox.List[sandbox.EnvVar], error) {
 	return call.Do(ctx, s.gate, call.AuditedAtOnce(sandbox.ScopeSandboxesWrite, "sandbox.env"), func(c *call.Call) (*sandbox.List[sandbox.EnvVar], error) {
 		if err := checkSetEnv(&req); err != nil {
@@ -58,7 +58,8 @@ func (s *Service) SetEnv(ctx context.Context, ref string, req sandbox.SetEnvRequ
 		if err != nil {
 			return nil, err
 		}
-		// No machine takes over meanwhile, and no update changes the same.
+		// Meanwhile no other instance takes over, and no update changes the
+		// environment.
 		unlock, err := s.lock(c.Ctx, r.ID)
 		if err != nil {
 			return nil, err
@@ -95,7 +96,7 @@ func (s *Service) SetEnv(ctx context.Context, ref string, req sandbox.SetEnvRequ
 			}
 			return nil, err
 		}
-		// From here on all or nothing, whether or not the caller stays.
+		// From here on the change is completed or undone, even if the caller goes away.
 		clean, cancel := call.Teardown(c.Ctx)
 		defer cancel()
 		if _, err := h.apply(clean, &r, false, true); err != nil {
@@ -128,8 +129,8 @@ func checkSetEnv(req *sandbox.SetEnvRequest) error {
 	return nil
 }
 
-// editEnv changes the environment of a record. What the template gave can be
-// unset too.
+// editEnv changes the environment of a record. Variables of the template can be unset
+// too.
 func editEnv(r *store.Record, req *sandbox.SetEnvRequest) error {
 	env := map[string]string{}
 	if !req.Replace {

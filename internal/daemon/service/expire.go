@@ -16,7 +16,7 @@ import (
 // not say whether a command runs.
 const silence = 2 * time.Minute
 
-// clockSkew is how fast a sandbox's clock may be.
+// clockSkew is how far ahead a sandbox's clock may be.
 const clockSkew = 2 * time.Second
 
 func earlier(a, b time.Time) time.Time {
@@ -177,7 +177,7 @@ func (s *Service) lastUse(ctx context.Context, r *store.Record, now time.Time) (
 		if j.State == sandbox.JobRunning {
 			return now, nil
 		}
-		// A time in the future is not believed, but the sandbox's clock may be a little
+		// A time in the future is ignored, but the sandbox's clock may be a little
 		// fast.
 		if at := *j.EndedAt; at.After(last) && at.Before(now.Add(clockSkew)) {
 			last = earlier(at, now)

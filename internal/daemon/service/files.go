@@ -23,7 +23,7 @@ func (s *Service) files(c *call.Call, ref, p string) (*handle, error) {
 	return s.openFor(c, ref)
 }
 
-// read begins a call that reads a file, and lasts until its content is closed.
+// read begins a call that reads a file and that lasts until the content is closed.
 func (s *Service) read(ctx context.Context, ref, p string) (*call.Call, *handle, error) {
 	c, err := s.gate.Enter(ctx, call.Unaudited(sandbox.ScopeSandboxesRead))
 	if err != nil {
@@ -45,11 +45,11 @@ func (s *Service) StatFile(ctx context.Context, ref, p string) (*sandbox.FileInf
 	})
 }
 
-// fileListing names listings of files in their cursors.
+// fileListing marks the cursors of listings of files.
 const fileListing = "files"
 
-// ListFiles implements [sandbox.Files]. The cursor is the path of the last
-// entry, so that a listing goes on where it was although files come and go.
+// ListFiles implements [sandbox.Files]. The cursor is the path of the last entry, so a
+// listing continues there even if files were added or removed.
 func (s *Service) ListFiles(ctx context.Context, ref string, req sandbox.ListFilesRequest) (*sandbox.List[sandbox.FileInfo], error) {
 	return call.Do(ctx, s.gate, call.Unaudited(sandbox.ScopeSandboxesRead), func(c *call.Call) (*sandbox.List[sandbox.FileInfo], error) {
 		h, err := s.files(c, ref, req.Path)
@@ -75,8 +75,8 @@ func (s *Service) ListFiles(ctx context.Context, ref string, req sandbox.ListFil
 	})
 }
 
-// fileStart reads what a page of a listing of files asks for: at most how many
-// entries, and after which path.
+// fileStart returns the limit of a page of a listing of files, and the path after which
+// it starts.
 func fileStart(p sandbox.Page) (limit int, after string, err error) {
 	limit, place, err := store.PageStart(fileListing, p)
 	if err != nil || place == nil {
@@ -134,7 +134,7 @@ func (s *Service) ArchiveDir(ctx context.Context, ref, p string, maxBytes int64)
 	return s.readerFor(v, h, r), nil
 }
 
-// readerFor lets the call last until the content is closed.
+// readerFor makes the call last until the content is closed.
 func (s *Service) readerFor(c *call.Call, h *handle, r io.ReadCloser) io.ReadCloser {
 	return &callReader{c: c, h: h, r: r, public: s.gate.Public}
 }
@@ -207,8 +207,8 @@ func (s *source) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// broken is the error for content that ended too early. A door's own errors,
-// such as one for content over its limit, go back as they are.
+// broken returns the error for content that ended too early. A door's own errors,
+// such as one for content over its limit, are returned unchanged.
 func broken(err error, appended bool) error {
 	if _, ok := errors.AsType[*sandbox.Error](err); ok {
 		return err

@@ -59,8 +59,8 @@ func (s *Service) FollowEvents(ctx context.Context, req sandbox.FollowEventsRequ
 	})
 }
 
-// EndStreams ends those who follow events, which would hold up the end of the server,
-// and lets nobody follow again. Other calls go on.
+// EndStreams ends all streams of events, which would delay the server's shutdown, and
+// refuses new ones. Other calls continue.
 func (s *Service) EndStreams() { s.events.Close() }
 
 func checkEventsRequest(req *sandbox.FollowEventsRequest) error {
@@ -78,8 +78,8 @@ func checkEventsRequest(req *sandbox.FollowEventsRequest) error {
 	return nil
 }
 
-// eventSink is a caller's sink, which several may use. After an error it is not called
-// any more.
+// eventSink is a caller's sink for several goroutines. After an error the sink is not
+// called again.
 type eventSink struct {
 	sink func(sandbox.Event) error
 
@@ -100,7 +100,8 @@ func (s *eventSink) pass(e sandbox.Event) error {
 }
 
 // followNetwork passes on what a sandbox tries to reach until ctx is cancelled or the
-// sink fails. Events without a log are lost, not those of other kinds.
+// sink fails. If the log cannot be followed, only the network events are missing from
+// the stream.
 func (s *eventSink) followNetwork(ctx context.Context, logger engine.NetworkLogger, id string) {
 	for ctx.Err() == nil {
 		err := logger.FollowNetworkLog(ctx, id, sandbox.NetworkLogRequest{}, func(e sandbox.NetworkEvent) error {

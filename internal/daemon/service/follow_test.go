@@ -14,7 +14,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// remembered returns what is told of the past, in short.
+// remembered returns the kept events as short texts.
 func (w *harness) remembered(ctx context.Context, req sandbox.FollowEventsRequest) (texts []string) {
 	w.t.Helper()
 	req.Once = true
@@ -69,7 +69,8 @@ func TestEventsOfALife(t *testing.T) {
 	}
 }
 
-// TestEventsOfOthers tells nobody of another team's or namespace's sandboxes.
+// TestEventsOfOthers checks that nobody gets events of another team's or namespace's
+// sandboxes.
 func TestEventsOfOthers(t *testing.T) {
 	w := newHarness(t)
 	w.create(sandbox.CreateRequest{Name: "x"})
@@ -97,8 +98,8 @@ func TestEventsRequest(t *testing.T) {
 	}
 }
 
-// TestFollowEvents follows one sandbox as it goes on: the end of a job in the
-// background, a pause, and what the sandbox tries to reach.
+// TestFollowEvents follows one sandbox live: the end of a background job, a pause, and what
+// the sandbox tries to reach.
 func TestFollowEvents(t *testing.T) {
 	w := newHarness(t)
 	ctx, cancel := context.WithCancel(asRed(t))
@@ -144,9 +145,9 @@ func TestFollowEvents(t *testing.T) {
 	}
 }
 
-// TestEventsAfterRestart is told of the end of a job that a daemon before has begun, and of
-// one that came into a sandbox by a merge. Nobody is told twice of jobs that are begun
-// meanwhile, and a paused sandbox is not woken.
+// TestEventsAfterRestart gets the end of a job that an earlier daemon has started, and of
+// one that came into a sandbox by a merge. Jobs that begin meanwhile are not reported
+// twice, and a paused sandbox is not resumed.
 func TestEventsAfterRestart(t *testing.T) {
 	w := newHarness(t)
 	begin := func(name string) {
@@ -199,7 +200,7 @@ func TestEventsAfterRestart(t *testing.T) {
 	wait(t, func() bool { return len(w.awaitedIn(x.ID)) == 0 }, func() string { return "jobs are awaited that have ended" })
 }
 
-// However many jobs a sandbox says that run in it, few of them are awaited.
+// However many jobs a sandbox claims to run, the daemon waits for few of them.
 func TestFoundJobsAreBounded(t *testing.T) {
 	w := newHarness(t)
 	x := w.create(sandbox.CreateRequest{Name: "x"})
@@ -215,7 +216,7 @@ func TestFoundJobsAreBounded(t *testing.T) {
 	}
 }
 
-// Thousands of events are remembered, so that none has all of a long command.
+// The server keeps thousands of events, so none contains all of a long command.
 func TestCommandsInEventsAreShort(t *testing.T) {
 	w := newHarness(t)
 	x := w.create(sandbox.CreateRequest{Name: "x"})

@@ -98,13 +98,13 @@ func (s *Service) fork(ctx context.Context, id string, req *sandbox.ForkRequest)
 	}
 	ctx, finished := s.beginCreating(ctx, children...)
 	defer finished()
-	// Nobody else knows them yet, so this waits for nobody; see [Service.create].
+	// Nobody else knows the children yet, so this does not wait; see [Service.create].
 	unlockAll, err := s.lock(ctx, idsOf(children)...)
 	if err != nil {
 		return nil, err
 	}
 	defer unlockAll()
-	// The records come first: the quota is asked before the work.
+	// The records come first, so that the quota is checked before the work.
 	if err := s.Builder.Admit(ctx, parent.Team, usageOf(children...)); err != nil {
 		return nil, err
 	}
@@ -120,7 +120,7 @@ func (s *Service) fork(ctx context.Context, id string, req *sandbox.ForkRequest)
 		return nil, err
 	}
 	defer done()
-	// The parent has gone on, and may do anything meanwhile.
+	// The parent continues; it can change freely from here on.
 	release()
 	instances, err := s.createInstances(ctx, &parent, children, c.ID)
 	if err == nil {
@@ -136,8 +136,8 @@ func (s *Service) fork(ctx context.Context, id string, req *sandbox.ForkRequest)
 	return children, nil
 }
 
-// admitForks refuses children for which there is no room before the parent is
-// made to stand still.
+// admitForks refuses children for which there is no room, before the parent is
+// stopped for the checkpoint.
 func (s *Service) admitForks(ctx context.Context, parent *store.Record, n int) error {
 	admitter, ok := s.cfg.Engine.(engine.Admitter)
 	if !ok {
@@ -150,8 +150,8 @@ func (s *Service) admitForks(ctx context.Context, parent *store.Record, n int) e
 	return admitter.Admit(ctx, n, of, parent.Resources)
 }
 
-// childRecords returns the records of children, which have all of the parent
-// but its identity.
+// childRecords returns the records of children, which copy the parent's except for its
+// identity.
 func (s *Service) childRecords(parent *store.Record, req *sandbox.ForkRequest) []store.Record {
 	now := time.Now().UTC()
 	children := make([]store.Record, req.Count)
@@ -167,13 +167,13 @@ func (s *Service) childRecords(parent *store.Record, req *sandbox.ForkRequest) [
 		if req.IdleTimeoutSeconds != nil {
 			r.IdleTimeoutSeconds = *req.IdleTimeoutSeconds
 		}
-		// One after another, so that a listing has them in order.
+		// Each a little later than the one before, so that listings have them in order.
 		r.CreatedAt = now.Add(time.Duration(i) * time.Microsecond)
 		r.LastActiveAt, r.ExpiresAt = now, expiry(now, r.LifetimeSeconds)
 		r.StartedAt, r.EndedAt, r.PausedAt, r.PausedExpiresAt = nil, nil, nil, nil
 		r.BootID, r.Held, r.Applying = s.cfg.Boot.ID, true, false
 		r.Ports = nil   // the parent has them
-		r.Answers = nil // they were given to the parent: a child asks again
+		r.Answers = nil // the answers were for the parent: a child asks again
 		r.Moments = nil // they were the parent's
 		r.MadeFrom = nil
 		children[i] = r
@@ -181,7 +181,7 @@ func (s *Service) childRecords(parent *store.Record, req *sandbox.ForkRequest) [
 	return children
 }
 
-// merged returns the pairs of all maps, of which later ones count more.
+// merged returns the pairs of all maps. Later maps override earlier ones.
 func merged(all ...map[string]string) map[string]string {
 	out := map[string]string{}
 	for _, m := range all {
@@ -215,7 +215,7 @@ func (s *Service) createInstances(ctx context.Context, parent *store.Record, chi
 	return instances, g.Wait()
 }
 
-// rollbackFork removes what was made of children.
+// rollbackFork removes what exists of the children of a failed fork.
 func (s *Service) rollbackFork(ctx context.Context, children []store.Record) {
 	ctx, cancel := call.Teardown(ctx)
 	defer cancel()

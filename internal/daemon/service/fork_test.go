@@ -119,11 +119,11 @@ func TestFork(t *testing.T) {
 	}
 }
 
-// TestForkFailures lets a fork of five fail at the third child, and elsewhere:
-// there are no children then, and the parent goes on.
+// TestForkFailures makes a fork of five fail at the third child, and elsewhere: then
+// there are no children, and the parent continues.
 func TestForkFailures(t *testing.T) {
 	boom := errors.New("boom at /secret")
-	// third lets two children be made, and runs f at the third.
+	// third runs f at the third child, after two were made.
 	third := func(w *harness, when memory.When, f func(context.Context) error) {
 		for range 2 {
 			w.state.Trap(memory.StepCreate, when, func(context.Context) error { return nil })
@@ -218,8 +218,8 @@ func TestForkOfWhatEnds(t *testing.T) {
 	w.agree()
 }
 
-// TestForkUndone lets the clean-up of a failed fork fail: the record stays
-// until a repair has done it.
+// TestForkUndone makes the clean-up of a failed fork fail: the record stays until a
+// repair has completed it.
 func TestForkUndone(t *testing.T) {
 	w := newHarness(t)
 	w.create(sandbox.CreateRequest{Name: "parent"})
@@ -262,7 +262,7 @@ func TestForkRefused(t *testing.T) {
 	w.agree()
 }
 
-// TestManyTransitions lets everybody do everything with one sandbox at once.
+// TestManyTransitions makes all transitions of one sandbox at once.
 func TestManyTransitions(t *testing.T) {
 	w := newHarness(t)
 	sbx := w.create(sandbox.CreateRequest{Name: "x", History: 3})

@@ -74,11 +74,11 @@ func newGoldens(s *Service) *goldens {
 // attempt is the state of making a golden checkpoint.
 type attempt struct {
 	failures int
-	// again is when making it may be tried again; zero while it is being made and once
-	// it is ready.
+	// again is when the next attempt may begin; zero while the checkpoint is being made
+	// and once it is ready.
 	again time.Time
-	// used is when it was last wanted, and team is the team that wanted it; "" is the
-	// server itself.
+	// used is when the checkpoint was last wanted, and team is the team that wanted it;
+	// "" is the server itself.
 	used time.Time
 	team string
 	// spoiled is set while a checkpoint exists from which no sandbox can start: it must
@@ -114,6 +114,8 @@ type goldenKind struct {
 	Warm    map[string]string
 	// Startup is what already runs in the checkpoint, or nil.
 	Startup *startup.Startup `json:"Begins,omitempty"`
+	// Place is where it is, if the engine has several places.
+	Place string `json:",omitempty"`
 }
 
 // kindOf returns the kind of golden checkpoint for sandboxes of a template that run as
@@ -129,6 +131,15 @@ func kindOf(root engine.Root, r sandbox.Resources, t *sandbox.Template, user str
 	}
 	if t.Start != nil {
 		k.User, k.WorkDir, k.Env, k.Startup = t.User, cmp.Or(t.WorkDir, "/"), t.Env, startup.Of(t)
+	}
+	return k
+}
+
+// kindHere is [kindOf] at the place where a new sandbox of this kind would run now.
+func (s *Service) kindHere(root engine.Root, r sandbox.Resources, t *sandbox.Template, user string) *goldenKind {
+	k := kindOf(root, r, t, user)
+	if p, ok := s.cfg.Engine.(engine.Placer); ok {
+		k.Place = p.Place(r)
 	}
 	return k
 }
@@ -316,7 +327,7 @@ func (g *goldens) boot(ctx context.Context, id string, k *goldenKind) error {
 		}
 	}
 	spec := engine.Spec{
-		ID: ids.New(ids.Sandbox), Root: k.Root, Resources: k.Resources, Hostname: "sandbox", User: k.User, WorkDir: k.WorkDir, Env: k.Env,
+		ID: ids.New(ids.Sandbox), Root: k.Root, Resources: k.Resources, Hostname: "sandbox", User: k.User, WorkDir: k.WorkDir, Env: k.Env, Place: k.Place,
 	}
 	instance, err := s.cfg.Engine.Create(ctx, spec)
 	if err != nil {

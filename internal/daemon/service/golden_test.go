@@ -14,7 +14,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// TestGoldenGivesUp fills the golden checkpoints and asks for one more.
+// TestGoldenGivesUp fills all places for golden checkpoints and requests one more.
 func TestGoldenGivesUp(t *testing.T) {
 	type kind struct {
 		team  string
@@ -28,8 +28,8 @@ func TestGoldenGivesUp(t *testing.T) {
 	}
 	const old = 2 * goldenRest
 	for name, tc := range map[string]struct {
-		kinds []kind // the others are being made, by the server itself
-		want  int    // the index of the one that goes, -1 for none
+		kinds []kind // the server itself is making the others
+		want  int    // the index of the one that is evicted, -1 for none
 	}{
 		"least recently used":  {[]kind{{"red", old, true, 0}, {"blue", 3 * old, true, 0}, {"", old, true, 0}}, 1},
 		"all in use":           {[]kind{{"red", goldenRest / 2, true, 0}, {"blue", 0, true, 0}}, -1},
@@ -53,7 +53,7 @@ func TestGoldenGivesUp(t *testing.T) {
 				id, a := fmt.Sprint(i), &attempt{used: now}
 				if i < len(tc.kinds) {
 					k := tc.kinds[i]
-					// Of those that were used at once, the first is the oldest.
+					// Of kinds with the same age, the first is the oldest.
 					a.team, a.used = k.team, now.Add(time.Duration(i)*time.Millisecond-time.Second-k.age)
 					switch {
 					case k.ready:
@@ -80,9 +80,8 @@ func TestGoldenGivesUp(t *testing.T) {
 	}
 }
 
-// TestGoldenMakesRoom has more kinds wanted than there is room for: what is
-// given up is not kept ready any more, and its checkpoint goes, though not under
-// those who begin with it.
+// TestGoldenMakesRoom wants more kinds than there is room for. An evicted kind is no
+// longer kept ready, and its checkpoint is removed, but not while a creation uses it.
 func TestGoldenMakesRoom(t *testing.T) {
 	w := newHarness(t, func(c *Config) { c.Warm = 1 })
 	offered := func(want int, not string) (id string) {
@@ -108,7 +107,7 @@ func TestGoldenMakesRoom(t *testing.T) {
 	w.create(sandbox.CreateRequest{})
 	first := offered(1, "")
 	w.golden.mu.Lock()
-	for i := range maxGoldens - 1 { // that are being made all the time
+	for i := range maxGoldens - 1 { // these stay in the making
 		w.golden.attempts[fmt.Sprint(i)] = &attempt{used: time.Now()}
 	}
 	w.golden.mu.Unlock()
@@ -121,7 +120,7 @@ func TestGoldenMakesRoom(t *testing.T) {
 	}
 	w.golden.mu.Unlock()
 
-	// Somebody begins with it when it is given up.
+	// A creation is using it when it is evicted.
 	beginning, on := make(chan struct{}), make(chan struct{})
 	w.state.Trap(memory.StepCreate, memory.Before, func(context.Context) error { close(beginning); <-on; return nil })
 	made := make(chan error, 1)
@@ -161,7 +160,7 @@ func TestGoldenMakesRoom(t *testing.T) {
 	w.agree()
 }
 
-// TestGoldenBeingRemoved wants a golden checkpoint that the collector is at.
+// TestGoldenBeingRemoved wants a golden checkpoint that the collector is removing.
 func TestGoldenBeingRemoved(t *testing.T) {
 	w := newHarness(t, func(c *Config) { c.Warm = 1 })
 	w.create(sandbox.CreateRequest{})
@@ -186,9 +185,9 @@ func TestGoldenBeingRemoved(t *testing.T) {
 	w.agree()
 }
 
-// A golden checkpoint that no sandbox can be started from costs its creator a
-// boot and not the sandbox. It is removed, and made anew after a pause. If the
-// boot fails too, it is not to blame.
+// If no sandbox can be started from a golden checkpoint, the creation boots instead of
+// failing. The checkpoint is removed, and made again after a pause. If the boot fails
+// too, the checkpoint stays.
 func TestGoldenThatDoesNotStart(t *testing.T) {
 	w := newHarness(t, func(c *Config) { c.Warm = 1 })
 	offered := func(n int) {

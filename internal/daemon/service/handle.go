@@ -14,9 +14,9 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// maxAsking is how many questions for the ends of jobs wait in a sandbox at the same time:
-// its agent takes 250 calls at once, and most are for others. Further jobs are asked after
-// now and then.
+// maxAsking bounds the questions for the ends of jobs that wait in one sandbox at the same
+// time: its agent takes 250 calls at once, and most must stay free for others. The ends of
+// further jobs are asked for at intervals.
 const maxAsking = 64
 
 // handle is the connection to a running sandbox. It is in [Service.handles] from the
@@ -49,10 +49,10 @@ type handle struct {
 	// silentSince is when the agent first failed to answer a check, and zero while it
 	// answers. Guarded by mu.
 	silentSince time.Time
-	// begun are the jobs that this daemon has begun while [Service.announceFound] does
-	// not know what else runs; nil otherwise. Guarded by mu.
+	// begun are the jobs that this daemon has begun while [Service.announceFound] is
+	// still finding out what else runs; nil otherwise. Guarded by mu.
 	begun map[string]bool
-	// opened is since when begun is complete.
+	// opened is the time since which begun is complete.
 	opened time.Time
 }
 
@@ -108,8 +108,8 @@ func (h *handle) rest(since time.Time) (wake func(), ok bool) {
 	}, true
 }
 
-// noteJobs keeps what jobs begin until [handle.notedJobs]. It is called before others
-// see the handle.
+// noteJobs starts to keep the jobs that begin, until [handle.notedJobs]. It is called
+// before others see the handle.
 func (h *handle) noteJobs() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -125,7 +125,7 @@ func (h *handle) noteJob(id string) {
 	}
 }
 
-// notedJobs returns the jobs that were noted, and since when, and notes no more.
+// notedJobs returns the jobs that were noted, and since when, and stops noting.
 func (h *handle) notedJobs() (begun map[string]bool, since time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -17,7 +17,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// livingAgent answers nothing but that it lives.
+// livingAgent is an agent that only answers that it is alive.
 type livingAgent struct {
 	agentv1connect.UnimplementedAgentHandler
 }
@@ -40,8 +40,8 @@ func (l oneListener) Accept() (net.Conn, error) {
 func (l oneListener) Close() error   { return nil }
 func (l oneListener) Addr() net.Addr { return &net.UnixAddr{} }
 
-// TestExplain waits for the engine's word on why a sandbox does not answer, but
-// not where the sandbox answers again.
+// TestExplain waits for the engine to say why a sandbox does not answer, but not if the
+// sandbox answers again.
 func TestExplain(t *testing.T) {
 	broke := sandbox.Errorf(sandbox.CodeUnavailable, "the disk is full")
 	over := sandbox.Errorf(sandbox.CodeNotRunning, "it has ended")

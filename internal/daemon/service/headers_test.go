@@ -15,8 +15,8 @@ func headersFor(to, secret string) *sandbox.NetworkPolicy {
 	return &sandbox.NetworkPolicy{Preset: sandbox.NetworkOpen, Headers: []sandbox.HeaderRule{{To: to, Set: map[string]string{"authorization": "Bearer ${secret:" + secret + "}"}}}}
 }
 
-// wantHeader checks that the gateway of a sandbox sends a value to a host, and that nothing
-// inside has a trace of it.
+// wantHeader checks that the gateway of a sandbox sends a value to a host, and that the
+// value appears nowhere inside.
 func (w *harness) wantHeader(what, ref, host, value string) {
 	w.t.Helper()
 	sbx := w.get(ref)
@@ -41,7 +41,7 @@ func (w *harness) wantHeader(what, ref, host, value string) {
 	}
 }
 
-// A secret in the headers of a policy goes with the policy, through each change.
+// The secrets in the headers of a policy follow the policy through every change.
 func TestHeaderSecrets(t *testing.T) {
 	w := newHarness(t)
 	ctx := asRed(t)
@@ -107,7 +107,7 @@ func TestHeaderSecretsThatMayNotBe(t *testing.T) {
 	wantCode(t, err, sandbox.CodeNotFound)
 	_, err = w.Create(as(t.Context(), "blue"), sandbox.CreateRequest{Network: headersFor("api.example.com", "a")})
 	wantCode(t, err, sandbox.CodeNotFound)
-	// Code in the sandbox would choose where it goes.
+	// With a placeholder, code in the sandbox would choose where the value goes.
 	_, err = w.AttachSecret(ctx, "x", "any", "A")
 	wantCode(t, err, sandbox.CodeInvalid)
 	_, err = w.Create(ctx, sandbox.CreateRequest{Secrets: map[string]string{"A": "any"}})

@@ -9,19 +9,19 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// steps returns the automatic snapshots of a sandbox, the newest first.
+// steps returns the automatic snapshots of a sandbox, newest first.
 func (s *Service) steps(ctx context.Context, id string) ([]store.SnapshotRecord, error) {
 	automatic := true
 	all, _, err := s.cfg.Store.ListSnapshots(ctx, store.SnapshotFilter{SandboxID: id, Automatic: &automatic}, sandbox.Page{Limit: sandbox.MaxPageSize})
 	if err != nil {
 		return nil, err
 	}
-	// Whatever the clock did meanwhile.
+	// By step and not by time, since the clock may have been set.
 	slices.SortFunc(all, func(a, b store.SnapshotRecord) int { return cmp.Compare(b.Step, a.Step) })
 	return all, nil
 }
 
-// nextStep numbers a step of a sandbox.
+// nextStep returns the number of a sandbox's next step.
 //
 // Preconditions: the caller holds the lock of the sandbox.
 func (s *Service) nextStep(ctx context.Context, id string) (int64, error) {
@@ -32,8 +32,8 @@ func (s *Service) nextStep(ctx context.Context, id string) (int64, error) {
 	return steps[0].Step + 1, nil
 }
 
-// takeStep keeps the state of a sandbox before a command, if it has a history.
-// The command does not run when that fails: it could not be undone.
+// takeStep keeps the state of a sandbox before a command, if the sandbox has a history.
+// If that fails, the command does not run, because it could not be undone.
 func (s *Service) takeStep(ctx context.Context, h *handle, label string) error {
 	keep := int(h.history.Load())
 	if keep == 0 {
@@ -48,8 +48,8 @@ func (s *Service) takeStep(ctx context.Context, h *handle, label string) error {
 	return s.forgetSteps(ctx, h.id, keep)
 }
 
-// forgetSteps removes all but the newest steps of a sandbox, and of these the
-// oldest that take too much of the disk together.
+// forgetSteps removes all but the newest keep steps of a sandbox, and of these the
+// oldest if together they exceed [sandbox.MaxHistoryBytes].
 func (s *Service) forgetSteps(ctx context.Context, id string, keep int) error {
 	steps, err := s.steps(ctx, id)
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// TestHistoryBytes lets the steps of a history take more of the disk than they
-// may: the oldest go, however many may be kept, but never the newest.
+// TestHistoryBytes makes the steps of a history exceed their disk space: the oldest are
+// removed, whatever their number, but never the newest.
 func TestHistoryBytes(t *testing.T) {
 	w := newHarness(t)
 	w.create(sandbox.CreateRequest{Name: "x", History: 10})
@@ -23,7 +23,7 @@ func TestHistoryBytes(t *testing.T) {
 	db, err := sql.Open("sqlite", "file:"+w.path+"?_pragma=busy_timeout(10000)")
 	must(t, err)
 	defer db.Close()
-	// resize has a step take as much as one of a large sandbox does.
+	// resize sets the size of a step in the store.
 	resize := func(label string, bytes int64) {
 		t.Helper()
 		res, err := db.ExecContext(t.Context(), "UPDATE snapshots SET size_bytes = ? WHERE label = ?", bytes, label)

@@ -1,7 +1,7 @@
 package service
 
-// use keeps a checkpoint that is being written or read, although no record refers to it
-// yet, until release is called.
+// use keeps a checkpoint that is being written or read from being collected, although
+// no record refers to it yet, until release is called.
 func (s *Service) use(checkpoint string) (release func()) {
 	s.mu.Lock()
 	s.using[checkpoint]++
@@ -21,8 +21,8 @@ func (s *Service) use(checkpoint string) (release func()) {
 	}
 }
 
-// spare reports whether a checkpoint is in use, or was, and in that case makes the
-// collector look at it again later.
+// spare reports whether a checkpoint is in use, or was at the caller's last look. If
+// so, the collector checks it again later.
 func (s *Service) spare(checkpoint string, was bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

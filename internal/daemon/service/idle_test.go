@@ -13,8 +13,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// A sandbox that is used while it is being paused for idleness goes on, and the
-// call does not notice. The next look pauses it.
+// A sandbox that is used while it is being paused for being idle continues, and the
+// call does not notice. The next check pauses it.
 func TestUsedWhileIdleIsPaused(t *testing.T) {
 	w := newHarness(t)
 	sbx := w.create(sandbox.CreateRequest{IdleTimeoutSeconds: ptr(int64(60)), OnTimeout: sandbox.ActionPause})
@@ -48,8 +48,8 @@ func TestUsedWhileIdleIsPaused(t *testing.T) {
 	}
 }
 
-// A call that comes while an idle sandbox is put to rest waits until that is
-// decided, and goes on with what is there then.
+// A call that comes while it is decided whether an idle sandbox is paused waits for the
+// decision, and then opens the sandbox again.
 func TestCallsWaitForRest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		newOne := func() *handle {

@@ -10,12 +10,12 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// isolatedGrace is how much longer than its code a sandbox may live that is
-// made for it alone. It matters if the daemon ends meanwhile.
+// isolatedGrace is how much longer than its code the sandbox of isolated code may live.
+// It matters if the daemon ends meanwhile.
 const isolatedGrace = time.Minute
 
-// RunIsolated implements [sandbox.Interpreters]. The verbs that it is made of
-// check and record what they do.
+// RunIsolated implements [sandbox.Interpreters]. The verbs that it calls do the checks
+// and the audit record.
 func (s *Service) RunIsolated(ctx context.Context, req sandbox.RunIsolatedRequest, f sandbox.CodeSink) (result *sandbox.CodeResult, err error) {
 	if err := call.Run(ctx, s.gate, call.Unaudited(sandbox.ScopeSandboxesWrite), func(*call.Call) error { return nil }); err != nil {
 		return nil, err
@@ -27,8 +27,8 @@ func (s *Service) RunIsolated(ctx context.Context, req sandbox.RunIsolatedReques
 	if err := validate.Code(&code); err != nil {
 		return nil, err
 	}
-	// In a new sandbox the default interpreter is as good as a fresh one, and
-	// may wait ready.
+	// In a new sandbox the default interpreter is as good as a fresh one, and may
+	// already be running.
 	code.Fresh = false
 	seconds := int64((time.Duration(code.TimeoutMS)*time.Millisecond + isolatedGrace) / time.Second)
 	sbx, err := s.Create(ctx, sandbox.CreateRequest{
@@ -39,7 +39,7 @@ func (s *Service) RunIsolated(ctx context.Context, req sandbox.RunIsolatedReques
 	}
 	defer func() {
 		if kerr := s.killSoon(context.WithoutCancel(ctx), sbx.ID); kerr != nil {
-			// It ends with its lifetime, and what is left then is removed by Repair.
+			// The sandbox ends with its lifetime, and Repair removes the rest.
 			s.log.Error("remove the sandbox of isolated code", "sandbox", sbx.ID, "error", kerr)
 		}
 	}()
@@ -58,14 +58,13 @@ func (s *Service) RunIsolated(ctx context.Context, req sandbox.RunIsolatedReques
 	return result, err
 }
 
-// maxLeaving bounds the sandboxes that have ended and whose traces are being
-// removed while nobody waits for that.
+// maxLeaving bounds the ended sandboxes whose remains are being removed in the
+// background.
 const maxLeaving = 16
 
-// killSoon is [Service.Kill] for one whose caller need not wait until the last
-// trace of it is gone: it returns when nothing runs in it any more and that is
-// recorded. Close waits for the rest, and after a crash the next start removes
-// it.
+// killSoon is [Service.Kill] without the wait for the last remains: it returns when
+// nothing runs in the sandbox any more and that is recorded. Close waits for the rest,
+// and after a crash the next start removes it.
 func (s *Service) killSoon(ctx context.Context, id string) error {
 	return call.Run(ctx, s.gate, call.AuditedAtOnce(sandbox.ScopeSandboxesWrite, "sandbox.kill"), func(c *call.Call) error {
 		r, err := c.Resolve(id)
@@ -109,8 +108,7 @@ func (s *Service) killSoon(ctx context.Context, id string) error {
 	})
 }
 
-// startLeaving reports whether there is room for one more in leaving, and takes
-// it.
+// startLeaving takes a place in leaving, and reports whether there was one.
 func (s *Service) startLeaving() bool {
 	select {
 	case s.leaving <- struct{}{}:

@@ -209,8 +209,8 @@ var onSnapshot = map[string]func(ctx context.Context, s sandbox.Service, own, re
 	},
 }
 
-// notOnSandbox calls the other verbs; those of sandboxes and keys have tests
-// of their own for what they show of other teams.
+// notOnSandbox calls the other verbs. What these show of other teams has separate
+// tests.
 var notOnSandbox = map[string]func(ctx context.Context, s sandbox.Service) error{
 	"Create": func(ctx context.Context, s sandbox.Service) error {
 		_, err := s.Create(ctx, sandbox.CreateRequest{})
@@ -272,6 +272,14 @@ var notOnSandbox = map[string]func(ctx context.Context, s sandbox.Service) error
 		return err
 	},
 	"RevokeKey": func(ctx context.Context, s sandbox.Service) error { _, err := s.RevokeKey(ctx, "key-none"); return err },
+	"ListNodes": func(ctx context.Context, s sandbox.Service) error { _, err := s.ListNodes(ctx); return err },
+	"CreateJoinToken": func(ctx context.Context, s sandbox.Service) error {
+		_, err := s.CreateJoinToken(ctx)
+		return err
+	},
+	"DrainNode":   func(ctx context.Context, s sandbox.Service) error { _, err := s.DrainNode(ctx, "none"); return err },
+	"UndrainNode": func(ctx context.Context, s sandbox.Service) error { _, err := s.UndrainNode(ctx, "none"); return err },
+	"RemoveNode":  func(ctx context.Context, s sandbox.Service) error { return s.RemoveNode(ctx, "none") },
 	"GetSnapshot": func(ctx context.Context, s sandbox.Service) error {
 		_, err := s.GetSnapshot(ctx, "no-such-name")
 		return err
@@ -282,8 +290,8 @@ var notOnSandbox = map[string]func(ctx context.Context, s sandbox.Service) error
 	},
 }
 
-// scopeOf says which scope each verb needs. A key with that scope only may
-// call it, a key with all others but admin may not.
+// scopeOf says which scope each verb needs. A key with only that scope may call it; a
+// key with all others except admin may not.
 var scopeOf = map[string]sandbox.Scope{
 	"Create": sandbox.ScopeSandboxesWrite, "Get": sandbox.ScopeSandboxesRead, "List": sandbox.ScopeSandboxesRead,
 	"Update": sandbox.ScopeSandboxesWrite, "Kill": sandbox.ScopeSandboxesWrite, "Stats": sandbox.ScopeSandboxesRead, "Audit": sandbox.ScopeSandboxesRead,
@@ -304,6 +312,7 @@ var scopeOf = map[string]sandbox.Scope{
 	"GetScreen": sandbox.ScopeSandboxesRead, "Screenshot": sandbox.ScopeSandboxesRead, "SendInput": sandbox.ScopeComputersWrite,
 	"GetClipboard": sandbox.ScopeSandboxesRead, "SetClipboard": sandbox.ScopeComputersWrite, "ListWindows": sandbox.ScopeSandboxesRead,
 	"ControlWindow": sandbox.ScopeComputersWrite, "OpenURL": sandbox.ScopeComputersWrite, "ViewComputer": sandbox.ScopeComputersWrite,
+	"ListNodes": sandbox.ScopeAdmin, "CreateJoinToken": sandbox.ScopeAdmin, "DrainNode": sandbox.ScopeAdmin, "UndrainNode": sandbox.ScopeAdmin, "RemoveNode": sandbox.ScopeAdmin,
 	"CreateKey": sandbox.ScopeAdmin, "ListKeys": sandbox.ScopeAdmin, "RevokeKey": sandbox.ScopeAdmin,
 }
 
@@ -315,13 +324,13 @@ func verbs() []string {
 	return all
 }
 
-// strangers are callers who may know of nothing that the team red has in the
+// strangers are callers who must not see anything that the team red has in the
 // namespace "vault".
 func strangers(t testing.TB) map[string]context.Context {
 	return map[string]context.Context{"team": as(t.Context(), "blue"), "namespace": inNamespace(asRed(t), "blue")}
 }
 
-// inNamespace has a caller work in a namespace.
+// inNamespace returns a context whose caller is in a namespace.
 func inNamespace(ctx context.Context, namespace string) context.Context {
 	c, _ := sandbox.CallerOf(ctx)
 	c.Namespace = namespace
@@ -384,8 +393,8 @@ func testIsolation(t *testing.T, blue context.Context) {
 	}
 }
 
-// noteworthy checks all that a stranger may read in the record of what was done.
-// Who is in a namespace reads nothing of the team's.
+// noteworthy checks all audit events that a stranger can read. A caller in a namespace
+// cannot read the whole team's.
 func noteworthy(t *testing.T, w *harness, stranger context.Context, good func(*sandbox.AuditEvent) bool) {
 	t.Helper()
 	events, err := w.Audit(stranger, sandbox.AuditRequest{})
@@ -452,7 +461,8 @@ func testIsolationOfSnapshots(t *testing.T, blue context.Context) {
 	w.agree()
 }
 
-// TestUnsupported calls the verbs of states where the engine keeps none.
+// TestUnsupported calls the verbs of [sandbox.Snapshots] with an engine that keeps no
+// state.
 func TestUnsupported(t *testing.T) {
 	w := bareHarness(t)
 	w.create(sandbox.CreateRequest{Name: "x"})
@@ -485,7 +495,7 @@ func TestUnsupported(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	// What asks for nothing goes on.
+	// Calls that change nothing still work.
 	_, err := w.Resume(ctx, "x", sandbox.ResumeRequest{})
 	must(t, err)
 	_, err = w.Update(ctx, "x", sandbox.UpdateRequest{History: ptr(0), OnTimeout: ptr(sandbox.ActionKill)})

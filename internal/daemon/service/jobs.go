@@ -18,13 +18,13 @@ import (
 )
 
 const (
-	// killTimeout bounds the end of a command whose caller is gone, and
-	// killTries how often it is tried: the command may be just starting.
+	// killTimeout bounds killing a command whose caller is gone, and killTries the
+	// attempts: the command may be just starting.
 	killTimeout = 5 * time.Second
 	killTries   = 6
 )
 
-// sink guards a caller's function, whose errors go back to it as they are.
+// sink calls a caller's function and keeps its error, which is returned unchanged.
 type sink struct {
 	f      sandbox.JobSink
 	failed bool
@@ -94,10 +94,10 @@ func (s *Service) Exec(ctx context.Context, ref string, req sandbox.ExecRequest,
 		if s.gate.Context().Err() != nil && ctx.Err() == nil && !events.failed {
 			return job, call.Unavailable(err, "the server is shutting down; job %s keeps running, so get the job when the server is back", id)
 		}
-		// The agent knows the caller's deadline too, and may be the first to say so.
+		// The agent also knows the caller's deadline, and may report it first.
 		code := sandbox.CodeOf(err)
 		if events.failed || c.Ctx.Err() != nil || code == sandbox.CodeTimeout || code == sandbox.CodeCancelled {
-			if followed && job != nil { // only who followed it has gone
+			if followed && job != nil { // only the follower has gone
 				s.announceLater(h.realm, h.id, job.ID)
 				return job, err
 			}
@@ -117,8 +117,8 @@ func (s *Service) Exec(ctx context.Context, ref string, req sandbox.ExecRequest,
 	})
 }
 
-// program names what is run, for the audit record and for a step of the history:
-// arguments may hold secrets.
+// program returns the program of a command, for the audit record and for a step of the
+// history. It leaves out arguments, which may contain secrets.
 func program(req *sandbox.ExecRequest) string {
 	if req.Code != nil {
 		return string(req.Code.Language) + " code"
@@ -133,7 +133,7 @@ func program(req *sandbox.ExecRequest) string {
 	return name
 }
 
-// kill ends a job whose caller is gone, and returns it as it is then, or nil.
+// kill ends a job whose caller is gone, and returns the job afterwards, or nil.
 func (h *handle) kill(ctx context.Context, id string) *sandbox.Job {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killTimeout)
 	defer cancel()
@@ -179,7 +179,7 @@ func (s *Service) Attach(ctx context.Context, ref, job string, req sandbox.Attac
 	})
 }
 
-// job opens the caller's sandbox for a verb on a job of its.
+// job opens the caller's sandbox for a verb on one of its jobs.
 func (s *Service) job(c *call.Call, ref, job string) (*handle, error) {
 	h, err := s.openFor(c, ref)
 	if err != nil {

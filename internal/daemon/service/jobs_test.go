@@ -57,8 +57,8 @@ func TestExecCancelKills(t *testing.T) {
 	}
 }
 
-// TestExecCancelledEarly cancels at moments around the start of a command: none
-// may run on.
+// TestExecCancelledEarly cancels at times around the start of a command: no command may
+// continue.
 func TestExecCancelledEarly(t *testing.T) {
 	w := newHarness(t)
 	sbx := w.create(sandbox.CreateRequest{})
@@ -89,8 +89,8 @@ func TestBackgroundSinkFails(t *testing.T) {
 	}
 }
 
-// A command in the background whose caller follows it returns its output and its end with
-// one call, and runs on when the caller goes away.
+// A followed background command returns its output and its end with one call, and
+// continues when the caller goes away.
 func TestFollowedBackground(t *testing.T) {
 	w := newHarness(t)
 	sbx := w.create(sandbox.CreateRequest{})
@@ -126,7 +126,7 @@ func TestFollowedBackground(t *testing.T) {
 	}
 }
 
-// Without a sink, it returns when the command has started: who follows it attaches.
+// Without a sink, Exec returns when the command has started, and the follower attaches.
 func TestFollowedLater(t *testing.T) {
 	w := newHarness(t)
 	sbx := w.create(sandbox.CreateRequest{})
@@ -141,8 +141,8 @@ func TestFollowedLater(t *testing.T) {
 	}
 }
 
-// TestExecSurvivesClose closes the daemon during a command: the command goes
-// on, as it does when the daemon is killed.
+// TestExecSurvivesClose closes the daemon during a command: the command continues, as it
+// does when the daemon is killed.
 func TestExecSurvivesClose(t *testing.T) {
 	w := newHarness(t)
 	sbx := w.create(sandbox.CreateRequest{})
@@ -371,7 +371,7 @@ func TestWriteFileContentFails(t *testing.T) {
 			wantCode(t, err, sandbox.CodeNotFound)
 		}
 	}
-	// The agent may learn of the last broken call after its caller.
+	// The agent may notice the last broken call later than its caller.
 	var left string
 	wait(t, func() bool { left = w.shell(sbx.ID, "ls -A"); return left == "" }, func() string { return "left behind: " + left })
 }

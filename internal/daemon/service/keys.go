@@ -15,8 +15,8 @@ import (
 // maxKeyName bounds the name of a key, in bytes.
 const maxKeyName = 128
 
-// CreateKey implements [sandbox.Keys]. Only the user who runs the daemon makes
-// keys of other teams: with an admin key of one team nobody gets into another.
+// CreateKey implements [sandbox.Keys]. Only the user who runs the daemon can make keys
+// of other teams: an admin key of one team gives no access to another.
 func (s *Service) CreateKey(ctx context.Context, req sandbox.CreateKeyRequest) (*sandbox.NewKey, error) {
 	return call.Do(ctx, s.gate, call.AuditedAtOnce(sandbox.ScopeAdmin, "key.create"), func(c *call.Call) (*sandbox.NewKey, error) {
 		if err := s.checkKeyFor(c, &req); err != nil {
@@ -64,7 +64,7 @@ func (s *Service) checkKeyFor(c *call.Call, req *sandbox.CreateKeyRequest) error
 	return validate.Seconds("expires_in_seconds", &req.ExpiresInSeconds)
 }
 
-// keyTeamFor is the team whose keys the caller manages; "" is all.
+// keyTeamFor returns the team whose keys the caller manages; "" is all.
 func (s *Service) keyTeamFor(c *call.Call) string {
 	if c.Caller.KeyID == call.LocalKeyID {
 		return ""
@@ -105,8 +105,8 @@ func (s *Service) RevokeKey(ctx context.Context, ref string) (*sandbox.Key, erro
 	})
 }
 
-// keyID returns the id of the key that ref names: ref itself if it is an id or
-// nothing at all, and otherwise the id of the one valid key with that name.
+// keyID returns the id of the key that ref names: the id of the one valid key with that
+// name, or ref itself if it is an id or names no key.
 func (s *Service) keyID(ctx context.Context, team, ref string) (string, error) {
 	found := ref
 	for k, err := range store.All(ctx, s.cfg.Store.ListKeys, team) {

@@ -55,7 +55,7 @@ func (s *Service) beginKill(ctx context.Context, id, reason string) (store.Recor
 	case "":
 		s.drop(id, sandbox.Errorf(sandbox.CodeNotRunning, "sandbox %s was just killed (%s); create a new one", id, reason))
 	case sandbox.CodeNotRunning: // stopping, or ended
-	case sandbox.CodeNotFound: // its creation was cancelled, and is undone
+	case sandbox.CodeNotFound: // its creation was cancelled and undone
 		return r, call.NoSandbox(id)
 	default:
 		return r, err
@@ -156,7 +156,6 @@ func (s *Service) failInstance(ctx context.Context, st engine.Status) {
 // sandbox that has been paused, or has another instance, is left alone. Details are
 // attributes for the log. If the store does not take the record, fail returns the
 // error, and goes on trying in the background.
-// record, fail returns the error and the record is tried again until it does.
 func (s *Service) fail(ctx context.Context, before *store.Record, reason string, details ...any) (*store.Record, error) {
 	r, err := s.tryFail(ctx, before, reason, details...)
 	if err != nil && sandbox.CodeOf(err) != sandbox.CodeNotFound {

@@ -10,9 +10,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Nobody gets a sandbox or a template that is larger than the machine: who asks
-// for one is told what there is, and a template of another machine is made
-// smaller.
+// No sandbox or template can be larger than the machine: a request for one is refused
+// with the machine's size, and the resources of another machine's template are reduced.
 func TestLargerThanTheMachine(t *testing.T) {
 	w := newHarness(t, func(c *Config) { c.Largest = sandbox.Resources{VCPUs: 2, MemoryMiB: 250, DiskMiB: 9000} })
 	s := w.create(sandbox.CreateRequest{}) // of a template with more
@@ -59,7 +58,7 @@ func TestLargerThanTheMachine(t *testing.T) {
 	w.agree()
 }
 
-// What does not fit is refused before the work, and nothing is left of it.
+// A request for which there is no room is refused before any work, and leaves nothing.
 func TestNoRoom(t *testing.T) {
 	w := newHarness(t)
 	none := sandbox.Wrap(sandbox.CodeQuotaExceeded, engine.ErrNoRoom, "the machine has 5 MiB of memory available; kill or pause sandboxes")

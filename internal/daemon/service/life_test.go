@@ -180,8 +180,8 @@ func TestCreateFailures(t *testing.T) {
 	}
 }
 
-// TestCreateCannotBeUndone lets the clean-up of a failed create fail: the
-// record stays until a repair has done it.
+// TestCreateCannotBeUndone makes the clean-up of a failed create fail: the record stays
+// until a repair has completed it.
 func TestCreateCannotBeUndone(t *testing.T) {
 	w := newHarness(t)
 	w.state.Fail(memory.StepCreate, memory.After, errors.New("boom"))
@@ -297,7 +297,7 @@ func TestFailure(t *testing.T) {
 	<-started
 	must(t, w.state.Kill(sbx.ID, "it used more memory than it has"))
 	err := <-result
-	// The command's end may be told before the connection breaks.
+	// The command's end may arrive before the connection breaks.
 	if err != nil {
 		wantCode(t, err, sandbox.CodeNotRunning)
 		if !strings.Contains(err.Error(), "it used more memory than it has") {
@@ -334,7 +334,7 @@ func TestRestart(t *testing.T) {
 	w.waitState(sbx.ID, sandbox.StateFailed)
 }
 
-// TestReconcile prepares what crashes leave behind, and starts.
+// TestReconcile prepares what crashes leave behind, and starts the daemon.
 func TestReconcile(t *testing.T) {
 	w := newHarness(t)
 	ids := map[string]string{}
@@ -412,7 +412,7 @@ func TestStartFailsWithoutTheEngine(t *testing.T) {
 	w.agree()
 }
 
-// TestOpenVanished finds out at a call that the engine has lost a sandbox.
+// TestOpenVanished calls into a sandbox that the engine has lost.
 func TestOpenVanished(t *testing.T) {
 	w := newHarness(t)
 	sbx := w.create(sandbox.CreateRequest{})

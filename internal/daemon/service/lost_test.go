@@ -13,8 +13,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// The end of a sandbox that the store does not take at first is recorded as
-// soon as the store takes it, without a call and without the janitor.
+// If the store does not take the end of a sandbox at first, the end is recorded as soon
+// as the store works again, without a call and without the janitor.
 func TestEndIsRecordedWhenTheStoreRecovers(t *testing.T) {
 	w := mortalHarness(t)
 	sbx := w.create(sandbox.CreateRequest{})
@@ -39,12 +39,12 @@ func TestEndIsRecordedWhenTheStoreRecovers(t *testing.T) {
 	w.agree()
 }
 
-// Repair records the end of a sandbox that nobody was told of, and of one whose
-// creation nobody goes on with. Others it leaves alone.
+// Repair records the end of a sandbox that ended unnoticed, and of one whose creation
+// nobody continues. It leaves others alone.
 func TestRepairFindsLostSandboxes(t *testing.T) {
 	w := newHarness(t)
 	dead, lives := w.create(sandbox.CreateRequest{}), w.create(sandbox.CreateRequest{})
-	w.engine.Notify(func(engine.Status) {}) // nobody tells the service
+	w.engine.Notify(func(engine.Status) {}) // the service is not notified
 	if err := w.state.Kill(dead.ID, "its supervisor ended"); err != nil {
 		t.Fatal(err)
 	}

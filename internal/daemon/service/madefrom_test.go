@@ -8,8 +8,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// A sandbox tells for ever whose state it began with, of a snapshot and of a step, also when
-// those are deleted and their sandbox is gone; its forks are forks of it, and nothing else.
+// A sandbox keeps which snapshot or step it was made from, even if that is deleted and its
+// sandbox is gone. Forks of the sandbox do not have it.
 func TestMadeFrom(t *testing.T) {
 	w := newHarness(t)
 	x := w.create(sandbox.CreateRequest{Name: "x", History: 2})

@@ -154,12 +154,12 @@ func (s *Service) mergeWhole(ctx context.Context, parent, winner *store.Record) 
 	if err != nil {
 		return nil, err
 	}
-	// From here on the merge has happened, whatever becomes of the caller.
+	// From here on the merge has happened, even if the caller goes away.
 	ctx, cancel := call.Teardown(ctx)
 	defer cancel()
 	p, w := merged[parent.ID], merged[winner.ID]
 	// The policy first, since the instance runs and the rest takes a while. An error
-	// shows again when the update is settled.
+	// shows up again in settle.
 	_ = s.push(ctx, h, &p)
 	s.approvals.Move(approvals.Owner{Realm: call.RealmOf(&p), Instance: p.Instance, SandboxID: p.ID, Name: p.Name})
 	s.drop(w.ID, call.Ended(&w))
@@ -244,7 +244,8 @@ func (s *Service) mergeFiles(ctx context.Context, parent, winner *store.Record, 
 		if req.KillWinner {
 			var w store.Record
 			w, err = s.kill(ctx, winner.ID, "it was merged into "+parent.ID)
-			// What is stopping ends, also if not all of it is removed yet.
+			// A sandbox that is stopping will end, even if not all of it is removed
+			// yet.
 			m.KillWinner = err == nil || w.State == sandbox.StateStopping || w.State.Final()
 		}
 		s.noteMergedFiles(ctx, parent.ID, m)

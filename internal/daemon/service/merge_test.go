@@ -68,7 +68,7 @@ func TestMergeWhole(t *testing.T) {
 			}
 			w.agree()
 			if state == "parent works" {
-				// The end of a process of the fake may be told first.
+				// The end of the fake's process may arrive first.
 				if err := <-running; err != nil {
 					wantCode(t, err, sandbox.CodeNotRunning)
 				}
@@ -111,9 +111,9 @@ func TestMergeWhole(t *testing.T) {
 	}
 }
 
-// TestCallBeforeHandover makes calls between the record that says in what a
-// sandbox goes on and the handle that leads there. The call may open the machine
-// before the handle is there, or after.
+// TestCallBeforeHandover makes calls after the record says in which instance a sandbox
+// continues and before the handle is replaced. The call may open the instance before
+// the new handle exists, or after.
 func TestCallBeforeHandover(t *testing.T) {
 	for _, after := range []bool{false, true} {
 		t.Run(fmt.Sprint("opened after: ", after), func(t *testing.T) {
@@ -157,7 +157,7 @@ func TestCallBeforeHandover(t *testing.T) {
 	}
 }
 
-// handleOf returns the handle of a sandbox that runs.
+// handleOf returns the handle of a running sandbox.
 func (w *harness) handleOf(id string) *handle {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -211,8 +211,8 @@ func TestMergeWholeFailures(t *testing.T) {
 	}
 }
 
-// TestMergeKeepsTheOld lets the old machine not go away: the merge is done, and
-// the next start removes what is left.
+// TestMergeKeepsTheOld makes the removal of the old instance fail: the merge is done,
+// and the next start removes the rest.
 func TestMergeKeepsTheOld(t *testing.T) {
 	w := newHarness(t)
 	w.family()
@@ -395,7 +395,8 @@ func TestTry(t *testing.T) {
 	}
 }
 
-// TestTryCannotEnd tries where a fork cannot be ended: the caller and the log are told.
+// TestTryCannotEnd makes the end of a fork fail: the error goes to the caller and the
+// log.
 func TestTryCannotEnd(t *testing.T) {
 	w := newHarness(t)
 	w.create(sandbox.CreateRequest{Name: "parent"})

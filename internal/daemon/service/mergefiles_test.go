@@ -11,7 +11,7 @@ import (
 )
 
 func TestMergeEnforcedOrRefused(t *testing.T) {
-	// merged merges with the parent having changed what conflicts, if told.
+	// merged merges; with conflict, the parent has changed the same file.
 	merged := func(req sandbox.MergeRequest, conflict bool, want string, check func(w *harness, r *sandbox.MergeResult) bool) func(*testing.T, *harness) {
 		return func(t *testing.T, w *harness) {
 			w.family()
@@ -74,8 +74,8 @@ func TestMergeEnforcedOrRefused(t *testing.T) {
 	})
 }
 
-// TestMergeFilesStates merges the files of paused sandboxes and of a fork of a
-// fork, and fails where the state of the fork is gone.
+// TestMergeFilesStates merges the files of paused sandboxes and of a fork of a fork,
+// and fails if the checkpoint of the fork is gone.
 func TestMergeFilesStates(t *testing.T) {
 	w := newHarness(t)
 	w.family()

@@ -10,10 +10,10 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// scrapeTimeout bounds what a look at the store may take.
+// scrapeTimeout bounds reading the store for one scrape.
 const scrapeTimeout = 5 * time.Second
 
-// metrics are what the service tells Prometheus. Labels are of small fixed
+// metrics are the service's Prometheus metrics. The values of labels are small fixed
 // sets: no ids, teams or texts.
 type metrics struct {
 	s     *Service
@@ -22,7 +22,7 @@ type metrics struct {
 	sandboxes, cpu, memory, disk, processes, netIn, netOut, waiting *prometheus.Desc
 }
 
-// newMetrics makes the metrics of a service and registers them, if it has a
+// newMetrics makes the metrics of a service and registers them if the service has a
 // registry.
 func newMetrics(s *Service) *metrics {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
@@ -49,7 +49,7 @@ func newMetrics(s *Service) *metrics {
 	return m
 }
 
-// observe notes that a verb has ended.
+// observe records that a verb has ended.
 func (m *metrics) observe(action string, began time.Time, err error) {
 	if action == "" {
 		return

@@ -10,16 +10,17 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// noteMoment adds a moment to a record, and lets the oldest ones go.
+// noteMoment adds a moment to a record, and drops the oldest beyond
+// [sandbox.MaxMoments].
 func noteMoment(r *store.Record, m sandbox.Moment) {
 	endPause(r, m.At)
-	// The slice may be shared with whoever was told of the record before.
+	// The slice may be shared with earlier copies of the record.
 	r.Moments = append(slices.Clip(r.Moments), m)
 	r.Moments = r.Moments[max(0, len(r.Moments)-sandbox.MaxMoments):]
 }
 
-// endPause ends the pause in which a sandbox is, if it is in one: whatever comes after a
-// pause ends it, so that only the last moment can be one that lasts.
+// endPause ends the pause of a sandbox in its moments, if it is paused. Everything that
+// follows a pause ends it, so only the last moment can be a pause that lasts.
 func endPause(r *store.Record, at time.Time) {
 	last := len(r.Moments) - 1
 	if last < 0 || r.Moments[last].Kind != sandbox.MomentPaused || r.Moments[last].Until != nil {
@@ -29,8 +30,7 @@ func endPause(r *store.Record, at time.Time) {
 	r.Moments[last].Until = &at
 }
 
-// noteMergedFiles records that files of a winner were merged, which has happened, whatever
-// becomes of the caller.
+// noteMergedFiles records that files of a winner were merged, even if the caller has gone.
 func (s *Service) noteMergedFiles(ctx context.Context, parent string, m sandbox.Moment) {
 	ctx, cancel := call.Teardown(ctx)
 	defer cancel()

@@ -13,7 +13,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// moments returns what a sandbox says has happened to it, without the times.
+// moments returns the moments of a sandbox, without the times.
 func (w *harness) moments(ref string) []sandbox.Moment {
 	w.t.Helper()
 	sbx, err := w.Get(asRed(w.t), ref)
@@ -21,8 +21,7 @@ func (w *harness) moments(ref string) []sandbox.Moment {
 	return sbx.Moments
 }
 
-// wantMoments compares moments but for their times, of which it wants that they are there
-// and in their order.
+// wantMoments compares moments without their times, which must be set and in order.
 func wantMoments(t *testing.T, got []sandbox.Moment, want ...sandbox.Moment) {
 	t.Helper()
 	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(sandbox.Moment{}, "At", "Until", "StateAt")); diff != "" {
@@ -80,7 +79,7 @@ func TestMomentsOfPauses(t *testing.T) {
 	}
 }
 
-// A step of a history is a state to go back to like others.
+// A sandbox can be restored to a step of a history as to a snapshot.
 func TestMomentsOfSteps(t *testing.T) {
 	w := newHarness(t)
 	sbx := w.create(sandbox.CreateRequest{Name: "x", History: 1})
@@ -134,7 +133,7 @@ func TestMomentsOfMerges(t *testing.T) {
 	})
 }
 
-// The newest moments stay, and what was told before does not change.
+// The newest moments stay, and records that were returned earlier do not change.
 func TestMomentsAreBounded(t *testing.T) {
 	w := newHarness(t)
 	w.create(sandbox.CreateRequest{Name: "x"})
@@ -154,8 +153,8 @@ func TestMomentsAreBounded(t *testing.T) {
 	}
 }
 
-// A merge of files that could not end the winner does not say that it did, and one whose
-// winner ends later does.
+// A merge of files that could not end the winner does not say that it did. If the winner
+// ends a little later, it does.
 func TestMomentsOfMergesThatFailToKill(t *testing.T) {
 	for name, c := range map[string]struct {
 		set   func(w *harness, child string)

@@ -21,7 +21,7 @@ func (w *harness) namesIn(ctx context.Context, namespace string) []string {
 	return all
 }
 
-// TestNamespaces has callers of two namespaces of a team, and one of the whole.
+// TestNamespaces has callers in two namespaces of a team, and one of the whole team.
 func TestNamespaces(t *testing.T) {
 	w := newHarness(t)
 	a, b, whole := inNamespace(asRed(t), "a"), inNamespace(asRed(t), "b"), asRed(t)
@@ -67,7 +67,7 @@ func TestNamespaces(t *testing.T) {
 	_, err = w.List(inNamespace(asRed(t), "Not a name"), sandbox.ListRequest{})
 	wantCode(t, err, sandbox.CodeInvalid)
 
-	// A name that two namespaces have means neither to who says none.
+	// A name in two namespaces is ambiguous for a caller in none.
 	_, err = w.Kill(whole, "web")
 	wantCode(t, err, sandbox.CodeConflict)
 	got, err := w.Get(inNamespace(asRed(t), "a"), "web")
@@ -83,8 +83,8 @@ func TestNamespaces(t *testing.T) {
 	w.agree()
 }
 
-// TestNamespaceIsInherited looks at what comes of a sandbox in a namespace, made
-// by the same caller and by one of the whole team.
+// TestNamespaceIsInherited checks the namespace of everything that is made from a
+// sandbox, by a caller in its namespace and by one of the whole team.
 func TestNamespaceIsInherited(t *testing.T) {
 	w := newHarness(t, keepVolumes(t.TempDir()))
 	a, b, whole := inNamespace(asRed(t), "a"), inNamespace(asRed(t), "b"), asRed(t)
@@ -121,7 +121,7 @@ func TestNamespaceIsInherited(t *testing.T) {
 			t.Errorf("%s: previews %+v", name, list.Items)
 		}
 	}
-	// The volume is the team's, who uses it is not.
+	// The volume belongs to the team, but the sandboxes that use it to a namespace.
 	for who, want := range map[context.Context]bool{a: true, b: false} {
 		vol, err := w.GetVolume(who, "data")
 		must(t, err)
@@ -131,7 +131,7 @@ func TestNamespaceIsInherited(t *testing.T) {
 			t.Errorf("used by %v and %+v", vol.Sandboxes, list.Items)
 		}
 	}
-	// What the daemon looks up anew has its namespace too.
+	// The namespace is still known after a restart.
 	w.restart()
 	_, err = w.Exec(inNamespace(asRed(t), "b"), made.ID, sandbox.ExecRequest{Shell: "true"}, nil)
 	wantCode(t, err, sandbox.CodeNotFound)
@@ -142,7 +142,7 @@ func TestNamespaceIsInherited(t *testing.T) {
 	w.agree()
 }
 
-// TestWholeTeam asks for what is of no namespace.
+// TestWholeTeam calls verbs that concern the whole team.
 func TestWholeTeam(t *testing.T) {
 	w := newHarness(t)
 	a := inNamespace(asRed(t), "a")

@@ -94,7 +94,7 @@ func (s *Service) regate(ctx context.Context, id string, apply func(*store.Recor
 	if err != nil || after.State != sandbox.StateRunning {
 		return after, err
 	}
-	// From here on all or nothing, whether or not the caller stays.
+	// From here on the change is completed or undone, even if the caller goes away.
 	ctx, cancel := call.Teardown(ctx)
 	defer cancel()
 	h, err := s.openRecord(ctx, &after)
@@ -105,8 +105,9 @@ func (s *Service) regate(ctx context.Context, id string, apply func(*store.Recor
 	if err == nil && !maps.Equal(environment(&before), environment(&after)) {
 		err = h.setEnvironment(ctx, &after)
 		if err != nil && len(after.Bindings) < len(before.Bindings) {
-			// The gateway no longer has the secret. Code inside may have stopped the
-			// agent, and must not keep the secret by that; Repair tries again.
+			// The gateway no longer has the secret. Code inside must not be able to
+			// keep the secret by stopping the agent, so the error is not returned;
+			// Repair tries again.
 			s.log.Warn("take the placeholder of a secret out of an environment", "sandbox", id, "error", call.Detailed(err))
 			return after, nil
 		}
@@ -180,7 +181,7 @@ func (s *Service) SetNetwork(ctx context.Context, ref string, policy sandbox.Net
 			return nil, err
 		}
 		r, err = s.regate(c.Ctx, r.ID, func(r *store.Record) error {
-			r.Network, r.Answers = &policy, nil // answers were to the questions of the old one
+			r.Network, r.Answers = &policy, nil // the answers were to questions of the old policy
 			return secrets.ReplaceHeaderBindings(r, headerBindings)
 		})
 		if err != nil {
@@ -191,7 +192,7 @@ func (s *Service) SetNetwork(ctx context.Context, ref string, policy sandbox.Net
 	})
 }
 
-// describePolicy is what the audit record says of a policy.
+// describePolicy returns the audit record's text for a policy.
 func describePolicy(p *sandbox.NetworkPolicy) string {
 	text := fmt.Sprintf("preset %s, %d rules, %d allow_out, %d deny_out", p.Preset, len(p.Rules), len(p.AllowOut), len(p.DenyOut))
 	for _, r := range p.Headers {
@@ -221,7 +222,7 @@ func (s *Service) NetworkLog(ctx context.Context, ref string, req sandbox.Networ
 	})
 }
 
-// checkLogRequest refuses a request that would select nothing by mistake.
+// checkLogRequest refuses a request that by a mistake would select nothing.
 func (s *Service) checkLogRequest(req *sandbox.NetworkLogRequest) error {
 	if s.logger == nil {
 		return errNoLog

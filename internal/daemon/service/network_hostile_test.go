@@ -9,9 +9,9 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// TestNetworkWithoutTheAgent changes what a sandbox may reach and has while its
-// agent, which code inside may have stopped, does not answer: what takes
-// something away needs nobody inside.
+// TestNetworkWithoutTheAgent changes the policy and secrets of a sandbox while its
+// agent, which code inside may have stopped, does not answer. Taking something away
+// works without the agent.
 func TestNetworkWithoutTheAgent(t *testing.T) {
 	w := newHarness(t)
 	ctx := asRed(t)
@@ -55,8 +55,8 @@ func TestNetworkWithoutTheAgent(t *testing.T) {
 	w.agree()
 }
 
-// TestMergedMachineHasThePolicyAtOnce looks at the gateway of a merged machine
-// while the one before is still being removed.
+// TestMergedMachineHasThePolicyAtOnce checks the gateway of a merged instance while the
+// parent's old instance is still being removed.
 func TestMergedMachineHasThePolicyAtOnce(t *testing.T) {
 	w := newHarness(t)
 	ctx := asRed(t)
@@ -77,8 +77,8 @@ func TestMergedMachineHasThePolicyAtOnce(t *testing.T) {
 	}
 }
 
-// TestPreviewDeletedWhileDialled deletes a preview while a visitor's connection
-// is being made: nothing is left open.
+// TestPreviewDeletedWhileDialled deletes a preview while a visitor's connection is
+// being opened: no connection stays open.
 func TestPreviewDeletedWhileDialled(t *testing.T) {
 	w := newHarness(t)
 	w.create(sandbox.CreateRequest{Name: "x"})
@@ -102,8 +102,8 @@ func TestPreviewDeletedWhileDialled(t *testing.T) {
 	}
 }
 
-// TestLostPolicyIsNotForgotten changes other things of a sandbox whose gateway
-// may have a policy that the record has not: Repair tells it, all the same.
+// TestLostPolicyIsNotForgotten changes other fields of a sandbox whose gateway may have
+// another policy than the record: Repair still sends the policy again.
 func TestLostPolicyIsNotForgotten(t *testing.T) {
 	name := "y"
 	for what, other := range map[string]func(w *harness, id string) error{

@@ -95,25 +95,25 @@ func init() {
 	}
 }
 
-// forAnybody are verbs that ask for no scope; TestSecretsOfOthers and
-// TestVisit are about what they show.
+// forAnybody are verbs that need no particular scope; TestSecretsOfOthers and TestVisit
+// check what they show.
 var forAnybody = map[string]bool{
 	"GetSecret": true, "ListSecrets": true, "ListProviders": true, "VisitPreview": true, "DialPreview": true,
 }
 
-// stayAsleep are verbs of sandboxes that leave a paused one paused.
+// stayAsleep are verbs that leave a paused sandbox paused.
 var stayAsleep = []string{
 	"GetNetwork", "SetNetwork", "NetworkLog", "FollowNetworkLog", "FollowEvents", "AttachSecret", "DetachSecret",
 	"CreatePreview", "ListPreviews", "LinkPreview", "DeletePreview",
 	"GetEnv", "SetEnv", "StatsSeries", "ListDeliveries",
 }
 
-// strict is a policy that no default is like.
+// strict returns a policy that differs from every default.
 func strict() *sandbox.NetworkPolicy {
 	return &sandbox.NetworkPolicy{Preset: sandbox.NetworkOpen, AllowOut: []string{"a.example.com"}, DenyOut: []string{"0.0.0.0/0"}}
 }
 
-// gate returns what the gateway of a sandbox's machine was told.
+// gate returns the policy and values that the gateway of a sandbox has.
 func (w *harness) gate(id string) (sandbox.NetworkPolicy, map[string]string) {
 	w.t.Helper()
 	r := w.record(id)
@@ -124,7 +124,7 @@ func (w *harness) gate(id string) (sandbox.NetworkPolicy, map[string]string) {
 	return n.Policy, values
 }
 
-// gated checks that gateway and record of a sandbox have a policy.
+// gated checks that the gateway and the record of a sandbox have a policy.
 func (w *harness) gated(what, id string, want *sandbox.NetworkPolicy) {
 	w.t.Helper()
 	got, _ := w.gate(id)
@@ -138,8 +138,8 @@ func (w *harness) gated(what, id string, want *sandbox.NetworkPolicy) {
 	}
 }
 
-// TestNetworkIsCarried makes machines in every way: each has the policy of its
-// sandbox from its first instant.
+// TestNetworkIsCarried makes instances in every way: each has the policy of its sandbox
+// from the first instant.
 func TestNetworkIsCarried(t *testing.T) {
 	w := newHarness(t, func(c *Config) { c.Network = sandbox.NetworkPackages })
 	ctx := asRed(t)
@@ -199,7 +199,7 @@ func TestNetworkIsCarried(t *testing.T) {
 	w.agree()
 }
 
-// TestSetNetworkFails lets the gateway refuse: nothing has changed.
+// TestSetNetworkFails makes the gateway refuse: nothing changes.
 func TestSetNetworkFails(t *testing.T) {
 	w := newHarness(t)
 	ctx := asRed(t)
@@ -273,8 +273,8 @@ func TestNetworkCrashes(t *testing.T) {
 	}
 }
 
-// TestMergeIsSettledLater lets the gateway not answer after a merge: the machine
-// is told its network when it does.
+// TestMergeIsSettledLater has a gateway that does not answer after a merge: it gets the
+// network when it answers again.
 func TestMergeIsSettledLater(t *testing.T) {
 	w := newHarness(t)
 	ctx := asRed(t)
@@ -391,7 +391,7 @@ func TestFollowNetworkLog(t *testing.T) {
 				return nil
 			})
 		}()
-		// It has begun when an event comes through.
+		// The stream has begun once an event arrives.
 		for n := 100; ; n++ {
 			w.state.AddEvent(sandbox.NetworkEvent{SandboxID: x.ID, Port: n})
 			select {
@@ -430,8 +430,8 @@ func TestFollowNetworkLog(t *testing.T) {
 	must(t, w.FollowNetworkLog(ctx, "x", sandbox.NetworkLogRequest{}, nil))
 }
 
-// echo listens on loopback, where the programs of memory's sandboxes are, and
-// sends back what comes. It returns its port.
+// echo listens on loopback, where the programs of the fake engine's sandboxes run, and
+// sends back what it receives. It returns its port.
 func echo(t *testing.T) int {
 	t.Helper()
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -451,7 +451,7 @@ func echo(t *testing.T) int {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-// says checks that a connection leads to an echo, and closes it.
+// says checks that a connection leads to [echo], and closes it.
 func says(t *testing.T, c net.Conn) {
 	t.Helper()
 	defer c.Close()
@@ -464,7 +464,7 @@ func says(t *testing.T, c net.Conn) {
 	}
 }
 
-// closedPort is one on which nothing listens.
+// closedPort returns a port on which nothing listens.
 func closedPort(t *testing.T) int {
 	t.Helper()
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -496,8 +496,8 @@ func TestDialPort(t *testing.T) {
 	}
 }
 
-// TestUseOfAPort looks at the time of last use while a connection is open:
-// bytes count, waiting does not.
+// TestUseOfAPort checks the time of last use while a connection is open: bytes count,
+// waiting does not.
 func TestUseOfAPort(t *testing.T) {
 	w := newHarness(t)
 	x := w.create(sandbox.CreateRequest{Name: "x"})
@@ -534,7 +534,7 @@ func TestDialPeer(t *testing.T) {
 	w.create(sandbox.CreateRequest{Name: "unnamed"})
 	_, err := w.Create(as(t.Context(), "blue"), sandbox.CreateRequest{Name: "theirs"})
 	must(t, err)
-	// A name is looked for in the namespace of the one that dials.
+	// A name is looked up in the namespace of the sandbox that dials.
 	w.create(sandbox.CreateRequest{Name: "elsewhere", Namespace: "other"})
 	dial := func(name string, port int) error {
 		c, err := w.engine.DialPeer(t.Context(), from.ID, name, port)
@@ -553,7 +553,7 @@ func TestDialPeer(t *testing.T) {
 	wantCode(t, dial("theirs", port), sandbox.CodeNotFound)
 	wantCode(t, dial("elsewhere", port), sandbox.CodeNotFound)
 	wantCode(t, dial(w.get("to").ID, port), sandbox.CodeForbidden)
-	// The record decides, whatever the gateway asks for.
+	// The policy in the record decides, whatever the gateway requests.
 	_, err = w.SetNetwork(ctx, "from", sandbox.NetworkPolicy{})
 	must(t, err)
 	wantCode(t, dial("to", port), sandbox.CodeForbidden)

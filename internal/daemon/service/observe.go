@@ -16,7 +16,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// lookers is how many sandboxes are asked for their usage at the same time.
+// lookers bounds the sandboxes that are asked for their usage at the same time.
 const lookers = 8
 
 // ListProcesses implements [sandbox.Observe].
@@ -41,7 +41,7 @@ func (s *Service) SignalProcess(ctx context.Context, ref string, pid int, signal
 		if err != nil {
 			return validate.Errorf("signal %s is not valid; %w", validate.Quote(signal), err)
 		}
-		// Every other number means more than one process to the kernel.
+		// To the kernel, 0 and negative ids mean several processes; 1 is the agent.
 		if pid < 2 || pid > 1<<30 {
 			return validate.Errorf("pid is %d; use a process id of 2 or more from the list of processes", pid)
 		}
@@ -54,8 +54,8 @@ func (s *Service) SignalProcess(ctx context.Context, ref string, pid int, signal
 	})
 }
 
-// usage tells what a running sandbox uses. Processes is counted inside; it is
-// 0 when the sandbox is too busy to say.
+// usage returns what a running sandbox uses. Processes is counted inside; it is
+// 0 if the sandbox is too busy to answer.
 func (s *Service) usage(ctx context.Context, h *handle, r *store.Record) (*sandbox.Stats, error) {
 	host, err := h.instance.Stats(ctx)
 	if err != nil {
@@ -132,8 +132,8 @@ func (s *Service) watched(c *call.Call, req *sandbox.StatsRequest) ([]store.Reco
 	return s.cfg.Store.ListSandboxes(c.Ctx, f, req.Page)
 }
 
-// look fills in what a running sandbox uses; of one that ends meanwhile, or
-// does not tell, nothing.
+// look fills in what a running sandbox uses, or nothing if the sandbox ends meanwhile
+// or does not answer.
 func (s *Service) look(ctx context.Context, r *store.Record, st *sandbox.SandboxStats) {
 	h, err := s.openRecord(ctx, r)
 	if err != nil {
@@ -159,7 +159,7 @@ func (s *Service) StatsSeries(ctx context.Context, ref string, req sandbox.Stats
 		}
 		since := time.Now().Add(-sandbox.StatsRetention)
 		if req.Since != nil {
-			// What clocks differ by is forgiven.
+			// A minute allows for a client's clock that is behind.
 			if req.Since.Before(since.Add(-time.Minute)) {
 				return nil, validate.Errorf("since is more than %s ago, longer than statistics are kept; use a later time", sandbox.StatsRetention)
 			}
@@ -173,8 +173,8 @@ func (s *Service) StatsSeries(ctx context.Context, ref string, req sandbox.Stats
 	})
 }
 
-// thin brings points down to most, each standing for several: with the mean
-// of their processor time, and else as the last of them says.
+// thin reduces points to most, each of which stands for several: it has the mean of
+// their CPU percentages, and the last one's other values.
 func thin(points []sandbox.StatsPoint, most int) []sandbox.StatsPoint {
 	if most == 0 || len(points) <= most {
 		return points
@@ -197,31 +197,31 @@ func thin(points []sandbox.StatsPoint, most int) []sandbox.StatsPoint {
 type meter struct {
 	mu     sync.Mutex
 	series map[string]*series // by sandbox; guarded by mu
-	// primed tells that all were looked at once: what a sandbox had sent before
-	// the daemon began is not of the totals. Guarded by mu.
+	// primed says that all sandboxes were measured once: what a sandbox had sent before
+	// the daemon started does not count in the totals. Guarded by mu.
 	primed        bool
-	netIn, netOut int64 // of all sandboxes, ended ones too; guarded by mu
+	netIn, netOut int64 // of all sandboxes, including ended ones; guarded by mu
 }
 
 // series is what one sandbox has used.
 type series struct {
 	ring []sandbox.StatsPoint // oldest at next once it is full
 	next int
-	// The last look at its processor time, of which instance and when, and the
-	// share that it told.
+	// The last measurement of its processor time: which instance, when, and the
+	// percentage that it gave.
 	instance string
 	at       time.Time
 	cpu      float64
 	percent  float64
-	// The last look at its network, of which instance.
+	// The last measurement of its network, and which instance it was.
 	netInstance   string
 	netIn, netOut int64
 }
 
 const seriesLength = int(sandbox.StatsRetention / sandbox.StatsInterval)
 
-// leastLook is the shortest time of which a share of a processor is told: in a
-// shorter one the delay of a reading is a large part.
+// leastLook is the shortest time for which a CPU percentage is computed: in a shorter
+// time the delay of a reading counts too much.
 const leastLook = 250 * time.Millisecond
 
 func (m *meter) of(id string) *series {
@@ -236,18 +236,19 @@ func (m *meter) of(id string) *series {
 	return one
 }
 
-// percent tells which share of a processor a sandbox has used since it was
-// last looked at, or since it was started.
+// percent returns the CPU percentage of a sandbox since it was last measured, or since
+// it was started.
 func (m *meter) percent(h *handle, started *time.Time, cpuSeconds float64) float64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.of(h.id).share(h.instance.ID(), int(h.vcpus.Load()), started, time.Now(), cpuSeconds)
 }
 
-// share notes a look at the processor time, and tells the share since the one
-// before. A look within leastLook of the one before is not noted and tells the
-// share of that one. The share is at most 100 for each of the sandbox's
-// processors: what is above that is the delay between a reading and its time.
+// share records a measurement of the processor time, and returns the percentage since
+// the previous one. A measurement within leastLook of the previous one is not recorded
+// and returns that one's percentage. The result is at most 100 for each of the
+// sandbox's processors; anything above that is the delay between a reading and its
+// time.
 func (one *series) share(instance string, vcpus int, started *time.Time, now time.Time, cpu float64) float64 {
 	if one.instance == instance && now.Sub(one.at) < leastLook && cpu >= one.cpu {
 		return one.percent
@@ -288,8 +289,8 @@ func (m *meter) add(h *handle, started *time.Time, st *sandbox.Stats) sandbox.St
 	return p
 }
 
-// carry adds to the totals what a sandbox has received and sent since the look
-// before. A new instance counts from 0.
+// carry adds to the totals what a sandbox has received and sent since the previous
+// measurement. A new instance counts from 0.
 //
 // Preconditions: m.mu is held.
 func (m *meter) carry(one *series, instance string, in, out int64) {
@@ -303,22 +304,22 @@ func (m *meter) carry(one *series, instance string, in, out int64) {
 	one.netIn, one.netOut = in, out
 }
 
-// network returns what all sandboxes have received and sent, as far as was
-// looked.
+// network returns what all sandboxes have received and sent, as of their last
+// measurements.
 func (m *meter) network() (in, out int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.netIn, m.netOut
 }
 
-// looked notes that every sandbox that runs was looked at.
+// looked records that every running sandbox was measured.
 func (m *meter) looked() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.primed = true
 }
 
-// points returns what was noted since a time, oldest first.
+// points returns the points of a sandbox since a time, oldest first.
 func (m *meter) points(id string, since time.Time) []sandbox.StatsPoint {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -335,8 +336,7 @@ func (m *meter) points(id string, since time.Time) []sandbox.StatsPoint {
 	return out
 }
 
-// forget drops the series of sandboxes that have not run for longer than is
-// kept.
+// forget drops the series of sandboxes that have no point after a time.
 func (m *meter) forget(before time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -347,7 +347,7 @@ func (m *meter) forget(before time.Time) {
 	}
 }
 
-// sum adds up the latest points of the sandboxes that run.
+// sum adds up the latest points of the running sandboxes.
 func (m *meter) sum(handles map[string]*handle) (total sandbox.StatsPoint) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -365,7 +365,7 @@ func (m *meter) sum(handles map[string]*handle) (total sandbox.StatsPoint) {
 	return total
 }
 
-// meterLoop notes at every interval what the sandboxes use that run.
+// meterLoop measures the running sandboxes every [sandbox.StatsInterval].
 func (s *Service) meterLoop() {
 	t := time.NewTicker(sandbox.StatsInterval)
 	defer t.Stop()
@@ -379,7 +379,7 @@ func (s *Service) meterLoop() {
 	}
 }
 
-// measure looks at each running sandbox once.
+// measure measures each running sandbox once.
 func (s *Service) measure(ctx context.Context) {
 	var g errgroup.Group
 	g.SetLimit(lookers / 2)
@@ -387,7 +387,7 @@ func (s *Service) measure(ctx context.Context) {
 		g.Go(func() error {
 			limited, cancel := context.WithTimeout(ctx, 3*lookTimeout)
 			defer cancel()
-			// One that does not tell has no point at this time.
+			// A sandbox that does not answer gets no point for this time.
 			if st, err := s.usage(limited, h, &store.Record{}); err == nil {
 				point := s.meter.add(h, nil, st)
 				s.events.Add(events.Entry{Team: h.realm.Team, Namespace: h.realm.Namespace, Event: sandbox.Event{Kind: sandbox.EventStats, SandboxID: h.id, Stats: &point}})
@@ -395,13 +395,13 @@ func (s *Service) measure(ctx context.Context) {
 			return nil
 		})
 	}
-	_ = g.Wait() // none fails
+	_ = g.Wait() // no function returns an error
 	s.events.KeepSamples(s.isOpen)
 	s.meter.looked()
 	s.meter.forget(time.Now().Add(-sandbox.StatsRetention))
 }
 
-// running returns the handles of the sandboxes that run.
+// running returns the handles of the running sandboxes.
 func (s *Service) running() map[string]*handle {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -413,7 +413,7 @@ func (s *Service) running() map[string]*handle {
 }
 
 // Stats implements [sandbox.Sandboxes]. Processes is counted inside; it is 0
-// when the sandbox is too busy to say.
+// if the sandbox is too busy to answer.
 func (s *Service) Stats(ctx context.Context, ref string) (*sandbox.Stats, error) {
 	return call.Do(ctx, s.gate, call.Unaudited(sandbox.ScopeSandboxesRead), func(c *call.Call) (*sandbox.Stats, error) {
 		r, err := c.Resolve(ref)

@@ -148,7 +148,7 @@ func TestStatsSeries(t *testing.T) {
 	wantCode(t, err, sandbox.CodeInvalid)
 }
 
-// TestMeterBounds fills a series over its length.
+// TestMeterBounds fills a series beyond its length.
 func TestMeterBounds(t *testing.T) {
 	one := &series{}
 	m := meter{series: map[string]*series{"x": one}}
@@ -173,7 +173,7 @@ func TestMeterBounds(t *testing.T) {
 			t.Fatalf("point %d is %+v", i, points[i])
 		}
 	}
-	// Another machine begins from nothing.
+	// A new instance starts from 0.
 	if got := one.share("j", 1, nil, now.Add(time.Second), 1000); got != 0 {
 		t.Errorf("a new machine has used %v%% at once", got)
 	}
@@ -183,8 +183,8 @@ func TestMeterBounds(t *testing.T) {
 	}
 }
 
-// A look that follows another at once tells what that one told, and is not the
-// beginning of the next: the share never exceeds the sandbox's processors.
+// A measurement right after another returns the same percentage, and the next one is
+// not computed from it: the percentage never exceeds the sandbox's processors.
 func TestMeterPolled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, h := meter{}, newHandle(&store.Record{Sandbox: sandbox.Sandbox{ID: "x", Resources: sandbox.Resources{VCPUs: 1}}}, named{id: "i"})
@@ -214,7 +214,7 @@ func TestMeterPolled(t *testing.T) {
 	})
 }
 
-// named is an instance of which only the id matters.
+// named is an instance that has only an id.
 type named struct {
 	engine.Instance
 	id string
@@ -222,7 +222,7 @@ type named struct {
 
 func (n named) ID() string { return n.id }
 
-// The totals of the network only grow, whatever becomes of sandboxes.
+// The totals of the network never decrease, whatever happens to sandboxes.
 func TestNetworkTotals(t *testing.T) {
 	m := meter{}
 	for i, step := range []struct {
@@ -288,8 +288,8 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// TestWarmInterpreters: what a template declares has run in its golden
-// checkpoint, and a declaration that fails does no harm.
+// TestWarmInterpreters checks that a template's interpreters run in its golden
+// checkpoint, and that one that fails does no harm.
 func TestWarmInterpreters(t *testing.T) {
 	w := newHarness(t, func(c *Config) { c.Warm = 1 })
 	w.templates.Put(sandbox.Template{

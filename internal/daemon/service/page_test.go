@@ -15,7 +15,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// keysOf tells the items of a listing by what is unique of each.
+// keysOf returns a unique key of each item of a listing.
 type keysOf func(ctx context.Context, p sandbox.Page) (keys []string, next string, err error)
 
 func keysBy[T any](list sandbox.Lister[T], key func(*T) string) keysOf {
@@ -32,8 +32,8 @@ func keysBy[T any](list sandbox.Lister[T], key func(*T) string) keysOf {
 	}
 }
 
-// listings are those of a harness whose sandbox x has something of everything
-// that has no page in the store's own tests.
+// listings returns all listings of a harness that the store's own tests do not cover.
+// The sandbox x has several items in each.
 func listings(w *harness) map[string]keysOf {
 	return map[string]keysOf{
 		"templates": keysBy(w.ListTemplates, func(t *sandbox.Template) string { return t.Name }),
@@ -55,7 +55,7 @@ func listings(w *harness) map[string]keysOf {
 	}
 }
 
-// furnish makes four of everything for each team.
+// furnish makes four items of each kind for each team.
 func furnish(w *harness) {
 	for i := range 4 {
 		must(w.t, putOrphan(w, fmt.Sprint("ckp-", i)))
@@ -84,8 +84,8 @@ func putOrphan(w *harness, id string) error {
 	return err
 }
 
-// TestPages reads every listing in parts of each size, and all parts together are
-// the whole in its order, each item once.
+// TestPages reads every listing in parts of each size: all parts together are the whole
+// listing in order, with each item once.
 func TestPages(t *testing.T) {
 	w := newHarness(t, setsAside(t))
 	furnish(w)
@@ -119,7 +119,8 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// TestPagesOfProcesses lists those of the machine, as the engine in memory does.
+// TestPagesOfProcesses lists the processes of this machine, since the fake engine has
+// no others.
 func TestPagesOfProcesses(t *testing.T) {
 	w := newHarness(t)
 	w.create(sandbox.CreateRequest{Name: "x"})
@@ -142,7 +143,7 @@ func TestPagesOfProcesses(t *testing.T) {
 	}
 }
 
-// TestForeignCursors gives every listing what is no place in it.
+// TestForeignCursors gives every listing cursors that are not its own.
 func TestForeignCursors(t *testing.T) {
 	w := newHarness(t, setsAside(t))
 	furnish(w)
@@ -186,8 +187,8 @@ func TestForeignCursors(t *testing.T) {
 	wantCode(t, err, sandbox.CodeInvalid)
 }
 
-// TestCursorOfAnotherTeam goes on at another team's place, and sees nothing of
-// that team.
+// TestCursorOfAnotherTeam continues at another team's cursor, and sees nothing of that
+// team.
 func TestCursorOfAnotherTeam(t *testing.T) {
 	w := newHarness(t, setsAside(t))
 	furnish(w)
@@ -210,8 +211,8 @@ func TestCursorOfAnotherTeam(t *testing.T) {
 	}
 }
 
-// TestPagesWhileItemsGo removes what a cursor stands for, and what would come
-// next, between two parts.
+// TestPagesWhileItemsGo removes the item that a cursor names, and the one that would
+// come next, between two parts.
 func TestPagesWhileItemsGo(t *testing.T) {
 	w := newHarness(t)
 	ctx := asRed(t)
@@ -243,7 +244,7 @@ func TestPagesWhileItemsGo(t *testing.T) {
 	}
 }
 
-// A job keeps its place although the sandbox forgets older ones.
+// A job keeps its place in the listing although the sandbox drops older ones.
 func TestJobsAreInTheirOrder(t *testing.T) {
 	begun := time.Unix(100, 0)
 	jobs := []sandbox.Job{{ID: "b", StartedAt: begun}, {ID: "a", StartedAt: begun}, {ID: "c", StartedAt: begun.Add(-1)}}

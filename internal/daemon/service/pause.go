@@ -63,8 +63,8 @@ func (s *Service) pause(ctx context.Context, id string, settle settle) (store.Re
 	defer s.use(checkpoint)()
 	var paused store.Record
 	_, err = s.checkpointer.Checkpoint(ctx, r.Instance, checkpoint, engine.CheckpointOptions{
-		Durable: true,
-		Label:   recovery.SandboxLabel(recovery.KeptPause, &r),
+		Durable: true, Owner: r.Team,
+		Label: recovery.SandboxLabel(recovery.KeptPause, &r),
 		Commit: func(engine.Checkpoint) (err error) {
 			if err := s.Volumes.Sync(ctx, &r, "sandbox "+r.ID+" was not paused"); err != nil {
 				return err

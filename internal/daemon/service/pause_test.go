@@ -17,14 +17,13 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// mortalHarness is a harness in which a test can act between two changes.
+// mortalHarness returns a harness in which a test can act between two changes.
 func mortalHarness(t testing.TB, change ...func(*Config)) *harness {
 	t.Helper()
 	return (&harness{mortal: &mortality{}}).begin(t, change...)
 }
 
-// at calls f before the next change of a name, once; its error is that of the
-// change.
+// at calls f once, before the next change with a name; its error becomes the change's.
 func (w *harness) at(name string, f func() error) {
 	w.mortal.mu.Lock()
 	defer w.mortal.mu.Unlock()
@@ -46,7 +45,7 @@ func (w *harness) pause(ref string) *sandbox.Sandbox {
 	return sbx
 }
 
-// events lists what was recorded of a sandbox, oldest first.
+// events lists the audit events of a sandbox, oldest first.
 func (w *harness) events(id string) (all []string) {
 	w.t.Helper()
 	list, err := w.Audit(asRed(w.t), sandbox.AuditRequest{SandboxID: id})
@@ -113,7 +112,7 @@ func TestPauseAndResume(t *testing.T) {
 		"key-red sandbox.resume not_running", "key-red sandbox.fork not_running", "key-red snapshot.create not_running",
 	}
 	got := w.events(sbx.ID)
-	// What is recorded at once and what is recorded soon are not in one order.
+	// Some events are recorded at once and others a little later, so the order varies.
 	slices.Sort(want)
 	slices.Sort(got)
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -121,15 +120,15 @@ func TestPauseAndResume(t *testing.T) {
 	}
 }
 
-// TestCallsResume makes every verb of jobs and files on a paused sandbox, and
-// those that must leave it paused. The sink of WatchFiles fails by itself,
-// nobody can be merged into itself, and nothing listens on the port of DialPort.
+// TestCallsResume calls every verb of jobs and files on a paused sandbox, and those
+// that must leave it paused. The errors are expected: the sink of WatchFiles fails, a
+// sandbox cannot be merged into itself, and nothing listens on the port of DialPort.
 func TestCallsResume(t *testing.T) {
 	w := newHarness(t)
 	w.create(sandbox.CreateRequest{Name: "other"})
 	stay := []string{"Get", "Update", "Stats", "Audit", "Pause", "Fork", "CreateSnapshot", "ListSnapshots", "RestoreSnapshot", "Diff", "Merge", "Kill"}
 	stay = append(stay, stayAsleep...)
-	// No computer is woken to be told that it is none.
+	// A sandbox is not resumed just to say that it is not a computer.
 	for m := range reflect.TypeFor[sandbox.Computers]().Methods() {
 		stay = append(stay, m.Name)
 	}
@@ -166,7 +165,7 @@ func TestCallsResume(t *testing.T) {
 	w.agree()
 }
 
-// TestOneResume lets many callers come at once to a paused sandbox.
+// TestOneResume makes many calls at once on a paused sandbox.
 func TestOneResume(t *testing.T) {
 	w := newHarness(t)
 	sbx := w.create(sandbox.CreateRequest{Name: "x"})
@@ -207,7 +206,7 @@ func TestOneResume(t *testing.T) {
 	w.agree()
 }
 
-// TestResumeOutlivesCaller lets the caller leave whose call has begun a resume.
+// TestResumeOutlivesCaller cancels the call that has begun a resume.
 func TestResumeOutlivesCaller(t *testing.T) {
 	w := newHarness(t)
 	w.create(sandbox.CreateRequest{Name: "x"})
@@ -294,8 +293,8 @@ func TestPauseFailures(t *testing.T) {
 	}
 }
 
-// TestPauseLeavesInstance lets the engine not end an instance that is paused.
-// The sandbox is paused all the same, and the next start removes the rest.
+// TestPauseLeavesInstance has an engine that fails to end the instance. The sandbox is
+// paused all the same, and the next start removes the rest.
 func TestPauseLeavesInstance(t *testing.T) {
 	w := newHarness(t)
 	w.create(sandbox.CreateRequest{Name: "x"})
@@ -343,7 +342,7 @@ func TestPauseDuringCall(t *testing.T) {
 	w.pause("x")
 	for range 2 {
 		err := <-ended
-		// The end of a process of the fake may be told first.
+		// The end of the fake's process may arrive first.
 		if err == nil {
 			continue
 		}
@@ -421,8 +420,8 @@ func TestResumeFailures(t *testing.T) {
 	}
 }
 
-// TestStaleCall lets a call find a sandbox running that is paused, or has
-// another machine, when the call gets there. It must not take that for the
+// TestStaleCall has a call that finds a sandbox running, but when it connects, the
+// sandbox is paused or has another instance. The call must not take that for the
 // sandbox's end.
 func TestStaleCall(t *testing.T) {
 	for _, c := range []struct {
@@ -464,8 +463,8 @@ func TestStaleCall(t *testing.T) {
 	}
 }
 
-// TestLateFailure lets the engine tell of the end of a machine that the sandbox
-// does not have any more.
+// TestLateFailure has the engine report the end of an instance that the sandbox no
+// longer has.
 func TestLateFailure(t *testing.T) {
 	w := newHarness(t)
 	sbx := w.create(sandbox.CreateRequest{Name: "x"})
@@ -498,8 +497,8 @@ func TestResumeQuota(t *testing.T) {
 	w.agree()
 }
 
-// TestUpdatePaused changes a paused sandbox, which stays paused and is resumed
-// with what was changed.
+// TestUpdatePaused changes a paused sandbox, which stays paused and has the changes
+// when it is resumed.
 func TestUpdatePaused(t *testing.T) {
 	w := newHarness(t)
 	sbx := w.create(sandbox.CreateRequest{Name: "x", Env: map[string]string{"A": "1"}, History: 3})
@@ -537,7 +536,7 @@ func TestPausedLifetime(t *testing.T) {
 		must(t, err)
 		return sbx
 	}
-	over := func(id string) { // lets its time be over
+	over := func(id string) { // makes the paused lifetime end
 		_, err := w.store.UpdateSandbox(t.Context(), id, store.Change{Apply: func(r *store.Record) error {
 			r.PausedExpiresAt = ptr(time.Now().Add(-time.Second))
 			return nil
@@ -556,7 +555,7 @@ func TestPausedLifetime(t *testing.T) {
 			t.Errorf("%s is %s", sbx.Name, got.State)
 		}
 	}
-	// Of one that is paused it is counted from the update.
+	// If the sandbox is paused, the time counts from the update.
 	u, err := w.Update(asRed(t), "b", sandbox.UpdateRequest{PausedLifetimeSeconds: &long})
 	must(t, err)
 	if left := time.Until(*u.PausedExpiresAt); left < 3500*time.Second || left > 3600*time.Second {
@@ -565,8 +564,8 @@ func TestPausedLifetime(t *testing.T) {
 	if u, err = w.Update(asRed(t), "b", sandbox.UpdateRequest{PausedLifetimeSeconds: ptr(int64(0))}); err != nil || u.PausedExpiresAt != nil {
 		t.Errorf("without a bound: %+v, %v", u, err)
 	}
-	// A resume ends the count, and the next pause begins another; a fork has its
-	// own.
+	// A resume ends the count, and the next pause begins another. A fork has its own
+	// count.
 	_, err = w.Update(asRed(t), "b", sandbox.UpdateRequest{PausedLifetimeSeconds: &long})
 	must(t, err)
 	over(b.ID)

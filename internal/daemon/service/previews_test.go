@@ -13,10 +13,10 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// links signs as the service does.
+// links returns a signer of links with the service's key.
 func (w *harness) links() expose.Links { return expose.Links{Key: w.Service.cfg.PreviewKey} }
 
-// visit is what a stranger does.
+// visit opens a preview as a visitor without an API key.
 func (w *harness) visit(label, key, link string) (*sandbox.Preview, error) {
 	w.t.Helper()
 	return w.VisitPreview(w.t.Context(), sandbox.PreviewVisit{Label: label, Key: key, Link: link})
@@ -102,7 +102,7 @@ func TestVisit(t *testing.T) {
 	must(t, err)
 	_, err = w.LinkPreview(ctx, "x", port, sandbox.PreviewLinkRequest{})
 	wantCode(t, err, sandbox.CodeConflict)
-	// Whoever was admitted by what was before is not let through any more.
+	// A visitor whom the old preview admitted is no longer let through.
 	w.preview("x", sandbox.CreatePreviewRequest{Port: port})
 	_, err = w.DialPreview(t.Context(), public)
 	wantCode(t, err, sandbox.CodeNotFound)
@@ -110,13 +110,14 @@ func TestVisit(t *testing.T) {
 	must(t, w.DeletePreview(ctx, "x", port))
 	_, err = w.DialPreview(t.Context(), &renewed.Preview)
 	wantCode(t, err, sandbox.CodeNotFound)
-	// One made anew is another, whose links are other links.
+	// A preview that is deleted and made again is a new one, with new links.
 	w.preview("x", sandbox.CreatePreviewRequest{Port: port})
 	_, err = w.visit(label, renewed.Key, "")
 	wantCode(t, err, sandbox.CodeForbidden)
 }
 
-// A first preview neither changes one nor follows a private one that has ended.
+// With WithFirst, a call neither changes a preview nor replaces a private one that has
+// ended.
 func TestFirstPreview(t *testing.T) {
 	w := newHarness(t)
 	first := sandbox.WithFirst(asRed(t))
@@ -139,7 +140,7 @@ func TestFirstPreview(t *testing.T) {
 	}
 }
 
-// TestLabels visits by labels that are not in the one spelling.
+// TestLabels visits with labels that are not spelled exactly as previews are.
 func TestLabels(t *testing.T) {
 	w := newHarness(t)
 	x := w.create(sandbox.CreateRequest{Name: "name"})
@@ -179,8 +180,8 @@ func FuzzVisit(f *testing.F) {
 	})
 }
 
-// TestVisitOfPaused visits previews of sandboxes that do not run. Only one that
-// may be woken wakes, and only for a visitor who may.
+// TestVisitOfPaused visits previews of sandboxes that do not run. A sandbox is resumed
+// only if its preview allows that, and only for an admitted visitor.
 func TestVisitOfPaused(t *testing.T) {
 	w := newHarness(t)
 	port := echo(t)
@@ -228,8 +229,8 @@ func TestVisitOfPaused(t *testing.T) {
 	wantCode(t, err, sandbox.CodeNotRunning)
 }
 
-// TestStrangersLearnLittle lets a sandbox not wake: what its owner would be told
-// is nothing for a visitor.
+// TestStrangersLearnLittle makes a resume fail: a visitor must not see what its owner
+// would.
 func TestStrangersLearnLittle(t *testing.T) {
 	w := newHarness(t, func(c *Config) { c.Quota.VCPUs = 1 })
 	x := w.create(sandbox.CreateRequest{Name: "x"})
@@ -312,7 +313,7 @@ func TestLinks(t *testing.T) {
 		_, err := w.LinkPreview(ctx, "x", 80, sandbox.PreviewLinkRequest{ExpiresInSeconds: seconds})
 		wantCode(t, err, sandbox.CodeInvalid)
 	}
-	// No longer than the preview.
+	// A link is valid no longer than its preview.
 	if _, l := w.link("x", 80, sandbox.PreviewLinkRequest{ExpiresInSeconds: 100_000}); time.Until(l.ExpiresAt) > 2*time.Hour {
 		t.Errorf("it expires at %v", l.ExpiresAt)
 	}
@@ -353,7 +354,7 @@ func TestPreviewLists(t *testing.T) {
 	if err != nil || len(list.Items) != 0 {
 		t.Errorf("another team sees %+v, %v", list, err)
 	}
-	// A fork is another place.
+	// A fork has no previews of its parent.
 	w.fork("x", sandbox.ForkRequest{Name: "f"})
 	if n := count("f"); n != 0 {
 		t.Errorf("a fork has %d previews", n)
@@ -379,7 +380,7 @@ func TestPreviewLists(t *testing.T) {
 	}
 	_, err = w.CreatePreview(ctx, "x", sandbox.CreatePreviewRequest{Port: 2000})
 	wantCode(t, err, sandbox.CodeQuotaExceeded)
-	// Keys are not kept.
+	// Keys are not stored.
 	p, err := w.store.Preview(ctx, x.ID, 80)
 	must(t, err)
 	if len(p.KeyHash) != 32 {

@@ -25,7 +25,7 @@ func localUser(t *testing.T) context.Context {
 func knock(t *testing.T, address string, port int) (net.Conn, error) {
 	c, err := new(net.Dialer).DialContext(t.Context(), "tcp", net.JoinHostPort(address, strconv.Itoa(port)))
 	if err == nil && c.LocalAddr().String() == c.RemoteAddr().String() {
-		// It met itself, as TCP allows where nobody listens.
+		// The connection met itself, which TCP allows if nobody listens.
 		return nil, errors.Join(syscall.ECONNREFUSED, c.Close())
 	}
 	return c, err
@@ -40,7 +40,7 @@ func closed(t *testing.T, what string, port int) {
 	}
 }
 
-// published makes a sandbox with one published port, and returns that.
+// published makes a sandbox with one published port, and returns the host's port.
 func (w *harness) published(name string, guest int) int {
 	w.t.Helper()
 	x := w.create(sandbox.CreateRequest{Name: name, Ports: []sandbox.PublishedPort{{Guest: guest}}})
@@ -72,7 +72,7 @@ func TestPublish(t *testing.T) {
 		t.Errorf("a daemon whose ports are published is idle: %v, %v", idle, err)
 	}
 	try("paused")
-	// The port is taken now: a second sandbox of it is not made.
+	// The port is taken now: a second sandbox with this port is not made.
 	_, err := w.Create(ctx, sandbox.CreateRequest{Name: "y", Ports: []sandbox.PublishedPort{{Guest: 80}, {Host: host, Guest: guest}}})
 	wantCode(t, err, sandbox.CodeConflict)
 	_, err = w.Get(ctx, "y")
@@ -87,7 +87,7 @@ func TestPublish(t *testing.T) {
 	_, err = w.Merge(ctx, "x", sandbox.MergeRequest{Winner: "f"})
 	must(t, err)
 	try("merge")
-	// What is open ends with the sandbox, and the port is free again.
+	// Open connections end with the sandbox, and the port is free again.
 	c, err := knock(t, "127.0.0.1", host)
 	must(t, err)
 	defer c.Close()
@@ -115,7 +115,7 @@ func TestPublish(t *testing.T) {
 	w.agree()
 }
 
-// TestPublishFails lets a creation fail after its ports are open.
+// TestPublishFails makes a creation fail after its ports are open.
 func TestPublishFails(t *testing.T) {
 	w := newHarness(t)
 	host := closedPort(t)
@@ -139,8 +139,8 @@ func TestPublishFails(t *testing.T) {
 	_ = c.Close()
 }
 
-// TestPublishTakenAtStart finds a port taken when the daemon comes back, and
-// gets it when it is free.
+// TestPublishTakenAtStart has a port that is taken when the daemon restarts, and that
+// it gets once the port is free.
 func TestPublishTakenAtStart(t *testing.T) {
 	w := newHarness(t)
 	guest := echo(t)
@@ -159,8 +159,8 @@ func TestPublishTakenAtStart(t *testing.T) {
 	says(t, c)
 }
 
-// TestPublishRights asks for addresses and ports as somebody from afar and as
-// the user of the server.
+// TestPublishRights requests addresses and ports as a remote caller and as the user of
+// the server.
 func TestPublishRights(t *testing.T) {
 	w := newHarness(t)
 	for _, c := range []struct {

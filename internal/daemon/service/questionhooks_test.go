@@ -18,14 +18,15 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// post is what a receiver of questions got.
+// post is a request that a receiver of questions got.
 type post struct {
 	header http.Header
 	body   []byte
 	said   webhooks.Question
 }
 
-// questionReceiver is a server that fails a number of times, and what it got.
+// questionReceiver starts a server that fails the first requests, and returns its URL
+// and what it got.
 func questionReceiver(t *testing.T, fails int) (url string, posts func() []post) {
 	t.Helper()
 	var mu sync.Mutex
@@ -50,7 +51,7 @@ func questionReceiver(t *testing.T, fails int) (url string, posts func() []post)
 	}
 }
 
-// told is a harness of which somebody is told what is asked.
+// told returns a harness with receivers of questions.
 func told(t *testing.T, firstWait time.Duration, to ...webhooks.Receiver) *harness {
 	t.Helper()
 	return newHarness(t, func(c *Config) {
@@ -86,7 +87,7 @@ func TestQuestionsByWebhook(t *testing.T) {
 	if len(ofBlue()) != 0 {
 		t.Error("another team is told")
 	}
-	// The end is not told, and what is asked again by a new daemon is not told again.
+	// The end of a question is not sent, and a new daemon does not send it again.
 	w.engine.Ask(x.ID, asks(1), asks(2))
 	over := func() (n int) {
 		for _, d := range w.deliveries(x.ID) {
@@ -123,7 +124,7 @@ func TestQuestionsByWebhookAgain(t *testing.T) {
 	}
 }
 
-// Nothing is tried again when the question would be over.
+// A delivery is not repeated after the question is over.
 func TestQuestionsByWebhookTooLate(t *testing.T) {
 	url, posts := questionReceiver(t, 100)
 	w := told(t, time.Hour, webhooks.Receiver{Team: "red", Hook: sandbox.Webhook{URL: url}})
@@ -135,7 +136,8 @@ func TestQuestionsByWebhookTooLate(t *testing.T) {
 	if len(posts()) != 1 {
 		t.Errorf("told %d times", len(posts()))
 	}
-	// What an earlier daemon has left open is not told when it is over.
+	// A delivery that an earlier daemon left open is not sent after the question is
+	// over.
 	past := time.Now().Add(-time.Second)
 	must(t, w.store.CreateDelivery(t.Context(), store.Delivery{Team: "red", Until: &past, Body: []byte("{}"), Delivery: sandbox.Delivery{
 		ID: "whd-late", SandboxID: x.ID, ApprovalID: asks(9).ID, URL: url, State: store.DeliveryPending, CreatedAt: time.Now().Add(time.Minute), NextAt: &past,
@@ -149,7 +151,7 @@ func TestQuestionsByWebhookTooLate(t *testing.T) {
 	}
 }
 
-// A sandbox that asks without end takes half of what webhooks there may be, and leaves
+// A sandbox that asks without end takes half of the webhooks that can wait, and leaves
 // the rest to jobs.
 func TestQuestionsByWebhookAreBounded(t *testing.T) {
 	block := make(chan struct{})

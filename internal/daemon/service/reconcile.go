@@ -142,7 +142,8 @@ func (s *Service) reattach(ctx context.Context, r *store.Record) error {
 	if !r.Applying {
 		return s.repush(ctx, r)
 	}
-	// It may have been a merge, which gives the sandbox another one's instance.
+	// The interrupted change may have been a merge, which gives the sandbox another
+	// sandbox's instance.
 	if _, err := s.settle(ctx, r); err != nil {
 		return fmt.Errorf("finish the update of sandbox %s: %w", r.ID, call.Detailed(err))
 	}

@@ -43,7 +43,7 @@ func TestKeysOpenDoors(t *testing.T) {
 	wantCode(t, err, sandbox.CodeUnauthenticated)
 }
 
-// TestKeysOfOtherTeams lets the admin key of a team try to get into another.
+// TestKeysOfOtherTeams uses the admin key of one team to get into another.
 func TestKeysOfOtherTeams(t *testing.T) {
 	w := newHarness(t)
 	blue := as(t.Context(), "blue")
@@ -88,8 +88,8 @@ func TestTemplates(t *testing.T) {
 	}
 }
 
-// TestAudit checks that all that changes something is recorded, also when it
-// fails, and that no secret and no content gets into the record.
+// TestAudit checks that every change is recorded, also if it fails, and that no secret
+// and no content gets into the record.
 func TestAudit(t *testing.T) {
 	w := newHarness(t)
 	ctx := asRed(t)

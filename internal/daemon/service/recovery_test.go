@@ -29,10 +29,10 @@ func init() {
 	scopeOf["ListOrphans"], scopeOf["RecoverOrphan"] = sandbox.ScopeAdmin, sandbox.ScopeAdmin
 }
 
-// plenty is a disk with enough room.
+// plenty reports a disk with enough room.
 func plenty() (free, total int64, err error) { return 1 << 40, 1 << 41, nil }
 
-// setsAside has a harness keep volumes, and set aside what no record names.
+// setsAside makes a harness keep volumes, and set aside what no record names.
 func setsAside(t *testing.T) func(*Config) {
 	dir := t.TempDir()
 	return func(c *Config) {
@@ -50,7 +50,7 @@ func operator(t *testing.T) context.Context {
 	return sandbox.WithCaller(t.Context(), sandbox.LocalCaller())
 }
 
-// loseRecords ends the daemon, takes its database away, and starts another.
+// loseRecords ends the daemon, removes its database, and starts another daemon.
 func (w *harness) loseRecords() {
 	w.t.Helper()
 	w.stop()
@@ -58,7 +58,8 @@ func (w *harness) loseRecords() {
 	w.start()
 }
 
-// orphans returns what the operator sees, by what it is of.
+// orphans returns the orphans that a caller sees, by the sandbox or volume they come
+// from.
 func (w *harness) orphans(ctx context.Context) map[string]sandbox.Orphan {
 	w.t.Helper()
 	list, err := w.ListOrphans(ctx, sandbox.Page{})
@@ -136,9 +137,9 @@ func TestRecoverAfterALostDatabase(t *testing.T) {
 	_, err = w.RecoverOrphan(operator(t), "ckp-none")
 	wantCode(t, err, sandbox.CodeNotFound)
 	_, err = w.RecoverOrphan(operator(t), kept.ID)
-	wantCode(t, err, sandbox.CodeConflict) // its volume is not back
+	wantCode(t, err, sandbox.CodeConflict) // its volume is not recovered yet
 
-	// A name that is taken by now leaves the old one another.
+	// If the name is taken by now, the orphan gets another.
 	_, err = w.CreateVolume(ctx, sandbox.CreateVolumeRequest{Name: "data"})
 	must(t, err)
 	got, err := w.RecoverOrphan(adminOf(t, "red"), volume.ID)
@@ -164,7 +165,7 @@ func TestRecoverAfterALostDatabase(t *testing.T) {
 	if got.Snapshot.Name != "" || got.Snapshot.SandboxID != work.ID || got.Snapshot.Label != "sandbox work" {
 		t.Errorf("the paused sandbox is %+v", got.Snapshot)
 	}
-	// What ran may have been forbidden the network since it began.
+	// A running sandbox's network may have been denied since it began.
 	got, err = w.RecoverOrphan(operator(t), ran.ID)
 	must(t, err)
 	again, err = w.Create(ctx, sandbox.CreateRequest{Snapshot: got.Snapshot.ID})
@@ -175,7 +176,7 @@ func TestRecoverAfterALostDatabase(t *testing.T) {
 	if n := len(w.orphans(operator(t))); n != 0 {
 		t.Errorf("%d are still aside", n)
 	}
-	// They are records like others: also for the next daemon.
+	// The recovered records are there for the next daemon too.
 	w.restart()
 	must(t, w.collectNow(t.Context()))
 	_, err = w.Create(ctx, sandbox.CreateRequest{Snapshot: "kept"})
@@ -183,13 +184,13 @@ func TestRecoverAfterALostDatabase(t *testing.T) {
 	w.agree()
 }
 
-// adminOf returns the context of a key of a team that may do everything.
+// adminOf returns the context of a team's admin key.
 func adminOf(t *testing.T, team string) context.Context {
 	return sandbox.WithCaller(t.Context(), sandbox.Caller{KeyID: "key-" + team, Team: team, Scopes: []sandbox.Scope{sandbox.ScopeAdmin}})
 }
 
-// What was deleted on request is removed, also when the daemon ended before its
-// files were, and what could not be recorded too.
+// Content that was deleted on request is removed and not set aside, even if the daemon
+// ended before its files were removed. So is content that could not be recorded.
 func TestDeletedIsNotSetAside(t *testing.T) {
 	w := newHarness(t, setsAside(t))
 	ctx := asRed(t)
@@ -201,7 +202,7 @@ func TestDeletedIsNotSetAside(t *testing.T) {
 	_, err = w.CreateSnapshot(ctx, "x", sandbox.CreateSnapshotRequest{Name: "s"})
 	wantCode(t, err, sandbox.CodeConflict)
 	kept := w.state.Kept()[0]
-	// As if it ended between record and files.
+	// As if the daemon ended after removing the record and before removing the files.
 	must(t, w.cfg.Store.DeleteSnapshot(t.Context(), w.snapshots()[0].ID))
 	must(t, w.cfg.Store.DeleteVolume(t.Context(), v.ID))
 	w.restart()
@@ -217,7 +218,7 @@ func TestDeletedIsNotSetAside(t *testing.T) {
 	}
 }
 
-// snapshots returns those of the team red.
+// snapshots returns the snapshots of the team red.
 func (w *harness) snapshots() []sandbox.Snapshot {
 	w.t.Helper()
 	list, err := w.ListSnapshots(sandbox.WithCaller(context.Background(), sandbox.Caller{KeyID: "key-red", Team: "red", Scopes: sandbox.Scopes()}), sandbox.ListSnapshotsRequest{})
@@ -225,7 +226,7 @@ func (w *harness) snapshots() []sandbox.Snapshot {
 	return list.Items
 }
 
-// State that says nothing of itself becomes a snapshot without a network.
+// A checkpoint without a label becomes a snapshot without a network.
 func TestRecoverUnlabelled(t *testing.T) {
 	w := newHarness(t, setsAside(t))
 	sbx := w.create(sandbox.CreateRequest{Name: "x"})
@@ -248,8 +249,8 @@ func TestRecoverUnlabelled(t *testing.T) {
 	}
 }
 
-// What cannot be set aside stays, and keeps nothing else from it; a sandbox whose
-// state cannot be kept is ended.
+// Content that cannot be set aside stays, and others are still set aside. A sandbox
+// whose state cannot be kept is ended.
 func TestCannotBeSetAside(t *testing.T) {
 	w := newHarness(t, setsAside(t))
 	sbx := w.create(sandbox.CreateRequest{Name: "x"})
@@ -272,7 +273,7 @@ func TestCannotBeSetAside(t *testing.T) {
 	w.waitForOrphans(2)
 }
 
-// A recovery that fails on the way leaves what it is of aside.
+// If a recovery fails, the orphan stays.
 func TestRecoveryFails(t *testing.T) {
 	w := newHarness(t, setsAside(t))
 	w.create(sandbox.CreateRequest{Name: "x"})
@@ -289,8 +290,8 @@ func TestRecoveryFails(t *testing.T) {
 	wantCode(t, err, sandbox.CodeNotFound)
 }
 
-// What is aside goes when its time is over, and the oldest first when the disk
-// is nearly full.
+// Orphans are removed when their time is over, and the oldest first if the disk is
+// nearly full.
 func TestOrphansGo(t *testing.T) {
 	w := newHarness(t, setsAside(t))
 	sbx := w.create(sandbox.CreateRequest{})

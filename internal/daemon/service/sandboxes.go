@@ -10,15 +10,20 @@ import (
 	"github.com/cove-sh/cove/internal/daemon/service/startup"
 	"github.com/cove-sh/cove/internal/daemon/service/validate"
 	"github.com/cove-sh/cove/internal/daemon/store"
+	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// view is a record as callers see it, with the time of last use as of now.
+// view returns a record as callers see it, with the current time of last use.
 func (s *Service) view(r store.Record) *sandbox.Sandbox {
 	sbx := r.Sandbox
 	sbx.Secrets, sbx.Desktop = secrets.Names(&r), startup.DesktopOf(&r)
 	if !sbx.State.Final() {
 		sbx.Unenforced = append(slices.Clip(sbx.Unenforced), s.Volumes.Unenforced(&r)...)
+	}
+	sbx.Stored = s.stored(r.Checkpoint)
+	if p, ok := s.cfg.Engine.(engine.Placer); ok && !sbx.State.Final() {
+		sbx.Node = p.PlaceOf(engine.Source{Instance: r.Instance, Checkpoint: r.Checkpoint})
 	}
 	if sbx.State == sandbox.StateRunning {
 		s.mu.Lock()
@@ -34,6 +39,15 @@ func (s *Service) view(r store.Record) *sandbox.Sandbox {
 		}
 	}
 	return &sbx
+}
+
+// stored says where a checkpoint is kept; it is empty if there is only one place.
+func (s *Service) stored(checkpoint string) sandbox.Stored {
+	r, ok := s.cfg.Engine.(engine.Replicator)
+	if !ok || checkpoint == "" {
+		return ""
+	}
+	return sandbox.Stored(r.Place(checkpoint))
 }
 
 // Get implements [sandbox.Sandboxes].
@@ -71,7 +85,7 @@ func (s *Service) List(ctx context.Context, req sandbox.ListRequest) (*sandbox.L
 	})
 }
 
-// filterFor selects what a request asks for of what the caller may know of.
+// filterFor returns the store's filter for a request, within what the caller can see.
 func (s *Service) filterFor(c *call.Call, req *sandbox.ListRequest) (store.SandboxFilter, error) {
 	f := store.SandboxFilter{Team: c.Caller.Team, States: req.States, Metadata: req.Metadata, Name: req.Name, Template: req.Template}
 	var err error
@@ -125,8 +139,8 @@ func (s *Service) Audit(ctx context.Context, req sandbox.AuditRequest) (*sandbox
 	})
 }
 
-// auditSubject returns the id of a sandbox that the team has, or had: events
-// outlive the sandbox's own record, but do not tell its namespace.
+// auditSubject returns the id of a sandbox that the team has or had. Events outlive the
+// sandbox's record, but do not have its namespace.
 func (s *Service) auditSubject(c *call.Call, ref string) (string, error) {
 	r, err := c.Resolve(ref)
 	if err == nil || sandbox.CodeOf(err) != sandbox.CodeNotFound || c.Caller.Namespace != "" {
@@ -142,7 +156,7 @@ func (s *Service) auditSubject(c *call.Call, ref string) (string, error) {
 	return ref, nil
 }
 
-// held calls f for each record that the engine may hold something of.
+// held calls f for each record in these states of which the engine may hold something.
 func (s *Service) held(ctx context.Context, states []sandbox.State, f func(store.Record)) error {
 	for r, err := range store.All(ctx, s.cfg.Store.ListSandboxes, store.SandboxFilter{Held: true, States: states}) {
 		if err != nil {

@@ -59,7 +59,7 @@ func (w *harness) wantTold(what, ref string, want map[string]string) {
 
 type values = map[string]string
 
-// TestSecretsAreCarried makes machines in every way of a sandbox with secrets.
+// TestSecretsAreCarried makes instances of a sandbox with secrets in every way.
 func TestSecretsAreCarried(t *testing.T) {
 	w := newHarness(t)
 	ctx := asRed(t)
@@ -132,7 +132,7 @@ func TestRotateAndDelete(t *testing.T) {
 	if got := w.get("paused").State; got != sandbox.StatePaused {
 		t.Errorf("a rotation left a paused sandbox %s", got)
 	}
-	// One of them does not answer: the rest is told, and the caller too.
+	// One gateway does not answer: the others get the change, and the caller an error.
 	w.state.Fail(memory.StepSetNetwork, memory.Before, fmt.Errorf("no answer"))
 	_, err = w.RotateSecret(ctx, "a", sandbox.RotateSecretRequest{Value: sandbox.NewSecretValue("three")})
 	wantCode(t, err, sandbox.CodeUnavailable)
@@ -152,7 +152,7 @@ func TestRotateAndDelete(t *testing.T) {
 	must(t, err)
 	w.wantTold("resumed after the delete", "paused", values{})
 	wantCode(t, w.DeleteSecret(ctx, "a"), sandbox.CodeNotFound)
-	// A new one of the name is another secret.
+	// A new secret with the same name is another secret.
 	w.secret("a", "new")
 	w.wantTold("same name", "x", values{})
 	w.inStep("x")
@@ -182,7 +182,7 @@ func TestLastUse(t *testing.T) {
 			t.Errorf("%s was used (-want +got):\n%s", name, diff)
 		}
 	}
-	// The log has an event a little after its time, which may be after a look.
+	// An event appears in the log a little after its time, perhaps after a check.
 	late := time.Now().Add(-secrets.UseLag / 2).UTC()
 	w.state.AddEvent(sandbox.NetworkEvent{SandboxID: x.ID, Kind: sandbox.NetworkRequest, Verdict: sandbox.NetworkAllowed, Secret: "b", Time: late})
 	must(t, w.Repair(t.Context()))
@@ -193,8 +193,8 @@ func TestLastUse(t *testing.T) {
 	}
 }
 
-// TestSecretsMeetEnvironment sets a variable by hand that has a placeholder,
-// in every way there is.
+// TestSecretsMeetEnvironment sets a variable that has a placeholder, in every way there
+// is.
 func TestSecretsMeetEnvironment(t *testing.T) {
 	w := newHarness(t)
 	ctx := asRed(t)
@@ -281,7 +281,7 @@ func TestSecretsOfOthers(t *testing.T) {
 	if got, err := w.GetSecret(asRed(t), "treasure"); err != nil || got.Version != 1 {
 		t.Errorf("the secret is %+v, %v", got, err)
 	}
-	// Any scope may look; none may not.
+	// Any scope is enough to read; a key without scopes may not.
 	reader := as(t.Context(), "red", sandbox.ScopeFilesWrite)
 	if list, err = w.ListSecrets(reader, sandbox.Page{}); err != nil || len(list.Items) != 1 {
 		t.Errorf("a reader sees %v, %v", list, err)
@@ -294,8 +294,8 @@ func TestSecretsOfOthers(t *testing.T) {
 	wantCode(t, err, sandbox.CodeUnauthenticated)
 }
 
-// TestValuesStayInside looks for values in everything that the service says,
-// logs and keeps.
+// TestValuesStayInside looks for values in everything that the service returns, logs
+// and stores.
 func TestValuesStayInside(t *testing.T) {
 	const first, second = "c4n4ry-first-value", "c4n4ry-second-value"
 	var logs bytes.Buffer
@@ -378,8 +378,8 @@ func TestValuesStayInside(t *testing.T) {
 	}
 }
 
-// A key file that was lost is made anew. The log says at the start which secrets
-// went with it, before one is used.
+// A lost key file is replaced by a new one. At the start, the log says which secrets
+// were lost with it, before one is used.
 func TestLostKeyIsTold(t *testing.T) {
 	var log bytes.Buffer
 	w := newHarness(t, func(c *Config) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) })
@@ -423,7 +423,7 @@ func TestRotateSecretsKey(t *testing.T) {
 	before := rows()
 	stale, _, err := w.store.ListDeliveries(t.Context(), store.DeliveryFilter{Open: true}, sandbox.Page{})
 	must(t, err)
-	// One is being created meanwhile, which has read the value before.
+	// A sandbox is being created meanwhile, and has already read the old value.
 	w.state.Trap(memory.StepCreate, memory.Before, func(context.Context) error {
 		_, err := w.RotateSecretsKey(asRed(t))
 		return err
@@ -457,7 +457,7 @@ func TestRotateSecretsKey(t *testing.T) {
 	}
 	close(stop)
 	wg.Wait()
-	// What was sealed with a key that is gone opens no more.
+	// Values that were sealed with the deleted key no longer open.
 	for _, sealed := range rows() {
 		if !w.cfg.Vault.Current(sealed) {
 			t.Error("something is sealed with a key that is not there")
@@ -468,7 +468,7 @@ func TestRotateSecretsKey(t *testing.T) {
 			t.Error("the key is the same as before")
 		}
 	}
-	// Who has read it before finds it all the same.
+	// A delivery that was read before the rotation still opens.
 	if hook, opened, err := w.webhooks.Unseal(t.Context(), &stale[0]); err != nil || !opened || hook.Secret != "0123456789" {
 		t.Errorf("a webhook that was read before is opened as %q, %v", hook.Secret, err)
 	}

@@ -63,8 +63,8 @@ type Config struct {
 	Lifetime    time.Duration
 	IdleTimeout time.Duration
 	// Build identifies this version of Cove: golden checkpoints of other versions are
-	// made again. Warm is how many sandboxes of a template are kept ready at most; 0
-	// keeps no golden checkpoints.
+	// made again. Warm bounds the standby sandboxes of a template; 0 keeps no golden
+	// checkpoints.
 	Build string
 	Warm  int
 	// TempDir is for the files of a merge; "" is the system's.
@@ -100,15 +100,18 @@ type Config struct {
 	// UploadURL returns the address to which an archive is uploaded, from a signed
 	// link; it is "" if this server has no address that others know. Nil means that.
 	UploadURL func(link string) string
-	// CheckMachine says what the machine lets Cove do; nil says that nobody knows.
+	// CheckMachine reports what the machine lets Cove do; if it is nil, the verb is
+	// unsupported.
 	CheckMachine func(ctx context.Context) sandbox.MachineReport
+	// Nodes are the machines that run sandboxes, if the engine has several; nil is none.
+	Nodes Nodes
 	// Metrics registers the service's Prometheus metrics; nil registers none.
 	Metrics prometheus.Registerer
-	// Webhooks configures how webhooks are sent, and Receivers are told what network
-	// policies ask.
+	// Webhooks configures how webhooks are sent. Receivers are webhooks that get what
+	// network policies ask.
 	Webhooks  webhook.Config
 	Receivers []webhooks.Receiver
-	// Boot is the present run of the machine; zero is read from the kernel.
+	// Boot is the current run of the machine; zero is read from the kernel.
 	Boot Boot
 	// Clock is the clock for lifetimes; nil is the machine's.
 	Clock Clock
@@ -305,7 +308,7 @@ func (cfg *Config) setDefaults() error {
 	return nil
 }
 
-// Start brings the record into line with what the engine still runs, and
+// Start brings the records into line with what the engine still runs, and
 // begins work in the background. It is called once, before any verb.
 func (s *Service) Start(ctx context.Context) error {
 	if err := errors.Join(s.KeepTime(ctx), s.reconcile(ctx), s.Builder.FailLost(ctx), s.Volumes.Reconcile(ctx), s.Secrets.LogLostKeys(ctx)); err != nil {
@@ -319,8 +322,8 @@ func (s *Service) Start(ctx context.Context) error {
 	return nil
 }
 
-// Close ends the service: verbs under way are cancelled, new ones refused, and
-// what is in memory only is stored. It does not close the store or the engine.
+// Close ends the service: it cancels verbs under way, refuses new ones, and stores what
+// is only in memory. It does not close the store or the engine.
 func (s *Service) Close() error {
 	s.gate.Close()
 	s.Exposer.EndConnections()
@@ -338,8 +341,8 @@ func (s *Service) Close() error {
 	return err
 }
 
-// Idle reports whether nothing runs, paused sandboxes aside, and no verb is
-// under way, and since when no verb was called.
+// Idle reports whether no sandbox runs (paused ones do not), no port is published, and
+// no build or verb is under way. It also returns when a verb last began or ended.
 func (s *Service) Idle(ctx context.Context) (bool, time.Time, error) {
 	busy, _, err := s.cfg.Store.ListSandboxes(ctx, store.SandboxFilter{
 		States: []sandbox.State{sandbox.StateCreating, sandbox.StateRunning, sandbox.StateStopping},
@@ -351,8 +354,8 @@ func (s *Service) Idle(ctx context.Context) (bool, time.Time, error) {
 	return len(busy) == 0 && calls == 0 && !s.Ports.Any() && !s.Builder.Any(), last, nil
 }
 
-// Denied records that the caller asked for an operation that no scope of theirs
-// allows, when a door knows that before it reads the request.
+// Denied records that the caller requested an operation that their scopes do not allow.
+// Doors call it if they refuse before they read the request.
 func (s *Service) Denied(ctx context.Context, operation string) { s.gate.Denied(ctx, operation) }
 
 func (s *Service) flushLoop() {

@@ -25,8 +25,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// harness is a service with all that it works with, of which everything but the
-// service itself survives a restart.
+// harness is a service with everything that it works with. All except the service
+// itself survives a restart.
 type harness struct {
 	*Service
 	t      testing.TB
@@ -39,7 +39,7 @@ type harness struct {
 	store     *sqlite.Store
 	path      string
 	templates *faketemplates.Provider
-	// provider is in the place of templates, if it is set.
+	// provider replaces templates, if it is set.
 	provider TemplateProvider
 	cfg      Config
 }
@@ -153,7 +153,7 @@ func (w *harness) get(id string) *sandbox.Sandbox {
 	return sbx
 }
 
-// record reads a sandbox of any team past the service.
+// record reads a sandbox of any team from the store.
 func (w *harness) record(id string) store.Record {
 	w.t.Helper()
 	r, err := w.store.Sandbox(context.Background(), id)
@@ -171,7 +171,7 @@ func (w *harness) waitState(id string, want sandbox.State) *sandbox.Sandbox {
 	return got
 }
 
-// wait asks until something has happened.
+// wait polls until something has happened.
 func wait(t testing.TB, happened func() bool, otherwise func() string) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); !happened(); time.Sleep(2 * time.Millisecond) {
@@ -181,8 +181,8 @@ func wait(t testing.TB, happened func() bool, otherwise func() string) {
 	}
 }
 
-// agree waits until the engine has exactly the machines of sandboxes that run by
-// the store and the checkpoints that it refers to, and nothing is in between.
+// agree waits until the engine has exactly the instances and checkpoints that the
+// store's records refer to, and no change is under way.
 func (w *harness) agree() {
 	w.t.Helper()
 	var wrong string
@@ -217,7 +217,7 @@ func (w *harness) differences() string {
 	return ""
 }
 
-// kept lists the checkpoints that the engine has, golden ones aside.
+// kept lists the checkpoints that the engine has, without golden ones.
 func (w *harness) kept() (kept []string) {
 	for _, c := range w.state.Kept() {
 		if !strings.HasPrefix(c.ID, ids.Golden) {
@@ -252,7 +252,7 @@ func must(t testing.TB, err error) {
 
 func ptr[T any](v T) *T { return &v }
 
-// newTemplates returns what templates a harness begins with.
+// newTemplates returns the templates that a harness begins with.
 func newTemplates(dir string) *faketemplates.Provider {
 	return faketemplates.New(dir,
 		sandbox.Template{Name: "host", Source: "host", State: sandbox.TemplateReady},
@@ -264,7 +264,7 @@ func newTemplates(dir string) *faketemplates.Provider {
 	)
 }
 
-// ago lets all times of a sandbox be longer ago.
+// ago moves all times of a sandbox into the past by d.
 func (w *harness) ago(id string, d time.Duration) {
 	w.t.Helper()
 	past := func(at *time.Time) *time.Time {

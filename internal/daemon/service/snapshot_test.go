@@ -277,8 +277,8 @@ func TestSnapshotFailures(t *testing.T) {
 	}
 }
 
-// TestRestoreFailures restores in place: what fails leaves the old state, with
-// the command that runs in it.
+// TestRestoreFailures restores in place: a failure leaves the old state, with the
+// command that runs in it.
 func TestRestoreFailures(t *testing.T) {
 	boom := errors.New("boom at /secret")
 	for _, c := range []struct {
@@ -360,7 +360,8 @@ func TestRestoreKeeps(t *testing.T) {
 	if spec.Resources.VCPUs != 2 || spec.Resources.MemoryMiB != 222 || spec.Hostname != "x" {
 		t.Errorf("the machine is %+v", spec)
 	}
-	// The other's numbers are not drawn again, nor is its place among forks kept.
+	// The restored sandbox gets new random numbers, and does not take over the other's
+	// index among forks.
 	if spec.Fork == nil || spec.Fork.Count != 0 {
 		t.Errorf("it is taken for the sandbox of the snapshot: %+v", spec.Fork)
 	}
@@ -481,7 +482,7 @@ func TestTimeouts(t *testing.T) {
 			if c.want != sandbox.StatePaused || c.idle {
 				return
 			}
-			// The lifetime begins anew.
+			// The lifetime starts again.
 			w.shell(sbx.ID, "true")
 			left := time.Until(*w.get(sbx.ID).ExpiresAt)
 			if left < 1900*time.Second || left > 2000*time.Second {
@@ -491,8 +492,8 @@ func TestTimeouts(t *testing.T) {
 	}
 }
 
-// TestLifetimeGoesOn pauses and resumes a sandbox that is to be killed at its
-// end: a pause gives it no more time.
+// TestLifetimeGoesOn pauses and resumes a sandbox that is killed at the end of its
+// lifetime: a pause does not prolong it.
 func TestLifetimeGoesOn(t *testing.T) {
 	w := newHarness(t)
 	sbx := w.create(sandbox.CreateRequest{LifetimeSeconds: ptr(int64(2000))})

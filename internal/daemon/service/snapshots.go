@@ -33,8 +33,15 @@ func (s *Service) CreateSnapshot(ctx context.Context, ref string, req sandbox.Cr
 			return nil, err
 		}
 		c.Detail = snap.ID
-		return &snap.Snapshot, nil
+		return s.viewSnapshot(&snap), nil
 	})
+}
+
+// viewSnapshot is what callers see of a snapshot.
+func (s *Service) viewSnapshot(r *store.SnapshotRecord) *sandbox.Snapshot {
+	snap := r.Snapshot
+	snap.Stored = s.stored(r.Checkpoint)
+	return &snap
 }
 
 func checkSnapshotRequest(req *sandbox.CreateSnapshotRequest) error {
@@ -86,11 +93,13 @@ func (s *Service) snapshot(ctx context.Context, id string, snap store.SnapshotRe
 			return snap, err
 		}
 	}
-	c, release, err := s.stateOf(ctx, &r, engine.CheckpointOptions{
+	opts := engine.CheckpointOptions{FilesOnly: snap.Kind == sandbox.SnapshotFiles, Label: recovery.Label(recovery.KeptSnapshot, &snap)}
+	if !snap.Automatic {
 		// A step of the history need not survive a power loss, since its running
 		// sandbox does not either.
-		Durable: !snap.Automatic, FilesOnly: snap.Kind == sandbox.SnapshotFiles, Label: recovery.Label(recovery.KeptSnapshot, &snap),
-	})
+		opts.Durable, opts.Owner = true, snap.Team
+	}
+	c, release, err := s.stateOf(ctx, &r, opts)
 	if err != nil {
 		return snap, err
 	}
@@ -131,7 +140,7 @@ func (s *Service) admitSnapshot(ctx context.Context, snap *store.SnapshotRecord)
 		return nil
 	}
 	if s.cfg.Quota.DiskMiB > 0 {
-		// Its size is known only once it is made.
+		// The snapshot's own size is known only once it is made.
 		used, err := s.cfg.Store.SandboxUsage(ctx, snap.Team)
 		if err := cmp.Or(err, s.cfg.Quota.AdmitDisk(used.DiskMiB, 1)); err != nil {
 			return err
@@ -154,7 +163,7 @@ func (s *Service) admitSnapshot(ctx context.Context, snap *store.SnapshotRecord)
 	}
 }
 
-// stateOf returns a checkpoint of a sandbox's present state: a new checkpoint of a
+// stateOf returns a checkpoint of a sandbox's current state: a new checkpoint of a
 // running sandbox, or the existing one of a paused sandbox. The checkpoint is held
 // until the result is called.
 //
@@ -199,7 +208,7 @@ func (s *Service) GetSnapshot(ctx context.Context, ref string) (*sandbox.Snapsho
 		if err != nil {
 			return nil, err
 		}
-		return &snap.Snapshot, nil
+		return s.viewSnapshot(&snap), nil
 	})
 }
 
@@ -231,7 +240,7 @@ func (s *Service) ListSnapshots(ctx context.Context, req sandbox.ListSnapshotsRe
 		}
 		list := &sandbox.List[sandbox.Snapshot]{Items: make([]sandbox.Snapshot, len(records)), NextCursor: next}
 		for i, r := range records {
-			list.Items[i] = r.Snapshot
+			list.Items[i] = *s.viewSnapshot(&r)
 		}
 		return list, nil
 	})
@@ -249,7 +258,7 @@ func (s *Service) DeleteSnapshot(ctx context.Context, ref string) (*sandbox.Snap
 			return nil, err
 		}
 		s.collectSoon()
-		return &snap.Snapshot, nil
+		return s.viewSnapshot(&snap), nil
 	})
 }
 

@@ -26,8 +26,8 @@ type bootSource struct {
 	checkpoint string
 	filesOnly  bool
 	fresh      bool
-	// foreign is set if the checkpoint is of another sandbox: the new sandbox does not
-	// take that one's index among forks.
+	// foreign is set if the checkpoint is another sandbox's: then the new sandbox does
+	// not take over its index among forks.
 	foreign bool
 	// startup is what runs in the sandbox from its boot on, or nil.
 	startup *startup.Startup
@@ -96,7 +96,7 @@ func (s *Service) spec(ctx context.Context, b *bootSource, r *store.Record) (eng
 }
 
 // networkOf returns the configuration of the gateway of a record's instance. It uses
-// the present values of secrets; a deleted secret is revoked.
+// the current values of secrets; a deleted secret is revoked.
 func (s *Service) networkOf(ctx context.Context, r *store.Record) (*engine.Network, error) {
 	n := &engine.Network{SandboxID: r.ID, Policy: call.PolicyOf(r)}
 	for _, a := range r.Answers {
@@ -129,8 +129,8 @@ func (s *Service) networkOf(ctx context.Context, r *store.Record) (*engine.Netwo
 	return n, nil
 }
 
-// headerAuth has the value in any header that carries credentials, and in one of basic
-// authentication as the credentials as a whole.
+// headerAuth allows the value in any header that carries credentials; in a header of
+// basic authentication, the value is the credentials as a whole.
 var headerAuth = sandbox.SecretAuth{Type: "header", Name: "Authorization", Prefix: "Basic "}
 
 // values passes on the values of bindings, one at a time, and wipes each afterwards. A

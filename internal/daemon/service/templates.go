@@ -52,7 +52,7 @@ func (s *Service) GetTemplate(ctx context.Context, name string) (*sandbox.Templa
 	})
 }
 
-// goldenSizes returns what golden checkpoints take on disk, by id.
+// goldenSizes returns the disk space of golden checkpoints, by id.
 func (s *Service) goldenSizes(ctx context.Context) (map[string]int64, error) {
 	if s.checkpointer == nil || s.cfg.Warm <= 0 {
 		return nil, nil
@@ -70,8 +70,8 @@ func (s *Service) goldenSizes(ctx context.Context) (map[string]int64, error) {
 	return sizes, nil
 }
 
-// tellWarm says of a template what the checkpoint takes that its sandboxes begin
-// with. One that was deleted just now has none.
+// tellWarm sets WarmBytes of a template to the size of its golden checkpoint. A
+// template that was just deleted has none.
 func (s *Service) tellWarm(ctx context.Context, name string, t *sandbox.Template, sizes map[string]int64) {
 	if len(sizes) == 0 || t.State != sandbox.TemplateReady || t.Digest == "" {
 		return
@@ -85,8 +85,8 @@ func (s *Service) tellWarm(ctx context.Context, name string, t *sandbox.Template
 	}
 }
 
-// Prepare makes a template ready to be used, and begins to make its golden
-// checkpoint, so that its sandboxes are created in milliseconds from then on.
+// Prepare makes a template ready to use, and begins to make its golden checkpoint, from
+// which its sandboxes are then created in milliseconds.
 func (s *Service) Prepare(ctx context.Context, template string) error {
 	k, err := s.defaults(ctx, template)
 	if err != nil {
@@ -98,8 +98,8 @@ func (s *Service) Prepare(ctx context.Context, template string) error {
 	return nil
 }
 
-// prepare makes the golden checkpoint of a template for a team, if nobody else
-// does.
+// prepare makes the golden checkpoint of a template for a team, unless it is already
+// being made.
 func (s *Service) prepare(ctx context.Context, template, team string) error {
 	k, err := s.defaults(ctx, template)
 	if err != nil {
@@ -118,12 +118,13 @@ func (s *Service) prepare(ctx context.Context, template, team string) error {
 	return s.golden.make(ctx, id, k)
 }
 
-// defaults returns what the sandboxes of a template begin with.
+// defaults returns the kind of golden checkpoint of a template's sandboxes with default
+// resources and user.
 func (s *Service) defaults(ctx context.Context, template string) (*goldenKind, error) {
 	root, t, err := s.cfg.Templates.Root(ctx, template)
 	if err != nil {
 		return nil, err
 	}
 	r := s.newRecord(&sandbox.CreateRequest{}, &t, "")
-	return kindOf(root, r.Resources, &t, r.User), nil
+	return s.kindHere(root, r.Resources, &t, r.User), nil
 }

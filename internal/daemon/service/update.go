@@ -228,7 +228,7 @@ func (s *Service) update(ctx context.Context, h *handle, req *sandbox.UpdateRequ
 	if !limits && !env {
 		return after, nil
 	}
-	// From here on all or nothing, whether or not the caller stays.
+	// From here on the change is completed or undone, even if the caller goes away.
 	ctx, cancel := call.Teardown(ctx)
 	defer cancel()
 	unenforced, err := h.apply(ctx, &after, limits, env)

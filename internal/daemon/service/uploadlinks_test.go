@@ -17,7 +17,7 @@ import (
 type cellar struct {
 	*faketemplates.Provider
 	kept map[string]string
-	// tickets are those of all archives that came.
+	// tickets are the tickets of all archives that were received.
 	tickets []string
 }
 
@@ -37,8 +37,8 @@ func (c *cellar) Copy(context.Context, *image.Foundation, *sandbox.TemplateCopy,
 	return nil, false, sandbox.Errorf(sandbox.CodeUnsupported, "no")
 }
 
-// Attack: links that were changed, made up, or are too old, and teams that use
-// the same names. A link is for one archive of one team, and so large.
+// Attack: links that were changed, made up or have expired, and teams that use the same
+// names. A link is for one archive of one team, up to a size.
 func TestUploadLinks(t *testing.T) {
 	c := &cellar{kept: map[string]string{}}
 	w := newHarness(t, func(cfg *Config) { cfg.UploadURL = func(link string) string { return "http://here/" + link } })

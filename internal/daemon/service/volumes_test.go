@@ -12,7 +12,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// keepVolumes has a harness keep volumes.
+// keepVolumes makes a harness keep volumes.
 func keepVolumes(dir string) func(*Config) {
 	return func(c *Config) {
 		d, err := volume.Open(dir)
@@ -128,8 +128,8 @@ func TestVolumes(t *testing.T) {
 	}
 }
 
-// TestVolumesAfterCrash has the files of a volume that was half made removed,
-// and those of another stay.
+// TestVolumesAfterCrash checks that the files of a half-made volume are removed, and
+// that those of another stay.
 func TestVolumesAfterCrash(t *testing.T) {
 	dir := t.TempDir()
 	w := newHarness(t, keepVolumes(dir))
@@ -145,7 +145,8 @@ func TestVolumesAfterCrash(t *testing.T) {
 	}
 }
 
-// TestVolumeFull has what writes to a volume refused, told and ended.
+// TestVolumeFull fills a volume: new writers are refused, and the existing ones are
+// ended.
 func TestVolumeFull(t *testing.T) {
 	w := newHarness(t, keepVolumes(t.TempDir()))
 	ctx := asRed(t)
@@ -176,9 +177,9 @@ func TestVolumeFull(t *testing.T) {
 	w.create(mounts(sandbox.Mount{Target: "/data", Volume: "data"}))
 }
 
-// TestVolumeUnsynced has no state kept that a loss of power could take the files
-// of: neither pause nor snapshot succeeds when a volume cannot be written to the
-// disk, and the sandbox is as it was.
+// TestVolumeUnsynced checks that no state is kept whose files a power loss could take:
+// if a volume cannot be written to the disk, pause and snapshot fail and the sandbox is
+// as it was.
 func TestVolumeUnsynced(t *testing.T) {
 	w := newHarness(t, keepVolumes(t.TempDir()))
 	ctx := asRed(t)
@@ -205,7 +206,7 @@ func TestVolumeUnsynced(t *testing.T) {
 		_, err = w.CreateSnapshot(ctx, writer.ID, sandbox.CreateSnapshotRequest{Name: "s", Kind: kind})
 		refused("no snapshot", err)
 	}
-	// A step of the history is no promise about a loss of power, and who cannot
+	// A step of the history need not survive a power loss, and a sandbox that cannot
 	// write has nothing to sync.
 	w.shell(writer.ID, "true")
 	if n := len(w.steps(writer.ID)); n != 1 {
@@ -264,8 +265,8 @@ func TestBadMounts(t *testing.T) {
 	wantCode(t, err, sandbox.CodeNotFound)
 }
 
-// TestHostMounts has directories of the host refused that the operator does not
-// name, by whatever path.
+// TestHostMounts checks that directories of the host that the operator does not name
+// are refused, by whatever path.
 func TestHostMounts(t *testing.T) {
 	top := t.TempDir()
 	for _, d := range []string{"read/in", "write", "write/in", "secret", "readx", "write/state/volumes"} {

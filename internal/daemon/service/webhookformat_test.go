@@ -16,8 +16,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// A receiver of HOPX gets what its documentation says, signed over timestamp
-// and body.
+// A receiver in the format of HOPX gets what HOPX documents, signed over timestamp and
+// body.
 func TestWebhookFormatHOPX(t *testing.T) {
 	const secret = "short" // of any length
 	type post struct {

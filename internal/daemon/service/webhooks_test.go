@@ -20,7 +20,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// receiver is somebody who wants to be told.
+// receiver is a server that gets webhooks.
 type receiver struct {
 	*httptest.Server
 	mu     sync.Mutex
@@ -57,8 +57,8 @@ func (r *receiver) told() []webhooks.Event {
 	return append([]webhooks.Event{}, r.news...)
 }
 
-// hooked is a harness whose webhooks may reach loopback, and neither time out
-// nor are tried again by themselves.
+// hooked returns a harness whose webhooks may go to loopback, do not time out, and are
+// not repeated by themselves.
 func hooked(t *testing.T) *harness {
 	t.Helper()
 	v, err := vault.Load(t.TempDir(), "")
@@ -158,7 +158,7 @@ func TestWebhookSurvives(t *testing.T) {
 	}
 }
 
-// TestWebhookLost kills a sandbox, and pauses one, with a job that runs.
+// TestWebhookLost kills a sandbox with a running job, and pauses another.
 func TestWebhookLost(t *testing.T) {
 	w, r := hooked(t), newReceiver(t)
 	sbx := w.create(sandbox.CreateRequest{})
@@ -174,8 +174,8 @@ func TestWebhookLost(t *testing.T) {
 // sentAtOnce is how many webhooks of one sandbox are sent at once.
 const sentAtOnce = 4
 
-// TestWebhookFair has a sandbox whose receiver never answers, and one whose
-// receiver does.
+// TestWebhookFair has one sandbox whose receiver never answers, and one whose receiver
+// does.
 func TestWebhookFair(t *testing.T) {
 	w, r := hooked(t), newReceiver(t)
 	var held atomic.Int64

@@ -38,6 +38,7 @@ type Store interface {
 	Builds
 	limits.Requests
 	Clock
+	ObjectKey
 	Close() error
 }
 

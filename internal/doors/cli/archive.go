@@ -10,7 +10,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// sendArchive sends an image that lies here to the server: a file as it is, the
+// sendArchive sends an image on this machine to the server: a file unchanged, the
 // directory of an OCI layout as a tar archive.
 func (c *call) sendArchive(ctx context.Context, path string) (*sandbox.ArchiveUpload, error) {
 	f, err := os.Open(path)

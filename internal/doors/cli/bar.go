@@ -6,14 +6,14 @@ import (
 	"github.com/schollz/progressbar/v3"
 )
 
-// barSteps is how fine the bar is; barQuick is how long work goes on without
-// one.
+// barSteps is the resolution of the bar; barQuick is how long work takes before there
+// is one.
 const (
 	barSteps = 1000
 	barQuick = 500 * time.Millisecond
 )
 
-// bar shows how long work goes, on a terminal; elsewhere it shows nothing.
+// bar shows the progress of work on a terminal; elsewhere it shows nothing.
 type bar struct {
 	view  *progressbar.ProgressBar // nil shows nothing
 	began time.Time
@@ -28,7 +28,7 @@ func (a *app) newBar() *bar {
 			progressbar.OptionThrottle(100*time.Millisecond),
 			progressbar.OptionSetPredictTime(false),
 			progressbar.OptionSetElapsedTime(true),
-			progressbar.OptionUseANSICodes(true), // takes away the ^C of an interrupt too
+			progressbar.OptionUseANSICodes(true), // also removes the ^C of an interrupt
 			progressbar.OptionClearOnFinish(),
 			progressbar.OptionSetRenderBlankState(false),
 		)
@@ -36,8 +36,8 @@ func (a *app) newBar() *bar {
 	return b
 }
 
-// show draws the bar at a fraction of 0 to 1; at -1, which is unknown, the bar
-// stays where it was. Work that is done in a moment shows none.
+// show draws the bar at a fraction from 0 to 1. At -1, which means unknown, the bar
+// stays where it was. Very short work shows no bar.
 func (b *bar) show(fraction float64, text string) {
 	if b.view == nil || time.Since(b.began) < barQuick {
 		return

@@ -10,16 +10,15 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// buildTail is how much of what was not shown is shown after a failure.
+// buildTail is how many lines of hidden output are shown after a failure.
 const buildTail = 15
 
-// ownStep begins the titles of what a template's author asked for, whose output
-// they want to see. Before these, the base is made and Debian's packages are
-// installed.
+// ownStep matches the titles of steps whose output a template's author wants to see.
+// Before these, the base is made and Debian packages are installed.
 var ownStep = regexp.MustCompile(`^(\d+/\d+ (copy|files|npm|pip|run)\b|try the start command)`)
 
-// buildView shows how a build goes. On a terminal it is a bar for the step under
-// way above which are those that are done; elsewhere it is lines.
+// buildView shows the progress of a build. On a terminal it is a bar for the current
+// step, below the steps that are done; elsewhere it is lines.
 type buildView struct {
 	a              *app
 	quiet, verbose bool
@@ -31,7 +30,7 @@ type buildView struct {
 	began    time.Time // under mu: the step
 	fraction float64   // under mu
 	own      bool      // under mu: base and packages are done
-	tail     []string  // under mu: the last lines that were not shown
+	tail     []string  // under mu: the last hidden lines
 }
 
 func (a *app) showBuild(opts buildOptions) *buildView {
@@ -39,7 +38,7 @@ func (a *app) showBuild(opts buildOptions) *buildView {
 	if v.bar.view == nil {
 		return v
 	}
-	// The time in the bar goes on while nothing is heard.
+	// The time in the bar advances between events.
 	tick, done, ended := time.NewTicker(time.Second), make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -71,7 +70,7 @@ func (v *buildView) event(ev sandbox.BuildEvent) error {
 			v.a.say("%s", clean(ev.Step))
 		}
 	}
-	if ev.Log != "" && !ev.Failed { // the error tells the reason
+	if ev.Log != "" && !ev.Failed { // the error has the reason
 		v.log(ev.Log)
 	}
 	v.fraction = ev.Fraction
@@ -79,7 +78,7 @@ func (v *buildView) event(ev sandbox.BuildEvent) error {
 	return nil
 }
 
-// log shows what was written, or keeps the end of it.
+// log shows output, or keeps the end of it.
 //
 // Preconditions: v.mu is held.
 func (v *buildView) log(text string) {
@@ -93,7 +92,7 @@ func (v *buildView) log(text string) {
 	v.tail = v.tail[max(0, len(v.tail)-buildTail):]
 }
 
-// stepDone tells how long a step took that the bar has shown.
+// stepDone prints how long the step in the bar took.
 //
 // Preconditions: v.mu is held.
 func (v *buildView) stepDone() {
@@ -105,8 +104,8 @@ func (v *buildView) stepDone() {
 	v.a.say("%s (%s)", clean(v.step), took.Round(time.Second/10))
 }
 
-// end removes the bar. After a failure it shows the last that was written, and
-// reports whether there is more.
+// end removes the bar. After a failure it shows the last output, and reports whether
+// there is more.
 func (v *buildView) end(err error) (more bool) {
 	v.stop()
 	v.mu.Lock()

@@ -12,8 +12,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// TestBuildView has a build shown as on a terminal: what the base's installation
-// writes only after a failure, what the author's steps write always.
+// TestBuildView shows a build as on a terminal: the output of installing the base only
+// after a failure, and that of the author's steps always.
 func TestBuildView(t *testing.T) {
 	failure := sandbox.Errorf(sandbox.CodeUnavailable, "the disk is full")
 	base := []sandbox.BuildEvent{

@@ -1,13 +1,13 @@
 // Package cli is the command line of Cove. Commands are declared, as command.go
-// says, in a file for each noun or verb. They work on a [sandbox.Service] by way
-// of package client and cannot tell a local daemon, which they start when they
-// need it, from a server far away.
+// says, in a file for each noun or verb. They use package client as a
+// [sandbox.Service], and cannot tell a local daemon, which they start on demand,
+// from a remote server.
 //
 // Results go to standard output, everything else to standard error behind
 // "cove: ". Exit codes: 0 is success, 1 an error, 2 a wrong command line, 128+n
-// the end by signal n; run and exec pass on the code of the command they ran and
-// use 124 for a timeout, 125 for errors of Cove itself, and 126 and 127 for a
-// program that cannot be run or is not there.
+// the end by signal n. run and exec exit with the code of the command that they
+// ran, or with 124 for a timeout, 125 for errors of Cove itself, and 126 and 127
+// for a program that cannot be run or does not exist.
 package cli
 
 import (
@@ -44,15 +44,15 @@ type Program struct {
 	Stderr io.Writer
 	// Env returns a variable of the environment; nil is that of the process.
 	Env func(string) string
-	// Version is Cove's; empty is what the Go command noted.
+	// Version is Cove's version; empty is the one that the Go command recorded.
 	Version string
 	// Assembly makes the parts of the daemon that depend on the machine; zero is
 	// [server.Local].
 	Assembly server.Assembly
 }
 
-// Run runs a command line and returns the exit code. When ctx is cancelled the
-// command undoes what it began and ends.
+// Run runs a command line and returns the exit code. If ctx is cancelled, the command
+// undoes what it has begun and ends.
 func Run(ctx context.Context, p Program) int {
 	a := &app{Program: p}
 	if a.Env == nil {
@@ -79,7 +79,7 @@ type app struct {
 	globals globalOptions
 }
 
-// globalOptions are those of every command.
+// globalOptions are the options of every command.
 type globalOptions struct {
 	URL      string
 	Key      string

@@ -63,7 +63,7 @@ func TestClean(t *testing.T) {
 	}
 }
 
-// Text of others that goes on one line must not make another.
+// Foreign text on one line must not be able to make another line.
 func TestTablesKeepTheirRows(t *testing.T) {
 	var out bytes.Buffer
 	a := &app{Program: Program{Stdout: &out}}
@@ -389,7 +389,8 @@ func TestTablesFit(t *testing.T) {
 	}
 }
 
-// TestVersionsDiffer says it when a daemon is of another version, and what to do.
+// TestVersionsDiffer checks the warning that a daemon has another version, which says
+// what to do.
 func TestVersionsDiffer(t *testing.T) {
 	var out bytes.Buffer
 	a := &app{Program: Program{Stderr: &out, Version: "2.0"}}

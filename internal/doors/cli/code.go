@@ -66,7 +66,7 @@ func (a *app) codeCommand() *cobra.Command {
 	})
 }
 
-// codeArgs tells sandbox and file apart.
+// codeArgs returns which argument is the sandbox and which is the file.
 func codeArgs(opts *codeOptions, args []string) (name, file string, err error) {
 	if !opts.Isolated {
 		if len(args) == 0 {
@@ -96,7 +96,7 @@ var languagesBySuffix = map[string]sandbox.Language{
 	".ts": sandbox.TypeScript, ".sh": sandbox.Bash, ".bash": sandbox.Bash, ".go": sandbox.Go,
 }
 
-// languageOf is the language that a file's name tells, or Python.
+// languageOf returns the language of a file by its name; the default is Python.
 func languageOf(file string) sandbox.Language {
 	return cmp.Or(languagesBySuffix[strings.ToLower(filepath.Ext(file))], sandbox.Python)
 }
@@ -189,7 +189,7 @@ func (c *call) codeEnd(result *sandbox.CodeResult) error {
 	return nil
 }
 
-// codeShow shows what code writes and shows, and saves outputs in a directory.
+// codeShow shows the output of code, and saves rich outputs in a directory.
 type codeShow struct {
 	a   *app
 	dir string
@@ -214,7 +214,7 @@ func (s *codeShow) event(e sandbox.CodeEvent) error {
 	return err
 }
 
-// missing says how much of the streams was not kept and so has not come.
+// missing prints how much of the streams was not kept and therefore not received.
 func (s *codeShow) missing(r *sandbox.CodeResult) {
 	for _, stream := range []struct {
 		name          string
@@ -257,7 +257,7 @@ func (s *codeShow) output(out *sandbox.CodeOutput) error {
 	return nil
 }
 
-// outputBytes returns what an output holds of a MIME type.
+// outputBytes decodes the data of one MIME type of an output.
 func outputBytes(mime string, raw json.RawMessage) ([]byte, error) {
 	if sandbox.JSONType(mime) {
 		return raw, nil
@@ -278,7 +278,7 @@ var suffixes = map[string]string{
 	"application/javascript": ".js", "application/vnd.plotly.v1+json": ".plotly.json",
 }
 
-// save writes an output to a new file and tells its name.
+// save writes an output to a new file and prints its name.
 func (s *codeShow) save(mime string, data []byte) error {
 	suffix, ok := suffixes[mime]
 	switch {

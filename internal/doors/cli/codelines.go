@@ -48,8 +48,8 @@ func (c *call) codeLines(ctx context.Context, name string, opts *codeOptions) er
 	}
 }
 
-// readBlock reads one piece of code: a line, or a block up to an empty line.
-// Only while it reads does the terminal hand over every key.
+// readBlock reads one piece of code: a line, or a block up to an empty line. The
+// terminal is in raw mode only while it reads.
 func readBlock(console *os.File, lines *term.Terminal, lang sandbox.Language) (string, error) {
 	restore, err := rawMode(console)
 	if err != nil {
@@ -73,8 +73,7 @@ func readBlock(console *os.File, lines *term.Terminal, lang sandbox.Language) (s
 	}
 }
 
-// goesOn guesses whether more of a piece of code is to come after its last
-// line.
+// goesOn guesses whether a piece of code continues after its last line.
 func goesOn(lang sandbox.Language, code, last string) bool {
 	open := 0
 	for _, r := range code {

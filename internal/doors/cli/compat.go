@@ -26,25 +26,26 @@ import (
 )
 
 const (
-	// addressTime bounds how long the daemon may take to tell its address.
+	// addressTime bounds the wait for the daemon's address.
 	addressTime = 30 * time.Second
 	maxAddress  = 64 << 10
 )
 
 // compatProduct is a product whose SDKs work with Cove.
 type compatProduct struct {
-	// name is that of the command and of the API key, title what the product is called.
+	// name is the name of the command and of the API key, title that of the product.
 	name, title string
-	// tested says with which versions of the SDKs.
+	// tested lists the tested versions of the SDKs.
 	tested string
 	// env returns the variables that switch a program, for a server at base and an
 	// API key of Cove's.
 	env func(base, key string) []envVar
-	// more returns variables that are not of the server, but of this machine; nil: none.
+	// more returns variables that depend on this machine and not on the server; nil:
+	// none.
 	more func(*app) ([]envVar, error)
-	// unset are variables that would have the SDKs ask another server, or none.
+	// unset are variables that would make the SDKs use another server, or none.
 	unset []string
-	// note is what a program has to do beside, "" for nothing.
+	// note says what else a program must do; "" is nothing.
 	note string
 }
 
@@ -92,13 +93,13 @@ var compatProducts = []compatProduct{
 	},
 }
 
-// keyName is the name of the key that is made for the product's clients.
+// keyName returns the name of the key that is made for the product's clients.
 func (p *compatProduct) keyName() string { return "compat-" + p.name }
 
-// keyFile is where the key's secret stays, in the state directory.
+// keyFile returns the name of the file with the key's secret, in the state directory.
 func (p *compatProduct) keyFile() string { return p.keyName() + ".key" }
 
-// command is the line by which a shell switches.
+// command returns the shell command that sets the environment.
 func (p *compatProduct) command() string { return `eval "$(cove compat ` + p.name + `)"` }
 
 func (a *app) compatCommand() *cobra.Command {
@@ -175,7 +176,7 @@ func (c *call) compat(ctx context.Context, p *compatProduct) error {
 	return c.print(b.String())
 }
 
-// compatView is what a program has to set and unset, and what it has to do beside.
+// compatView has the variables to set and unset, and the note.
 type compatView struct {
 	Env   map[string]string `json:"env"`
 	Unset []string          `json:"unset"`
@@ -190,8 +191,8 @@ func (p *compatProduct) view(env []envVar) compatView {
 	return v
 }
 
-// compatAddress asks the local daemon, which is started if need be, for the
-// address that other programs reach it at.
+// compatAddress returns the address at which other programs reach the local daemon,
+// which is started if necessary.
 func (a *app) compatAddress(ctx context.Context) (string, error) {
 	dir, err := a.stateDir()
 	if err != nil {
@@ -228,7 +229,7 @@ type keptKey struct {
 }
 
 // compatKey returns the key that is kept for a product's clients, and makes one if there
-// is none, or none that is good any more.
+// is no valid one.
 func (a *app) compatKey(ctx context.Context, p *compatProduct) (string, error) {
 	dir, err := a.stateDir()
 	if err != nil {

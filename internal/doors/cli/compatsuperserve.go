@@ -15,8 +15,8 @@ import (
 // shimFile is the name of Superserve's shim in the state directory.
 const shimFile = "compat-superserve.mjs"
 
-// superserveShim keeps the shim and returns the variable by which Node.js loads it,
-// beside what the variable has already.
+// superserveShim writes the shim and returns the variable that makes Node.js load it,
+// with what the variable already contains.
 func (a *app) superserveShim() ([]envVar, error) {
 	dir, err := a.stateDir()
 	if err != nil {
@@ -35,8 +35,8 @@ func (a *app) superserveShim() ([]envVar, error) {
 	return []envVar{{"NODE_OPTIONS", withImport(os.Getenv("NODE_OPTIONS"), file)}}, nil
 }
 
-// withImport adds the import of a file to Node's options, and takes older imports of a
-// file of that name away.
+// withImport adds the import of a file to Node's options, and removes older imports of
+// a file with that name.
 func withImport(options, file string) string {
 	kept := slices.DeleteFunc(strings.Fields(options), func(o string) bool {
 		return strings.HasPrefix(o, "--import=") && strings.HasSuffix(o, "/"+filepath.Base(file))

@@ -2,7 +2,7 @@ package cli
 
 import "testing"
 
-// Node's options keep what they have, and load the shim once.
+// Node's options keep what they contain, and load the shim once.
 func TestWithImport(t *testing.T) {
 	const file = "/state dir/" + shimFile
 	const want = "--import=file:///state%20dir/" + shimFile

@@ -15,21 +15,21 @@ import (
 const (
 	// completeTime bounds how long a shell waits for names.
 	completeTime = 2 * time.Second
-	// maxNames bounds how many are offered.
+	// maxNames bounds the offered names.
 	maxNames = 500
 )
 
-// lister returns names with what they are, separated by a tab.
+// lister returns names with their descriptions, separated by a tab.
 type lister func(ctx context.Context, c *client.Client) ([]string, error)
 
-// listers tell what may stand for a word of a usage line. A word that is not here
-// is completed with files.
+// listers has, by the word in a usage line, what lists the names for it. Other words
+// are completed with files.
 var listers = map[string]lister{
 	"SANDBOX": sandboxNames, "PARENT": sandboxNames, "WINNER": sandboxNames, "SUBJECT": sandboxNames,
 	"TEMPLATE": templateNames, "SNAPSHOT": snapshotNames, "VOLUME": volumeNames, "SECRET": secretNames, "KEY": keyNames,
 }
 
-// nameOf says what NAME is in the commands of a group.
+// nameOf says what NAME means in the commands of a group.
 var nameOf = map[string]string{"template": "TEMPLATE", "volume": "VOLUME", "secret": "SECRET", "key": "KEY"}
 
 // flagNames are the flags whose values are names.
@@ -64,8 +64,8 @@ func (a *app) completeNames(cmd *cobra.Command) {
 	}
 }
 
-// nameWords are the arguments of a usage line, as the keys of listers where they
-// are names. It is empty when none is.
+// nameWords returns the arguments of a usage line, as keys of listers if they are
+// names. It is empty if none of them is.
 func nameWords(cmd *cobra.Command) []string {
 	var words []string
 	known := false
@@ -87,7 +87,7 @@ func nameWords(cmd *cobra.Command) []string {
 	return words
 }
 
-// names asks the server that runs; none is started to complete a word.
+// names asks the running server; it starts none just to complete a word.
 func (a *app) names(ctx context.Context, list lister) ([]string, cobra.ShellCompDirective) {
 	a.globals.complete(a.Env)
 	c, err := a.connectRunning()
@@ -107,8 +107,8 @@ func (a *app) names(ctx context.Context, list lister) ([]string, cobra.ShellComp
 	return found[:min(len(found), maxNames)], cobra.ShellCompDirectiveNoFileComp
 }
 
-// namesOf makes a lister from a way to ask for a listing, and what is said of an
-// item.
+// namesOf makes a lister from a function that requests a listing and one that returns
+// the name and description of an item.
 func namesOf[T any](ask func(context.Context, *call) ([]T, error), name func(*T) (name, description string)) lister {
 	return func(ctx context.Context, c *client.Client) ([]string, error) {
 		items, err := ask(ctx, &call{client: c})

@@ -344,7 +344,7 @@ func (a *app) computerWindowsCommand() *cobra.Command {
 	})
 }
 
-// windowRequest is what a command line asks of a window.
+// windowRequest returns the request of a command line about a window.
 func windowRequest(c *call, region string) (req sandbox.WindowRequest, err error) {
 	if len(c.args) == 2 {
 		return req, fmt.Errorf("windows: missing window id; usage: %s", c.cmd.UseLine())
@@ -397,7 +397,9 @@ func (a *app) computerViewCommand() *cobra.Command {
 		},
 		Do: show(func(c *call, link *sandbox.ViewLink) error {
 			if open {
-				// Its own output would mix with ours; what it cannot do, the link can.
+				// The browser's output is dropped, since it would mix with this
+				// program's. If the browser cannot show the link, the user still has
+				// it.
 				if err := exec.Command("xdg-open", link.URL).Start(); err != nil {
 					c.say("cannot start a browser; open the link yourself")
 				}

@@ -8,7 +8,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// screened is a service that notes what is done at a computer.
+// screened is a service that records what is done with a computer.
 type screened struct{ kept }
 
 func (s *screened) GetScreen(context.Context, string) (*sandbox.Screen, error) {

@@ -23,7 +23,7 @@ func (a *app) connect() (*client.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The local user is trusted; a key meant for elsewhere stays here.
+	// The local user is trusted; a key for another server is not sent.
 	cfg.Key = ""
 	d := a.localDaemon(dir)
 	cfg.UnixSocket = d.socket
@@ -33,8 +33,8 @@ func (a *app) connect() (*client.Client, error) {
 
 func (a *app) userAgent() string { return "cove/" + a.Version }
 
-// compareVersion tells once that the server is of another version. A newer server
-// far away is none of the user's doing; a daemon here is restarted by them.
+// compareVersion warns if the local daemon has another version, since the user can
+// restart it. It says nothing about a remote server, which the user cannot change.
 func (a *app) compareVersion(server string) {
 	if server != a.Version && a.globals.URL == "" {
 		a.say("the daemon is version %s but this program is version %s; update the daemon with: cove daemon restart", clean(server), a.Version)
@@ -61,7 +61,7 @@ func (a *app) stateDir() (string, error) {
 	return abs, nil
 }
 
-// cleanupTime bounds what is undone after an interruption.
+// cleanupTime bounds the clean-up after an interruption.
 const cleanupTime = 30 * time.Second
 
 // detached returns a context for cleaning up after ctx has ended.
@@ -69,5 +69,5 @@ func detached(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), cleanupTime)
 }
 
-// closeQuietly closes what was only read.
+// closeQuietly closes something that was only read.
 func closeQuietly(c io.Closer) { _ = c.Close() }

@@ -19,9 +19,9 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// openFile is a page in the state directory that leads a browser to the console. All
-// users of the machine see the arguments of a browser, so these name the page and not
-// the link.
+// openFile is a page in the state directory that redirects a browser to the console.
+// All users of the machine can see a browser's arguments, so these name the page and
+// not the link.
 const openFile = "console-open.html"
 
 func (a *app) consoleCommand() *cobra.Command {
@@ -71,7 +71,7 @@ func (c *call) showLink(link console.Link) error {
 	return c.printJSON(shown)
 }
 
-// consoleLink asks the local daemon for a link, and starts the daemon if need be.
+// consoleLink requests a link from the local daemon, which is started if necessary.
 func (a *app) consoleLink(ctx context.Context) (*console.Link, error) {
 	dir, err := a.stateDir()
 	if err != nil {
@@ -105,7 +105,8 @@ func (a *app) consoleLink(ctx context.Context) (*console.Link, error) {
 	return &link, nil
 }
 
-// browse has the user's browser open a link, by way of a page that only the user reads.
+// browse makes the user's browser open a link, through a page that only the user can
+// read.
 func (a *app) browse(ctx context.Context, link string) error {
 	opener, err := exec.LookPath("xdg-open")
 	if err != nil {

@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// TestConsoleForms reads each command line that the console tells people to type as a shell
-// does, and holds it against the commands that there are: their words, flags and arguments.
-// The file is kept current by the console's own tests.
+// TestConsoleForms parses each command line that the console shows as a shell does, and
+// checks it against the existing commands: their words, flags and arguments. The file is
+// kept current by the console's own tests.
 func TestConsoleForms(t *testing.T) {
 	data, err := os.ReadFile("../../../console/src/lib/testdata/forms.json")
 	if err != nil {

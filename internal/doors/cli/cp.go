@@ -46,7 +46,7 @@ func (a *app) cpCommand() *cobra.Command {
 
 // side is one end of a copy.
 type side struct {
-	sandbox string // empty is here
+	sandbox string // empty is this machine
 	path    string
 }
 

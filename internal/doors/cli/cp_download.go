@@ -18,7 +18,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// maxEntries bounds the files of a directory that is copied from a sandbox.
+// maxEntries bounds the files in a directory that is copied from a sandbox.
 const maxEntries = 1 << 20
 
 // download copies out of a sandbox.
@@ -54,8 +54,8 @@ func (d *download) run(ctx context.Context, source, target string) error {
 	return writeWhole(d.target(info, target), m, permOf(file.Info.Mode))
 }
 
-// target puts a file under a directory that is here, or is asked for by a
-// slash at the end. The name comes from the sandbox and is not trusted.
+// target returns the path to write to: below target if that is a directory, or ends in
+// a slash. The file's name comes from the sandbox and is not trusted.
 func (d *download) target(info *sandbox.FileInfo, target string) string {
 	name := path.Base(path.Clean("/" + info.Path))
 	if name == "/" {
@@ -77,8 +77,8 @@ func permOf(mode string) fs.FileMode {
 	return fs.FileMode(n) & 0o777
 }
 
-// writeWhole writes a file so that it is there whole or not at all. A device or
-// a pipe, such as /dev/null, is written to: renamed over, it would be gone.
+// writeWhole writes a file completely or not at all. It writes into a device or a pipe,
+// such as /dev/null, since a rename would replace it.
 func writeWhole(target string, content io.Reader, perm fs.FileMode) (err error) {
 	if info, err := os.Stat(target); err == nil && !info.Mode().IsRegular() {
 		return writeThrough(target, content)
@@ -107,7 +107,7 @@ func writeWhole(target string, content io.Reader, perm fs.FileMode) (err error) 
 	return nil
 }
 
-// writeThrough writes to something that is here and is no regular file.
+// writeThrough writes into an existing file that is not a regular one.
 func writeThrough(target string, content io.Reader) error {
 	out, err := os.OpenFile(target, os.O_WRONLY, 0)
 	if err != nil {
@@ -117,8 +117,8 @@ func writeThrough(target string, content io.Reader) error {
 	return errors.Join(err, out.Close())
 }
 
-// dir copies a directory: its archive is fetched whole, since a ZIP file has
-// its table at the end, and then unpacked.
+// dir copies a directory: it fetches the whole archive, since a ZIP file has its table
+// at the end, and then unpacks it.
 func (d *download) dir(ctx context.Context, source, target string) error {
 	archive, err := d.c.ArchiveDir(ctx, d.sandbox, source, 0)
 	if err != nil {
@@ -155,8 +155,8 @@ func tooBig(maxBytes int64) error {
 	return sandbox.Errorf(sandbox.CodeTooLarge, "the directory holds more than %s; copy parts of it, or raise the limit with --max-size", bytesText(maxBytes))
 }
 
-// unpack unpacks a ZIP file that a sandbox made below root. It is hostile: what
-// it says of names, sizes and kinds is checked, and root keeps all inside.
+// unpack unpacks a ZIP file that a sandbox has made below root. The file is not
+// trusted: its names, sizes and kinds are checked, and root keeps everything inside.
 func unpack(root *os.Root, archive io.ReaderAt, size, maxBytes int64) error {
 	z, err := zip.NewReader(archive, size)
 	if err != nil {
@@ -189,8 +189,7 @@ func unpack(root *os.Root, archive io.ReaderAt, size, maxBytes int64) error {
 	return nil
 }
 
-// entryName returns the name of an entry if it is below the directory that is
-// unpacked to.
+// entryName returns the name of an entry if it is below the target directory.
 func entryName(entry *zip.File) (string, error) {
 	name := strings.TrimSuffix(entry.Name, "/")
 	if !filepath.IsLocal(name) || strings.ContainsRune(name, 0) {
@@ -199,8 +198,8 @@ func entryName(entry *zip.File) (string, error) {
 	return name, nil
 }
 
-// unpackLink makes a symbolic link, in the place of a file or link that is there.
-// Its target is not checked: nothing here follows it.
+// unpackLink makes a symbolic link, and replaces an existing file or link. Its target
+// is not checked, because nothing here follows it.
 func unpackLink(root *os.Root, entry *zip.File) error {
 	name, err := entryName(entry)
 	if err != nil {
@@ -235,8 +234,8 @@ func makeParent(root *os.Root, name string) error {
 	return nil
 }
 
-// removeFile removes what is in the way of a new file or link: a link, and any
-// other file too if all is set. Directories stay.
+// removeFile removes what is in the way of a new file or link: a link, or with all any
+// other file. Directories stay.
 func removeFile(root *os.Root, name string, all bool) error {
 	info, err := root.Lstat(name)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && (info.IsDir() || !all && info.Mode()&fs.ModeSymlink == 0) {

@@ -42,8 +42,8 @@ func (u *upload) run(ctx context.Context, source, target string) error {
 	return u.file(ctx, source, target)
 }
 
-// target puts a source under a directory that is there, or is asked for by a
-// slash at the end.
+// target returns the path to write to: below target if that is a directory, or ends in
+// a slash.
 func (u *upload) target(ctx context.Context, source, target string, isDir bool) (string, error) {
 	name := filepath.Base(source)
 	if abs, err := filepath.Abs(source); err == nil {
@@ -55,7 +55,7 @@ func (u *upload) target(ctx context.Context, source, target string, isDir bool) 
 	there, err := u.c.StatFile(ctx, u.sandbox, target)
 	switch {
 	case sandbox.CodeOf(err) == sandbox.CodeNotFound:
-		// A sandbox that is not there tells so when it is written to.
+		// If the sandbox does not exist, the write reports that.
 		return target, nil
 	case err != nil:
 		return "", err
@@ -90,7 +90,7 @@ func (u *upload) write(ctx context.Context, content io.Reader, target, mode stri
 
 func modeText(m fs.FileMode) string { return fmt.Sprintf("%04o", m.Perm()) }
 
-// tree copies a directory with all that is in it.
+// tree copies a directory with all its contents.
 func (u *upload) tree(ctx context.Context, source, target string) error {
 	return filepath.WalkDir(source, func(local string, entry fs.DirEntry, err error) error {
 		if err != nil {

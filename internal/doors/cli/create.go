@@ -42,15 +42,15 @@ func (o *sandboxOptions) AddFlags(f *pflag.FlagSet) {
 	o.networkOptions.AddFlags(f)
 }
 
-// make makes the sandbox that is asked for.
+// make makes the sandbox that the options describe.
 func (o *sandboxOptions) make(ctx context.Context, c *call) (*sandbox.Sandbox, error) {
 	if err := o.apply(ctx, c.client, c.Stdin, &o.req); err != nil {
 		return nil, err
 	}
 	sb, err := c.create(ctx, c.client, o.req)
 	if limits := o.req.Resources != (sandbox.Resources{}) || len(o.req.Mounts) > 0; err == nil && limits {
-		// Only who asks for limits is told which of them are not enforced, others
-		// by cove get and cove doctor.
+		// The warning is only for users who set limits; cove get and cove doctor show
+		// unenforced limits too.
 		c.warnUnenforced(sb)
 	}
 	return sb, err
@@ -72,7 +72,7 @@ func (a *app) createCommand() *cobra.Command {
 	})
 }
 
-// warnUnenforced tells which limits the machine does not enforce.
+// warnUnenforced prints which limits the machine does not enforce.
 func (a *app) warnUnenforced(sb *sandbox.Sandbox) {
 	for _, what := range sb.Unenforced {
 		a.say("this machine does not enforce: %s (see cove doctor)", clean(what))

@@ -22,16 +22,16 @@ import (
 const (
 	// startTime bounds how long a daemon may take to answer after its start.
 	startTime = 60 * time.Second
-	// pollTime is how often it is asked meanwhile.
+	// pollTime is how often to try to connect meanwhile.
 	pollTime = 5 * time.Millisecond
-	// maxDaemonLog is the size in bytes at which the log is put aside.
+	// maxDaemonLog is the size, in bytes, at which the log is rotated.
 	maxDaemonLog = 8 << 20
 	// logTail is how much of the log a failed start shows, in bytes.
 	logTail = 2 << 10
 )
 
-// daemon is the local daemon as its clients see it: a socket that answers, or
-// that can be made to.
+// daemon is the local daemon as its clients see it: a socket that answers, or a daemon
+// that can be started.
 type daemon struct {
 	stateDir string
 	socket   string
@@ -47,7 +47,7 @@ func (d *daemon) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	return d.start(ctx)
 }
 
-// connect connects to a daemon that runs.
+// connect connects to a running daemon.
 func (d *daemon) connect(ctx context.Context) (net.Conn, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, "unix", d.socket)
 	if err != nil {
@@ -60,14 +60,14 @@ func (d *daemon) connect(ctx context.Context) (net.Conn, error) {
 	return conn, nil
 }
 
-// absent reports whether an error of connecting says that no daemon runs.
+// absent reports whether an error of connect says that no daemon runs.
 func absent(err error) bool {
 	return errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ECONNREFUSED)
 }
 
-// start starts the daemon, unless another process has done it meanwhile, and
-// returns the first connection that it takes: one that is idle could be gone
-// before a second. A lock on a file keeps starters apart.
+// start starts the daemon, unless another process has done so meanwhile, and returns the
+// first connection: an idle daemon could end before a second one. A lock on a file
+// excludes concurrent starts.
 func (d *daemon) start(ctx context.Context) (net.Conn, error) {
 	if err := server.PrepareStateDir(d.stateDir); err != nil {
 		return nil, err
@@ -83,7 +83,7 @@ func (d *daemon) start(ctx context.Context) (net.Conn, error) {
 	return d.spawn(ctx)
 }
 
-// lockFile waits for an exclusive lock, which closing the file gives back.
+// lockFile waits for an exclusive lock, which closing the file releases.
 func lockFile(ctx context.Context, path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -133,22 +133,22 @@ func (d *daemon) spawn(ctx context.Context) (net.Conn, error) {
 		return nil, sandbox.Wrap(sandbox.CodeUnavailable, err, fmt.Sprintf("cannot start the local daemon (%v); start it with: cove serve", err))
 	}
 	ended := make(chan error, 1)
-	// The daemon is meant to outlive this program. Should it end first, this
-	// goroutine, which lasts as long as it does, reaps it.
+	// The daemon usually outlives this program. If it ends first, this goroutine reaps
+	// it.
 	go func() { ended <- cmd.Wait() }()
 	return d.await(ctx, ended, logPath, before)
 }
 
-// detachedCommand returns the command of this program with other arguments, in a session
-// of its own, so that it outlives this process and its terminal, and without what
-// the environment has of another server.
+// detachedCommand returns a command that runs this program with other arguments, in a
+// session of its own, so that it outlives this process and its terminal. Its environment
+// has no settings for clients.
 func detachedCommand(args ...string) (*exec.Cmd, error) {
 	executable, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
 	cmd := exec.Command(executable, args...)
-	// The name by which this program was called may choose what it is.
+	// The program's role can depend on the name by which it is called.
 	cmd.Args[0] = os.Args[0]
 	cmd.Env = withoutSecrets(os.Environ())
 	cmd.Dir = "/"
@@ -156,8 +156,8 @@ func detachedCommand(args ...string) (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// await connects to the daemon as soon as it listens, and fails when it has
-// ended or is too slow.
+// await connects to the daemon as soon as it listens, and fails if the daemon ends or is
+// too slow.
 func (d *daemon) await(ctx context.Context, ended <-chan error, logPath string, before int64) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
@@ -213,7 +213,7 @@ func readTail(path string, after int64) string {
 	return string(data)
 }
 
-// withoutSecrets removes from an environment what is meant for clients only.
+// withoutSecrets removes from an environment the variables that are for clients only.
 func withoutSecrets(environ []string) []string {
 	var kept []string
 	for _, pair := range environ {

@@ -14,8 +14,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// daemonStopTime bounds how long a daemon may take to end: it finishes the calls
-// that it is in.
+// daemonStopTime bounds how long a daemon may take to end, since it finishes the calls
+// under way.
 const daemonStopTime = 40 * time.Second
 
 func (a *app) daemonCommand() *cobra.Command {

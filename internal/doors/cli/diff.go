@@ -63,7 +63,7 @@ func (a *app) printDiff(diff *sandbox.Diff, stat bool) error {
 	return a.print(b.String())
 }
 
-// changeLine tells a change as "M /path (content, mode)".
+// changeLine formats a change as "M /path (content, mode)".
 func changeLine(c sandbox.Change) string {
 	line := changeLetter(c.Kind) + " " + cleanLine(c.Path)
 	if len(c.Aspects) > 0 {
@@ -88,7 +88,7 @@ func changeLetter(kind sandbox.ChangeKind) string {
 	return "?" // of a newer server
 }
 
-// changeStat tells what sizes and modes were and are.
+// changeStat formats the old and new sizes and modes.
 func changeStat(c sandbox.Change) string {
 	var parts []string
 	if c.Type == sandbox.TypeFile {
@@ -113,8 +113,8 @@ func beforeAfter(kind sandbox.ChangeKind, before, after string) string {
 	return before + " -> " + after
 }
 
-// patch returns a patch as it is, so that it can be applied, but for a
-// terminal, which its text must not drive.
+// patch returns a patch unchanged, so that it can be applied. For a terminal, it
+// escapes control characters.
 func (a *app) patch(text string) string {
 	if text == "" {
 		return ""
@@ -122,8 +122,8 @@ func (a *app) patch(text string) string {
 	return a.foreign(strings.TrimSuffix(text, "\n")) + "\n"
 }
 
-// foreign returns a text of several lines from a sandbox as it is, but clean
-// for a terminal.
+// foreign returns a text of several lines from a sandbox, unchanged, or with control
+// characters escaped for a terminal.
 func (a *app) foreign(text string) string {
 	if isTerminal(a.Stdout) {
 		return clean(text)

@@ -35,7 +35,11 @@ func runDoctor(ctx context.Context, c *call) error {
 	if err != nil {
 		return err
 	}
-	report := checkMachine(ctx, dir, store)
+	objects, err := c.objects()
+	if err != nil {
+		return err
+	}
+	report := checkMachine(ctx, dir, store, server.CheckObjects(ctx, objects, c.Env))
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -46,9 +50,10 @@ func runDoctor(ctx context.Context, c *call) error {
 	return &exit{code: exitError}
 }
 
-// checkMachine says what this machine lets this program do with a state directory, and
-// with the database of PostgreSQL at an address, if it is not empty.
-func checkMachine(ctx context.Context, stateDir string, store sandbox.SecretValue) sandbox.MachineReport {
+// checkMachine reports what this machine lets this program do with a state directory,
+// with the PostgreSQL database at store, unless that is empty, and with its object store,
+// of which objects is the result, unless that has no name.
+func checkMachine(ctx context.Context, stateDir string, store sandbox.SecretValue, objects sandbox.MachineCheck) sandbox.MachineReport {
 	report := machine.Probe(ctx, machine.Config{StateDir: stateDir})
 	if _, err := agentbin.Binary(); err != nil {
 		report.Checks = append(report.Checks, sandbox.MachineCheck{
@@ -58,12 +63,16 @@ func checkMachine(ctx context.Context, stateDir string, store sandbox.SecretValu
 	}
 	records := server.CheckStore(ctx, stateDir, store)
 	report.OK = report.OK && records.Status != sandbox.CheckFail
-	report.Checks = append(report.Checks, records, gvisorCheck(), packagesCheck(console.Built(), preview.HasViewer(), kernel.HasParser()))
+	report.Checks = append(report.Checks, records)
+	if objects.Name != "" {
+		report.Checks = append(report.Checks, objects)
+	}
+	report.Checks = append(report.Checks, gvisorCheck(), packagesCheck(console.Built(), preview.HasViewer(), kernel.HasParser()))
 	return report
 }
 
-// gvisorCheck says which gVisor this program has: one without the patches works,
-// and loads all memory of a fork.
+// gvisorCheck reports which gVisor this program has. One without the patches works, but
+// loads all memory of a fork at once.
 func gvisorCheck() sandbox.MachineCheck {
 	c := sandbox.MachineCheck{Name: "gVisor", Status: sandbox.CheckOK, Detail: gvisorText()}
 	if !runsc.Patched() {
@@ -72,7 +81,8 @@ func gvisorCheck() sandbox.MachineCheck {
 	return c
 }
 
-// packagesCheck says what this program was built without, of what Node.js makes.
+// packagesCheck reports which of the parts that are built with Node.js this program
+// lacks.
 func packagesCheck(pages, viewer, parser bool) sandbox.MachineCheck {
 	var missing []string
 	if !pages {

@@ -152,7 +152,7 @@ func (a *app) egressRuleCommand(action sandbox.NetworkAction, verb string) *cobr
 	})
 }
 
-// forgetTargets removes what a policy says of the targets that are named.
+// forgetTargets removes what a policy says about the named targets.
 func forgetTargets(c *call, p *sandbox.NetworkPolicy) error {
 	for _, target := range c.args[1:] {
 		said := func() int { return len(p.Rules) + len(p.AllowOut) + len(p.DenyOut) + len(p.Headers) }
@@ -171,8 +171,8 @@ func forgetTargets(c *call, p *sandbox.NetworkPolicy) error {
 type egressSetOptions struct {
 	reachOptions
 	File string
-	// rest has what is put into the policy wherever that comes from; zero fields
-	// are left alone.
+	// rest has fields to set in the policy, whatever its source; zero fields change
+	// nothing.
 	rest sandbox.NetworkPolicy
 }
 
@@ -213,7 +213,7 @@ func (a *app) egressSetCommand() *cobra.Command {
 	})
 }
 
-// whole is the policy that is asked for.
+// whole returns the policy that the options describe.
 func (o *egressSetOptions) whole(stdin io.Reader) (policy *sandbox.NetworkPolicy, err error) {
 	policy = o.policy(&sandbox.NetworkPolicy{})
 	if o.File != "" {

@@ -53,7 +53,7 @@ func kindNames() string {
 	return strings.Join(names, ", ")
 }
 
-// liveEvent returns what prints events one by one.
+// liveEvent returns a function that prints events one by one.
 func (c *call) liveEvent() func(sandbox.Event) error {
 	if c.json {
 		return func(e sandbox.Event) error {
@@ -75,7 +75,7 @@ func (c *call) liveEvent() func(sandbox.Event) error {
 	}
 }
 
-// eventText says what happened, in a line.
+// eventText describes an event in one line.
 func eventText(e *sandbox.Event) string {
 	switch {
 	case e.Sandbox != nil:

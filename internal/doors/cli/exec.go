@@ -13,7 +13,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// commandOptions say how a command is run and talked to.
+// commandOptions say how a command is run and where its input comes from.
 type commandOptions struct {
 	Interactive bool
 	Terminal    bool
@@ -25,7 +25,7 @@ func (o *commandOptions) AddFlags(f *pflag.FlagSet) {
 	f.BoolVarP(&o.Interactive, "interactive", "i", false, "Pass standard input to the command")
 	f.BoolVarP(&o.Terminal, "tty", "t", false, "Run the command on a terminal (use with -i)")
 	f.DurationVar(&o.Timeout, "timeout", 0, "End the command after this time, with exit code 124; 0 means no limit")
-	// What follows the first argument belongs to the command.
+	// Everything after the first argument belongs to the command.
 	f.SetInterspersed(false)
 }
 
@@ -76,7 +76,7 @@ func (a *app) execCommand() *cobra.Command {
 	})
 }
 
-// fillCommand puts a command into a request and checks what goes with it.
+// fillCommand puts a command and its options into a request, and checks them.
 func fillCommand(req *sandbox.ExecRequest, opts commandOptions, command []string, shell bool) error {
 	if command[0] == "--" {
 		command = command[1:]
@@ -121,8 +121,8 @@ func (a *app) runCommandIn(ctx context.Context, c *client.Client, name string, r
 	return nil
 }
 
-// notRun is the end of a command that was not started, with a shell's codes for
-// programs.
+// notRun returns the exit for a command that was not started, with the codes that
+// shells use.
 func notRun(err error) *exit {
 	switch sandbox.ReasonOf(err) {
 	case sandbox.ReasonProgramNotFound:

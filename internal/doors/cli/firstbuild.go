@@ -9,8 +9,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// create makes a sandbox. A template that is defined and was never built is built
-// first: at a terminal after a question, elsewhere at once.
+// create makes a sandbox. If its template is defined but not built yet, it is built
+// first: on a terminal after a question, elsewhere at once.
 func (a *app) create(ctx context.Context, c *client.Client, req sandbox.CreateRequest) (*sandbox.Sandbox, error) {
 	sb, err := c.Create(ctx, req)
 	if sandbox.CodeOf(err) != sandbox.CodeConflict || req.Template == "" {
@@ -18,7 +18,7 @@ func (a *app) create(ctx context.Context, c *client.Client, req sandbox.CreateRe
 	}
 	t, getErr := c.GetTemplate(ctx, req.Template)
 	if getErr != nil || t.State != sandbox.TemplateAvailable {
-		return nil, err // it was something else
+		return nil, err // another error
 	}
 	a.say("template %s is not built yet; building it downloads its parts and takes a few minutes", clean(t.Name))
 	if isTerminal(a.Stdin) && isTerminal(a.Stderr) {
@@ -48,7 +48,7 @@ func (a *app) create(ctx context.Context, c *client.Client, req sandbox.CreateRe
 func (a *app) confirm(ctx context.Context, question string) (bool, error) {
 	fmt.Fprintf(a.Stderr, "cove: %s [Y/n] ", question)
 	answer := make(chan string, 1)
-	go func() { // left to the end of the process when the wait is interrupted
+	go func() { // if the wait is interrupted, it lasts until the process ends
 		line := make([]byte, 1024)
 		n, err := a.Stdin.Read(line) // a terminal gives one line, and keeps what follows
 		if err != nil {

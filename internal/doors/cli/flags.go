@@ -110,7 +110,7 @@ func addPair(to *map[string]string, s string) error {
 	return nil
 }
 
-// ifGiven returns the value of a flag that was given, else nil.
+// ifGiven returns the value of a flag if the flag was given, and otherwise nil.
 func ifGiven[T any](f *pflag.FlagSet, flag string, value T) *T {
 	if f.Changed(flag) {
 		return &value

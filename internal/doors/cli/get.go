@@ -23,7 +23,7 @@ func (a *app) getCommand() *cobra.Command {
 
 var sandboxDetails = details(func(sb *sandbox.Sandbox) []any {
 	fields := []any{
-		"id", sb.ID, "name", sb.Name, "state", sb.State, "reason", sb.Reason, "team", sb.Team, "namespace", sb.Namespace, "template", sb.Template,
+		"id", sb.ID, "name", sb.Name, "state", sb.State, "reason", sb.Reason, "team", sb.Team, "namespace", sb.Namespace, "template", sb.Template, "node", sb.Node,
 		"forked from", sb.ForkedFrom, "snapshot", sb.Snapshot, "made from", madeFromText(sb.MadeFrom), "user", sb.User, "workdir", sb.WorkDir,
 	}
 	fields = append(fields, limitFields(sb.Resources)...)
@@ -31,7 +31,7 @@ var sandboxDetails = details(func(sb *sandbox.Sandbox) []any {
 		"metadata", pairText(sb.Metadata), "env", pairText(sb.Env), "lifetime", bound(sb.LifetimeSeconds), "idle timeout", bound(sb.IdleTimeoutSeconds),
 		"on timeout", sb.OnTimeout, "paused life", boundIf(sb.PausedLifetimeSeconds), "history", history(sb.History), "network", policyText(sb.Network),
 		"secrets", pairText(sb.Secrets), "ports", publishedText(sb.Ports), "created", stamp(&sb.CreatedAt), "last active", stamp(&sb.LastActiveAt),
-		"expires", stamp(sb.ExpiresAt), "paused until", stamp(sb.PausedExpiresAt), "ended", stamp(sb.EndedAt),
+		"expires", stamp(sb.ExpiresAt), "paused until", stamp(sb.PausedExpiresAt), "stored", sb.Stored, "ended", stamp(sb.EndedAt),
 		"not enforced", strings.Join(sb.Unenforced, "; "),
 	)
 	for i := range sb.Moments {
@@ -40,7 +40,7 @@ var sandboxDetails = details(func(sb *sandbox.Sandbox) []any {
 	return fields
 })
 
-// madeFromText says with whose state a sandbox began, or is empty.
+// madeFromText describes the state that a sandbox began with, or is empty.
 func madeFromText(m *sandbox.MadeFrom) string {
 	if m == nil {
 		return ""
@@ -48,7 +48,7 @@ func madeFromText(m *sandbox.MadeFrom) string {
 	return fmt.Sprintf("%s of %s, %s", m.Snapshot, m.SandboxID, stamp(&m.StateAt))
 }
 
-// momentText says when something has happened to a sandbox, and the rest of it.
+// momentText describes a moment: when it was, and its details.
 func momentText(m *sandbox.Moment) string {
 	text := stamp(&m.At)
 	switch {
@@ -74,7 +74,7 @@ func bound(n int64) string {
 	return (time.Duration(n) * time.Second).String()
 }
 
-// boundIf is bound of what few sandboxes have.
+// boundIf is bound for limits that few sandboxes have: it is empty if there is none.
 func boundIf(n int64) string {
 	if n == 0 {
 		return ""

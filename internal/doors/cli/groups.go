@@ -23,7 +23,7 @@ func (a *app) addGroups(root *cobra.Command) {
 		}},
 		{"Templates and volumes", []*cobra.Command{a.templateCommand(), a.volumeCommand()}},
 		{"Server", []*cobra.Command{
-			a.serveCommand(), a.daemonCommand(), a.mcpCommand(), a.mcpWatchdogCommand(), a.consoleCommand(), a.compatCommand(), a.keyCommand(), a.auditCommand(), a.backupCommand(), a.restoreCommand(), a.recoverCommand(), a.doctorCommand(), a.versionCommand(),
+			a.serveCommand(), a.nodeCommand(), a.daemonCommand(), a.mcpCommand(), a.mcpWatchdogCommand(), a.consoleCommand(), a.compatCommand(), a.keyCommand(), a.auditCommand(), a.backupCommand(), a.restoreCommand(), a.recoverCommand(), a.doctorCommand(), a.versionCommand(),
 		}},
 	} {
 		root.AddGroup(&cobra.Group{ID: g.title, Title: g.title + ":"})

@@ -6,8 +6,9 @@ import (
 	"strings"
 )
 
-// liveTable returns what prints rows one by one, the first below the headings. Columns
-// have the widths, but for the last ones without; longer cells move the rest of their row.
+// liveTable returns a function that prints rows one by one, the first below the headings.
+// Columns have the given widths; the last ones may have none. Longer cells shift the rest
+// of their row.
 func (c *call) liveTable(headings []string, widths ...int) func(cells []string) error {
 	line := func(cells []string) error {
 		var b strings.Builder

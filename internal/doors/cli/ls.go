@@ -37,14 +37,14 @@ func (a *app) lsCommand() *cobra.Command {
 	})
 }
 
-// everyState is what --all lists.
+// everyState has the states that --all lists.
 var everyState = []sandbox.State{
 	sandbox.StateCreating, sandbox.StateRunning, sandbox.StatePaused,
 	sandbox.StateStopping, sandbox.StateKilled, sandbox.StateFailed,
 }
 
-// sandboxTable has no column for the namespace where all are in the default one:
-// most people have no other, and need not be told which.
+// sandboxTable has a column for the namespace only if a sandbox is not in the default
+// one: most users have no other.
 func sandboxTable(c *call, items []sandbox.Sandbox) error {
 	headings := []string{"ID", "NAME", "STATE", "TEMPLATE", "FROM", "AGE", "EXPIRES", "REASON"}
 	row := func(sb *sandbox.Sandbox) []any {
@@ -59,6 +59,6 @@ func sandboxTable(c *call, items []sandbox.Sandbox) error {
 	})(c, items)
 }
 
-// origin is the sandbox that one was forked from, or else the snapshot that it
-// was made from or restored to.
+// origin returns the parent of a fork, or else the snapshot that a sandbox was made
+// from or restored to.
 func origin(sb *sandbox.Sandbox) string { return cmp.Or(sb.ForkedFrom, sb.Snapshot) }

@@ -32,7 +32,7 @@ func (a *app) mcpCommand() *cobra.Command {
 			f.BoolVar(&cfg.ReadOnly, "read-only", false, "Offer only tools that change nothing")
 			f.BoolVarP(&verbose, "verbose", "v", false, "Log to standard error")
 		},
-		// The dialect may name the server, so that the client is made later.
+		// The dialect may choose the server, so the client is made later.
 		Do: action{here: true, run: func(ctx context.Context, c *call) error { return c.runMCP(ctx, cfg, verbose) }},
 	})
 }

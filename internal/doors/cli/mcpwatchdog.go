@@ -17,10 +17,10 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Where sandboxes end with their client's session, a watchdog waits for the end of
-// this process: nothing runs in a process that is killed with SIGKILL. It is told
-// the ids, a line each, on its standard input, and ends these sandboxes when that is
-// closed, unless the last line is endedLine.
+// If sandboxes end with their client's session, a watchdog process waits for the end of
+// this one, which cannot clean up if it is killed with SIGKILL. The watchdog reads the
+// ids, one per line, from its standard input, and ends these sandboxes when the input
+// is closed, unless the last line is endedLine.
 const (
 	mcpWatchdogCommand = "mcp-watchdog"
 	endedLine          = "ended"
@@ -28,7 +28,7 @@ const (
 	endTime = time.Minute
 )
 
-// sessionBound is a service that passes on the ids of the sandboxes that it makes.
+// sessionBound is a service that reports the ids of the sandboxes that it makes.
 type sessionBound struct {
 	sandbox.Service
 	made func(id string)
@@ -54,9 +54,8 @@ func (s sessionBound) Fork(ctx context.Context, id string, req sandbox.ForkReque
 	return list, err
 }
 
-// watchdog starts the watchdog process when it is first told an id, and passes the ids
-// on. If that process cannot be started or is gone, the sandboxes end by their
-// timers.
+// watchdog starts the watchdog process at the first id, and passes on the ids. If that
+// process cannot be started or is gone, the sandboxes end by their timeouts.
 type watchdog struct {
 	start func() (io.WriteCloser, error)
 	log   *slog.Logger
@@ -81,7 +80,8 @@ func (w *watchdog) made(id string) {
 	w.say(id)
 }
 
-// done tells the process that the session has ended and nothing is left to do.
+// done tells the process that the session has ended and that there is nothing left to
+// do.
 func (w *watchdog) done() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

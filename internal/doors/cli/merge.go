@@ -51,7 +51,7 @@ func (a *app) mergeCommand() *cobra.Command {
 	})
 }
 
-// resolution says of each path who wins there.
+// resolution returns who wins at each path.
 func resolution(c *call, ours, theirs []string) (map[string]sandbox.MergePolicy, error) {
 	if len(ours)+len(theirs) == 0 {
 		return nil, nil
@@ -93,7 +93,7 @@ func conflictLines(conflicts []sandbox.Conflict) string {
 	return b.String()
 }
 
-// unmerged is the error of a merge that conflicts have stopped.
+// unmerged returns the error of a merge that conflicts have stopped.
 func unmerged(result *sandbox.MergeResult) error {
 	if result.Merged {
 		return nil

@@ -58,7 +58,7 @@ func (a *app) netlogCommand() *cobra.Command {
 	})
 }
 
-// logTime reads a time, or how long ago that was; nothing is nil.
+// logTime parses a time, or a duration before now; the result is nil if s is empty.
 func logTime(flag, s string) (*time.Time, error) {
 	if s == "" {
 		return nil, nil
@@ -74,8 +74,8 @@ func logTime(flag, s string) (*time.Time, error) {
 	return &at, nil
 }
 
-// newestEvents returns the newest events, the oldest of them first. What is
-// said of a connection at its beginning is left out if its end is there too.
+// newestEvents returns the newest events, oldest first. It leaves out the first event
+// of a connection if the last one is there too.
 func newestEvents(ctx context.Context, c *client.Client, name string, req sandbox.NetworkLogRequest, limit int) ([]sandbox.NetworkEvent, error) {
 	events := []sandbox.NetworkEvent{}
 	ended := make(map[int64]bool)
@@ -101,7 +101,7 @@ func newestEvents(ctx context.Context, c *client.Client, name string, req sandbo
 	return events, nil
 }
 
-// followNetlog shows the newest events and then those that come.
+// followNetlog shows the newest events and then new ones.
 func (c *call) followNetlog(ctx context.Context, req sandbox.NetworkLogRequest, limit int) error {
 	name := c.args[0]
 	ctx, cancel := context.WithCancel(ctx)
@@ -144,7 +144,7 @@ func (c *call) followNetlog(ctx context.Context, req sandbox.NetworkLogRequest, 
 	return <-failed
 }
 
-// liveEvents returns what prints events one by one.
+// liveEvents returns a function that prints events one by one.
 func (c *call) liveEvents() func(*sandbox.NetworkEvent) error {
 	if c.json {
 		return func(ev *sandbox.NetworkEvent) error {
@@ -176,7 +176,7 @@ func eventRow(ev *sandbox.NetworkEvent) []any {
 	return []any{stamp(&ev.Time), verdict, protocol, eventTarget(ev), number(ev.Port), sizeText(ev.BytesOut), sizeText(ev.BytesIn), took, eventReason(ev)}
 }
 
-// eventTarget tells where to, or what was asked.
+// eventTarget returns the destination of an event, or the question of a DNS event.
 func eventTarget(ev *sandbox.NetworkEvent) string {
 	switch {
 	case ev.Kind == sandbox.NetworkDNS:
@@ -191,7 +191,7 @@ func eventTarget(ev *sandbox.NetworkEvent) string {
 	return ev.Host + " (" + ev.Address + ")"
 }
 
-// eventReason tells why it ended as it did.
+// eventReason returns why an attempt ended as it did.
 func eventReason(ev *sandbox.NetworkEvent) string {
 	var parts []string
 	if ev.Kind == sandbox.NetworkDNS && len(ev.Answers) > 0 {

@@ -14,7 +14,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// wired is a service that notes what the verbs of the network were called with.
+// wired is a service that records the arguments of the verbs of the network.
 type wired struct {
 	kept
 	policy sandbox.NetworkPolicy
@@ -225,7 +225,7 @@ func TestNetworkCommandsRefuse(t *testing.T) {
 	}
 }
 
-// A value comes from standard input, whole but for one line end, and shows
+// A value is read from standard input, without one final line end, and is shown
 // nowhere.
 func TestSecretValues(t *testing.T) {
 	for in, want := range map[string]string{"key\n": "key", "key\r\n": "key", "key": "key", "two\nlines\n": "two\nlines", " spaces \n": " spaces ", "a\n\n": "a\n"} {

@@ -15,7 +15,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// maxPolicyFile is far above the largest policy.
+// maxPolicyFile bounds a policy file, in bytes, far above the largest policy.
 const maxPolicyFile = 1 << 20
 
 // readPolicy reads a policy from a file, or standard input for "-": JSON as
@@ -48,7 +48,7 @@ func parsePolicy(data []byte) (*sandbox.NetworkPolicy, error) {
 			return nil, err
 		}
 	}
-	// Without this an empty file would open everything.
+	// Without this check, an empty file would allow everything.
 	if data = bytes.TrimSpace(data); !bytes.HasPrefix(data, []byte("{")) {
 		return nil, errors.New("it has no fields")
 	}
@@ -64,7 +64,8 @@ func parsePolicy(data []byte) (*sandbox.NetworkPolicy, error) {
 	return &file.NetworkPolicy, nil
 }
 
-// namedField says which field holds the wrong kind of value, in the file's words.
+// namedField returns the error with the name of the field, as in the file, that has a
+// value of the wrong type.
 func namedField(err error) error {
 	wrong, ok := errors.AsType[*json.UnmarshalTypeError](err)
 	if !ok {
@@ -97,8 +98,8 @@ func policyJSON(data []byte) ([]byte, error) {
 	return json.Marshal(value)
 }
 
-// portsAsText takes the ports in a document for text, which numbers are without
-// quotes.
+// portsAsText makes the ports in a document text: without quotes, YAML has them as
+// numbers.
 func portsAsText(n *yaml.Node) {
 	for i, part := range n.Content {
 		portsAsText(part)

@@ -133,8 +133,8 @@ func forward(ctx context.Context, c *client.Client, near net.Conn, name string, 
 	return nil
 }
 
-// passOn copies to the end and closes that direction. If it cannot, or the copy
-// fails, it closes the connection.
+// passOn copies until the end and then closes that direction. If that is not possible,
+// or the copy fails, it closes the connection.
 func passOn(to, from net.Conn) {
 	_, err := io.Copy(to, from)
 	if half, ok := to.(interface{ CloseWrite() error }); ok && err == nil {

@@ -85,8 +85,8 @@ func printNewPreview(c *call, made *sandbox.NewPreview) error {
 	return c.print(clean(made.URL) + "\n")
 }
 
-// warnUnreachable tells of URLs of a local daemon that nobody can open, since it
-// was started for its socket only. Others have a port.
+// warnUnreachable warns that nobody can open the URLs of a local daemon that listens
+// only on its socket.
 func (a *app) warnUnreachable(address string) {
 	u, err := url.Parse(address)
 	if err == nil && a.globals.URL == "" && u.Scheme == "http" && u.Port() == "" && strings.HasSuffix(u.Hostname(), ".localhost") {

@@ -40,8 +40,8 @@ var orphanTable = table([]string{"ID", "KIND", "NAME", "TEAM", "SANDBOX", "SIZE"
 	return []any{o.ID, o.Kind, o.Name, o.Team, o.SandboxID, bytesText(o.SizeBytes), stamp(&o.Since), stamp(&o.EndsAt), o.Reason}
 })
 
-// volumesFirst puts the volumes among the arguments first: states of sandboxes
-// need them.
+// volumesFirst moves the volumes among the arguments to the front: checkpoints of
+// sandboxes need them.
 func volumesFirst(ctx context.Context, c *call) error {
 	orphans, err := sandbox.All(ctx, c.client.ListOrphans)
 	order := func(id string) int {

@@ -14,8 +14,7 @@ import (
 
 var update = flag.Bool("update", false, "write docs/cli.md")
 
-// TestReference keeps the command reference what the commands say of
-// themselves.
+// TestReference keeps the command reference equal to the commands' own help.
 func TestReference(t *testing.T) {
 	const path = "../../../docs/cli.md"
 	a := &app{Program: Program{Version: "dev"}}

@@ -20,7 +20,7 @@ import (
 const (
 	// onDemandIdle is when a daemon that was started on demand ends.
 	onDemandIdle = "5m"
-	// onDemandWait is how long it waits for one that is just ending.
+	// onDemandWait is how long a new daemon waits for one that is just ending.
 	onDemandWait = 20 * time.Second
 )
 
@@ -70,7 +70,7 @@ func (a *app) serveCommand() *cobra.Command {
 }
 
 func (a *app) runServe(ctx context.Context, opts serveOptions) error {
-	// What the starter left open is not for the daemon's children.
+	// Files that the starter left open are not for the daemon's children.
 	_ = unix.CloseRange(3, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC)
 	keepMemory()
 	cfg, err := a.serveConfig(opts)
@@ -79,7 +79,7 @@ func (a *app) runServe(ctx context.Context, opts serveOptions) error {
 	}
 	log := server.NewLog(cfg.Log, a.Stderr)
 	check := func(ctx context.Context, dir string) sandbox.MachineReport {
-		return checkMachine(ctx, dir, cfg.Store.SecretValue)
+		return checkMachine(ctx, dir, cfg.Store.SecretValue, server.CheckObjects(ctx, cfg.Objects, os.Getenv))
 	}
 	deps := server.Deps{Assembly: a.Assembly, Version: a.Version, Log: log, CheckMachine: check}
 	if opts.OnDemand {
@@ -91,14 +91,14 @@ func (a *app) runServe(ctx context.Context, opts serveOptions) error {
 	return server.New(cfg, deps).Run(ctx)
 }
 
-// keepMemory keeps this process's memory out of core files, since it has a
-// secret's value in it, or the key that values are sealed with.
+// keepMemory keeps this process's memory out of core files, since it contains values of
+// secrets and the key that seals them.
 func keepMemory() {
 	_ = unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{})
-	// This bars the user's other programs too, and those that are given cores
-	// through a pipe, for which the limit does not count. An ordinary user's
-	// daemon has to do without: it could not write the maps of the user
-	// namespaces that it starts cells in.
+	// This also keeps out the user's other programs, and programs that get cores
+	// through a pipe, for which the limit does not count. An ordinary user's daemon
+	// cannot do this: it could then not write the maps of the user namespaces of its
+	// cells.
 	if os.Geteuid() == 0 {
 		_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
 	}
@@ -121,17 +121,23 @@ func (a *app) serveConfig(opts serveOptions) (config.Config, error) {
 	}
 	env := a.Env
 	if opts.OnDemand {
-		// Weaker than what the environment or a flag says, and stronger than the
-		// defaults. Many daemons may be started and there is one port, so each
-		// takes a free one: previews need it, and all else there needs a key.
+		// The environment and flags override these, and they override the defaults.
+		// There can be many daemons, so each takes a free port. Previews need the port;
+		// everything else on it requires a key.
 		env = withFallback(env, map[string]string{"COVE_LISTEN": "127.0.0.1:0", "COVE_IDLE_EXIT": onDemandIdle})
 	}
 	return config.Load(config.Source{File: opts.Config, Env: env, Flags: given})
 }
 
-// store returns the address of the database that a server of this machine has its
-// records in, as far as the environment tells, or none if they are in its state
-// directory.
+// objects returns the object store that a server of this machine has, according to the
+// environment.
+func (a *app) objects() (config.Objects, error) {
+	cfg, err := config.Load(config.Source{File: a.Env("COVE_CONFIG"), Env: a.Env})
+	return cfg.Objects, err
+}
+
+// store returns the address of the database in which a server of this machine has its
+// records, according to the environment, or none if they are in its state directory.
 func (a *app) store() (sandbox.SecretValue, error) {
 	cfg, err := config.Load(config.Source{File: a.Env("COVE_CONFIG"), Env: a.Env})
 	return cfg.Store.SecretValue, err
@@ -146,7 +152,7 @@ func withFallback(env func(string) string, fallback map[string]string) func(stri
 	}
 }
 
-// sayReady tells a person how to reach the daemon.
+// sayReady prints how to reach the daemon.
 func (a *app) sayReady(cfg *config.Config, tcp net.Addr) {
 	a.say("listening on %s", cfg.SocketPath())
 	if tcp == nil {

@@ -8,13 +8,13 @@ import (
 	"syscall"
 )
 
-// signalled is the cause of the end of a context that a signal ended.
+// signalled is the cause of a context that a signal has cancelled.
 type signalled struct{ signal syscall.Signal }
 
 func (s *signalled) Error() string { return s.signal.String() }
 
-// SignalContext returns a context that SIGINT, SIGTERM or SIGHUP ends, once; [Run]
-// then knows which. It is [signal.NotifyContext] otherwise.
+// SignalContext is [signal.NotifyContext] for SIGINT, SIGTERM and SIGHUP, except that
+// [Run] learns which signal it was.
 func SignalContext(parent context.Context) (ctx context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(parent)
 	came := make(chan os.Signal, 1)
@@ -32,8 +32,8 @@ func SignalContext(parent context.Context) (ctx context.Context, stop func()) {
 	}
 }
 
-// interrupted is the end of a command whose ctx has ended: 128 and the number of
-// the signal.
+// interrupted returns the exit for a command whose ctx has ended: 128 plus the number
+// of the signal.
 func interrupted(ctx context.Context) *exit {
 	code := 128 + int(syscall.SIGINT)
 	if s, ok := errors.AsType[*signalled](context.Cause(ctx)); ok {

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"slices"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -36,7 +37,7 @@ var snapshotDetails = details(func(s *sandbox.Snapshot) []any {
 	return append([]any{
 		"id", s.ID, "name", s.Name, "kind", s.Kind, "team", s.Team, "sandbox", s.SandboxID,
 		"automatic", automatic, label, s.Label, "parent", s.ParentID, "template", s.Template,
-	}, append(limitFields(s.Resources), "size", bytesText(s.SizeBytes), "created", stamp(&s.CreatedAt))...)
+	}, append(limitFields(s.Resources), "size", bytesText(s.SizeBytes), "stored", s.Stored, "created", stamp(&s.CreatedAt))...)
 })
 
 func (a *app) snapshotCreateCommand() *cobra.Command {
@@ -86,8 +87,17 @@ func (a *app) snapshotLsCommand() *cobra.Command {
 
 var (
 	snapshotHeadings = []string{"ID", "NAME", "SANDBOX", "KIND", "SIZE", "AGE"}
-	snapshotTable    = table(snapshotHeadings, snapshotRow)
+	plainSnapshots   = table(snapshotHeadings, snapshotRow)
+	// storedSnapshots is for servers with an object store.
+	storedSnapshots = table(append(slices.Clone(snapshotHeadings), "STORED"), func(s *sandbox.Snapshot) []any { return append(snapshotRow(s), s.Stored) })
 )
+
+func snapshotTable(c *call, items []sandbox.Snapshot) error {
+	if slices.ContainsFunc(items, func(s sandbox.Snapshot) bool { return s.Stored != "" }) {
+		return storedSnapshots(c, items)
+	}
+	return plainSnapshots(c, items)
+}
 
 func snapshotRow(s *sandbox.Snapshot) []any {
 	return []any{s.ID, s.Name, s.SandboxID, s.Kind, bytesText(s.SizeBytes), age(s.CreatedAt)}

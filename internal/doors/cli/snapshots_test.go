@@ -17,8 +17,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// kept is a service that notes what the verbs of time were called with, and
-// answers as it is told.
+// kept is a service that records the arguments of the verbs of time, and answers as the
+// test says.
 type kept struct {
 	sandbox.Service
 	heard  []string
@@ -156,7 +156,7 @@ func (k *kept) Try(ctx context.Context, name string, req sandbox.TryRequest, sin
 	return &k.result, nil
 }
 
-// outcomeOf is what a command line led to.
+// outcomeOf is the result of a command line.
 type outcomeOf struct {
 	Code        int
 	Out, Errors string
@@ -501,7 +501,7 @@ func TestInterruptedTryEnds(t *testing.T) {
 	}
 }
 
-// interrupting interrupts the command line as soon as an attempt was told.
+// interrupting interrupts the command line as soon as an attempt is reported.
 type interrupting struct {
 	*kept
 	cancel context.CancelFunc

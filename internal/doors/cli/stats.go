@@ -48,7 +48,7 @@ func (a *app) statsCommand() *cobra.Command {
 	})
 }
 
-// statsOfMany asks for several sandboxes, or all.
+// statsOfMany requests what several sandboxes use, or all.
 func statsOfMany(ctx context.Context, c *call) ([]sandbox.SandboxStats, error) {
 	names := c.args
 	if len(names) == 0 || slices.Contains(names, everySandbox) {

@@ -51,7 +51,7 @@ var templateTable = table([]string{"NAME", "SOURCE", "STATE", "VERSION", "SIZE",
 	return []any{t.Name, t.Source, t.State, versionText(t), sizeText(t.SizeBytes), sizeText(t.WarmBytes), t.Aliases, t.Description}
 })
 
-// versionText is the newest version, and how many older ones are kept.
+// versionText returns the newest version, and how many older ones are kept.
 func versionText(t *sandbox.Template) string {
 	switch older := len(t.Versions) - 1; {
 	case t.Version == 0:
@@ -62,7 +62,7 @@ func versionText(t *sandbox.Template) string {
 	return strconv.Itoa(t.Version)
 }
 
-// sizeText tells a size that may not be known.
+// sizeText formats a size; 0 is unknown.
 func sizeText(n int64) string {
 	if n <= 0 {
 		return ""
@@ -70,7 +70,7 @@ func sizeText(n int64) string {
 	return bytesText(n)
 }
 
-// scriptText is a command, or what a longer script begins with.
+// scriptText returns a command, or the beginning of a longer script.
 func scriptText(command string) string {
 	first, rest, more := strings.Cut(strings.TrimSpace(command), "\n")
 	if !more {
@@ -100,7 +100,7 @@ var templateDetails = details(func(t *sandbox.Template) []any {
 	}
 })
 
-// limitsText tells the limits that are set.
+// limitsText formats the limits that are set.
 func limitsText(r sandbox.Resources) string {
 	var out []string
 	for _, l := range []struct {

@@ -10,7 +10,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Whatever there is to know of a template is shown.
+// Everything that is known about a template is shown.
 func TestTemplateShowsAll(t *testing.T) {
 	built := time.Date(2026, 5, 6, 7, 8, 9, 0, time.UTC)
 	full := &sandbox.Template{

@@ -29,12 +29,12 @@ type templateBuildOptions struct {
 	buildOptions
 }
 
-// buildOptions are of all commands that build.
+// buildOptions are the options of all commands that build.
 type buildOptions struct {
 	Force  bool
 	Detach bool
 	Quiet  bool
-	// Verbose shows what is written while the base is made, on a terminal too.
+	// Verbose shows the output of making the base, also on a terminal.
 	Verbose bool
 }
 
@@ -56,8 +56,8 @@ func (o *templateBuildOptions) AddFlags(f *pflag.FlagSet) {
 	o.buildOptions.AddFlags(f)
 }
 
-// request asks for a build. The path of a directory is made absolute, as the
-// server wants it; an archive is sent first, by runTemplateBuild.
+// request returns the request for a build. It makes the path of a directory absolute,
+// as the server requires; runTemplateBuild sends an archive first.
 func (o *templateBuildOptions) request(name string) (req sandbox.BuildTemplateRequest, err error) {
 	req = sandbox.BuildTemplateRequest{Name: name, Packages: o.Packages, Force: o.Force}
 	from := o.From
@@ -121,8 +121,8 @@ func (c *call) buildTemplate(ctx context.Context, opts *templateBuildOptions) er
 	return c.build(ctx, req, opts.buildOptions)
 }
 
-// readLogin reads the password of a login from a file: what is an argument,
-// every user of the machine sees.
+// readLogin reads the password of a login from a file, since every user of the machine
+// can see arguments.
 func (a *app) readLogin(opts *templateBuildOptions) (*sandbox.RegistryLogin, error) {
 	if opts.RegistryPasswordFile == "-" {
 		if opts.File == "-" {
@@ -140,8 +140,8 @@ func (a *app) readLogin(opts *templateBuildOptions) (*sandbox.RegistryLogin, err
 	return &sandbox.RegistryLogin{Username: opts.RegistryUser, Password: password}, err
 }
 
-// readTemplateFile reads a template file. The files that it names are below the
-// directory in which it is: it may come from somebody else.
+// readTemplateFile reads a template file. It may come from somebody else, so the files
+// that it names must be below its own directory.
 func (a *app) readTemplateFile(path string) (*sandbox.TemplateSpec, error) {
 	in, dir := a.Stdin, "."
 	if path != "-" {
@@ -194,11 +194,11 @@ func (c *call) build(ctx context.Context, req sandbox.BuildTemplateRequest, opts
 
 func buildID(b *sandbox.Build) string { return b.ID }
 
-// sayBuild tells where all is that a build has written which failed.
+// sayBuild prints how to read the whole log of a failed build.
 func (a *app) sayBuild(ctx context.Context, c *client.Client, name string, failure error) {
 	last, err := c.ListBuilds(ctx, sandbox.ListBuildsRequest{Template: name, Page: sandbox.Page{Limit: 1}})
 	if err != nil || len(last.Items) == 0 || last.Items[0].State != sandbox.BuildFailed || last.Items[0].Reason != sandbox.MessageOf(failure) {
-		return // it did not begin, or is no longer the last one
+		return // the build did not begin, or is no longer the last one
 	}
 	a.say("see the whole build log with: cove template logs %s", last.Items[0].ID)
 }
@@ -259,8 +259,8 @@ func (a *app) templateLogsCommand() *cobra.Command {
 	})
 }
 
-// logPause is how long a build that runs writes nothing before its log so far is
-// taken as read.
+// logPause is the pause in the log of a running build after which the log so far counts
+// as read.
 const logPause = time.Second
 
 func (c *call) templateLogs(ctx context.Context, follow bool) error {
@@ -276,7 +276,7 @@ func (c *call) templateLogs(ctx context.Context, follow bool) error {
 		}
 		return err
 	}
-	// What there is now comes at once; a pause is its end.
+	// Everything written so far comes at once, and then there is a pause.
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	pause := time.AfterFunc(logPause, cancel)
@@ -291,7 +291,7 @@ func (c *call) templateLogs(ctx context.Context, follow bool) error {
 	return err
 }
 
-// buildLog returns what prints the events of a build.
+// buildLog returns a function that prints the events of a build.
 func (c *call) buildLog() func(sandbox.BuildEvent) error {
 	step := ""
 	return func(ev sandbox.BuildEvent) error {

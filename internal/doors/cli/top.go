@@ -67,7 +67,7 @@ func (t *top) stats(ctx context.Context, _ *call) ([]sandbox.SandboxStats, error
 	return allStats(ctx, t.client, sandbox.StatsRequest{Sandbox: t.sandbox})
 }
 
-// allStats tells what all sandboxes use that a request selects.
+// allStats returns what all sandboxes of a request use.
 func allStats(ctx context.Context, c *client.Client, req sandbox.StatsRequest) ([]sandbox.SandboxStats, error) {
 	return sandbox.All(ctx, paged(&req, &req.Page, c.ListStats))
 }
@@ -179,7 +179,7 @@ func (t *top) draw(ctx context.Context, console *os.File) error {
 	return err
 }
 
-// screen is all there is to show.
+// screen returns the whole text to show.
 func (t *top) screen(ctx context.Context, stats []sandbox.SandboxStats) (string, error) {
 	sortStats(stats, t.sort)
 	text, err := tableText(statsHeadings, cells(stats, statsRow), 0)

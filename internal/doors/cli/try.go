@@ -57,7 +57,7 @@ func (a *app) tryCommand() *cobra.Command {
 	})
 }
 
-// tryArgs checks that nothing but a sandbox comes before the command.
+// tryArgs checks that there is only a sandbox before the command.
 func tryArgs(cmd *cobra.Command, args []string) error {
 	if err := argsBetween(1, -1)(cmd, args); err != nil {
 		return err
@@ -72,8 +72,8 @@ func tryArgs(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// tryCommands are a command, or else a line for each shell, with what they have
-// in common.
+// tryCommands returns the command, or a shell command for each line, with the fields
+// that they have in common.
 func tryCommands(each sandbox.TryCommand, command, lines []string) []sandbox.TryCommand {
 	if len(command) > 0 {
 		each.Command = command
@@ -93,7 +93,7 @@ func (a *app) attemptEnded(ev sandbox.TryEvent) error {
 	return nil
 }
 
-// unpicked is the error of a try that was to merge an attempt and did not.
+// unpicked returns the error of a try that should have merged an attempt and did not.
 func unpicked(result *sandbox.TryResult, pick string) error {
 	switch {
 	case result.Merge != nil:
@@ -136,7 +136,7 @@ func (a *app) printTry(result *sandbox.TryResult, output bool) error {
 	return a.print(b.String())
 }
 
-// writeOutput writes what an attempt wrote, under headings.
+// writeOutput writes the output of an attempt, under headings.
 func (a *app) writeOutput(b *strings.Builder, at sandbox.Attempt) {
 	for _, out := range []struct{ name, text string }{{"stdout", at.Stdout}, {"stderr", at.Stderr}} {
 		if out.text != "" {
@@ -148,7 +148,7 @@ func (a *app) writeOutput(b *strings.Builder, at sandbox.Attempt) {
 	}
 }
 
-// attemptOutcome tells how an attempt ended.
+// attemptOutcome describes how an attempt ended.
 func attemptOutcome(at sandbox.Attempt) string {
 	if at.Error != "" {
 		return at.Error
@@ -160,7 +160,7 @@ func attemptTime(at sandbox.Attempt) string {
 	return (time.Duration(at.DurationMS) * time.Millisecond).String()
 }
 
-// changeCount tells how much changed as "+added -removed ~modified".
+// changeCount formats the number of changes as "+added -removed ~modified".
 func changeCount(d *sandbox.Diff) string {
 	if d == nil {
 		return ""

@@ -47,8 +47,8 @@ func (a *app) updateCommand() *cobra.Command {
 	})
 }
 
-// request is what the flags ask for but for the network; what has no flag stays
-// as it is.
+// request returns the changes that the flags describe, without the network. Fields
+// without a flag do not change.
 func (o *updateOptions) request(c *call) (sandbox.UpdateRequest, error) {
 	req, f := o.req, c.cmd.Flags()
 	if o.ClearMetadata && req.Metadata != nil || o.ClearEnv && req.Env != nil {
@@ -79,7 +79,7 @@ func (o *updateOptions) update(ctx context.Context, c *call) (*sandbox.Sandbox, 
 		return nil, err
 	}
 	if o.given() {
-		// By its id: the name may be another by now.
+		// By id, since the update may have changed the name.
 		if err := updateNetwork(ctx, c.client, sb.ID, o.reachOptions); err != nil {
 			return nil, err
 		}

@@ -12,7 +12,7 @@ import (
 	"github.com/cove-sh/cove/internal/doors/rest"
 )
 
-// versionTime bounds how long the server may take to tell its version.
+// versionTime bounds the wait for the server's version.
 const versionTime = 2 * time.Second
 
 // versionInfo is what cove version prints.
@@ -23,7 +23,7 @@ type versionInfo struct {
 	// GVisor is the version of gVisor in this program, and whether it has the
 	// patches for forks.
 	GVisor string `json:"gvisor"`
-	// Server is the version of the daemon that runs, or of the server of --url.
+	// Server is the version of the running daemon, or of the server of --url.
 	Server string `json:"server,omitempty"`
 }
 
@@ -55,7 +55,7 @@ func printVersion(c *call, v *versionInfo) error {
 	return c.print(text)
 }
 
-// gvisorText says which gVisor this program has.
+// gvisorText describes the gVisor in this program.
 func gvisorText() string {
 	version := "unknown"
 	if info, ok := debug.ReadBuildInfo(); ok {
@@ -86,7 +86,7 @@ func (a *app) openapiCommand() *cobra.Command {
 	return cmd
 }
 
-// buildVersion is the version that the Go command noted when it built the
+// buildVersion returns the version that the Go command recorded when it built the
 // program.
 func buildVersion() string {
 	info, ok := debug.ReadBuildInfo()

@@ -1,10 +1,10 @@
-// Package console is the door for browsers: it serves the console, the web page by which
-// people see and drive their sandboxes, signs them in, and ends their sessions. All else
-// the page does over REST, like any other client, with the session's cookie in place of
-// a key.
+// Package console is the door for browsers: it serves the console, the web page on which
+// people see and control their sandboxes, signs them in, and ends their sessions. For
+// everything else the page uses REST like any other client, with the session's cookie
+// instead of a key.
 //
-// The page is made from the sources in the directory console of the repository, and
-// embedded. A program that was built without it says so at the page's address.
+// The page is built from the directory console of the repository, and embedded. A
+// program that was built without it says so at the page's address.
 package console
 
 import (
@@ -22,11 +22,11 @@ import (
 const (
 	// Path is where the console is, below the server's address.
 	Path = "/console/"
-	// LinkPath is where the user who runs the daemon asks for a link: POST, over the
-	// Unix socket, answered with a [Link].
+	// LinkPath is where the user who runs the daemon requests a link for signing in:
+	// POST, over the Unix socket, answered with a [Link].
 	LinkPath = Path + "links"
-	// LinkFragment begins the fragment of a link's URL, before the token. Browsers
-	// send fragments to no server.
+	// LinkFragment begins the fragment of a link's URL, before the token. Browsers do
+	// not send fragments to servers.
 	LinkFragment = "#link="
 
 	framePath    = Path + "frame"
@@ -48,30 +48,31 @@ type Store interface {
 type Config struct {
 	Store    Store
 	Sessions *auth.Sessions
-	// Keys tells whose an API key is.
+	// Keys finds out whose an API key is.
 	Keys  auth.Authenticator
 	Links *auth.Links
 	// SignOn is single sign-on; nil is none.
 	SignOn SignOn
-	// Trusted tells requests of the user who runs the daemon, to whom links are given.
+	// Trusted reports whether a request is of the user who runs the daemon. Only this
+	// user gets links.
 	Trusted func(*http.Request) bool
-	// Open lets everybody in as that user: development mode.
+	// Open signs everybody in as that user: development mode.
 	Open bool
 	// Address returns the base of the server's URLs, without a slash at the end, or ""
-	// if no browser reaches it.
+	// if browsers cannot reach it.
 	Address func() string
 	// Audit records who signed in and out.
 	Audit func(ctx context.Context, e sandbox.AuditEvent) error
-	// Refuse answers with an error, when what is left of the request is not read.
+	// Refuse answers with an error without reading the rest of the request.
 	Refuse auth.ErrorWriter
 	// Status returns the HTTP status of an error.
 	Status func(error) int
-	// Version is Cove's.
+	// Version is Cove's version.
 	Version string
 	Log     *slog.Logger
 }
 
-// Door serves what is below [Path]. It is safe for concurrent use.
+// Door serves all paths below [Path]. It is safe for concurrent use.
 type Door struct {
 	cfg     Config
 	mux     *http.ServeMux
@@ -81,7 +82,8 @@ type Door struct {
 // New returns a door.
 func New(cfg Config) *Door { return newDoor(cfg, built()) }
 
-// newDoor returns a door with the front end's files; nil are none.
+// newDoor returns a door with the front end's files, or without a front end if dist is
+// nil.
 func newDoor(cfg Config, dist fs.FS) *Door {
 	d := &Door{cfg: cfg, mux: http.NewServeMux(), signOns: newSignOnLimiter()}
 	d.mux.Handle(Path, newPages(dist))

@@ -49,7 +49,7 @@ func ask(t *testing.T, d *Door, method, path string, header ...string) (*http.Re
 	return w.Result(), w.Body.String()
 }
 
-// A program that was built with the console tells the licences of all that is in it.
+// A program that was built with the console includes the licences of everything in it.
 func TestLicences(t *testing.T) {
 	if !Built() {
 		needs.NoError(t, errors.New("the console: make build"))
@@ -112,7 +112,7 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// Every answer, whatever it is, has what keeps the page to itself.
+// Every answer has the headers that isolate the page.
 func TestHeaders(t *testing.T) {
 	for name, d := range map[string]*Door{"built": door(site), "not built": door(nil)} {
 		for _, path := range []string{"/console", "/console/", "/console/x", "/console/assets/main-abc123.js", "/console/assets/none.js", "/console/session", "/console/sessions", "/console/links", "/console/frame"} {

@@ -5,16 +5,16 @@ import (
 	"net/http"
 )
 
-// frame.html shows HTML and pictures that programs in sandboxes have made. It is sent
-// what to show by the page that has it in a frame.
+// frame.html displays HTML and pictures that programs in sandboxes have made. The page
+// that contains the frame sends it the content.
 //
 //go:embed frame.html
 var framePage []byte
 
-// framePolicy gives the frame an origin of its own, whoever opens it and however, with no
-// cookies and no storage. It may run what scripts it is sent, and reaches no network: it
-// loads nothing but what is in data and blob URLs, and the policy of the console's page
-// keeps it from navigating elsewhere.
+// framePolicy gives the frame an origin of its own, however it is opened, without cookies
+// and storage. The frame can run the scripts that it is sent, but reaches no network: it
+// loads only data and blob URLs, and the policy of the console's page keeps it from
+// navigating elsewhere.
 const framePolicy = "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; " +
 	"img-src data: blob:; font-src data:; media-src data: blob:; frame-ancestors 'self'; base-uri 'none'; form-action 'none'"
 

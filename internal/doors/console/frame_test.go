@@ -39,8 +39,8 @@ const hostile = `<h1>output</h1><img src="ELSEWHERE/image"><link rel="stylesheet
   location = "ELSEWHERE/leave";
 })()</script>`
 
-// embedder is the console's script: it shows the output, and tells the test what it
-// hears.
+// embedder is the console's script: it shows the output, and reports the messages that
+// it gets to the test.
 const embedder = `
 const tell = (what) => fetch("/said", { method: "POST", body: JSON.stringify(what) });
 const frame = document.createElement("iframe");

@@ -15,8 +15,8 @@ import (
 	"github.com/klauspost/compress/gzhttp"
 )
 
-// The front end's build writes dist, which is not committed. What lies beside it and
-// begins alike is there in any case, so that a program is built without it too.
+// The front end's build writes dist, which is not committed. Committed files whose names
+// also begin with "dist" make the pattern match, so the program builds without it.
 //
 //go:embed dist*
 var embedded embed.FS
@@ -25,13 +25,13 @@ const (
 	indexFile = "index.html"
 	// hashedDir holds files whose names have a hash of the content, by Vite's default.
 	hashedDir = "assets/"
-	// compressFrom is the size in bytes from which files are compressed.
+	// compressFrom is the size, in bytes, from which files are compressed.
 	compressFrom = 1 << 10
 )
 
-// policy is the content security policy of all pages but the frame: scripts of this
-// server only, no connection to any other, and in no frame. xterm.js and CodeMirror set
-// styles from scripts.
+// policy is the content security policy of all pages except the frame: scripts of this
+// server only, no connection to any other server, and no display in a frame. Inline
+// styles are allowed because xterm.js and CodeMirror set styles from scripts.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; " +
 	"connect-src 'self'; font-src 'self'; frame-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'"
 
@@ -46,8 +46,8 @@ func protect(h http.Header) {
 	h.Set("Cache-Control", "no-store")
 }
 
-// kinds are the media types of files by the end of their names: not those of the
-// machine's own table, which may make a script something else.
+// kinds are the media types of files by the ends of their names. The machine's own table
+// is not used, because it may give scripts another type.
 var kinds = map[string]string{
 	".html": "text/html; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".mjs": "text/javascript; charset=utf-8",
 	".css": "text/css; charset=utf-8", ".json": "application/json", ".map": "application/json", ".webmanifest": "application/manifest+json",
@@ -83,8 +83,8 @@ func built() fs.FS {
 	return dist
 }
 
-// newPages returns the handler of the console's files; nil are those of a program that
-// has none.
+// newPages returns the handler of the console's files; dist is nil in a program built
+// without the console.
 func newPages(dist fs.FS) http.Handler {
 	if dist == nil {
 		return http.HandlerFunc(serveUnbuilt)
@@ -112,7 +112,7 @@ func newPages(dist fs.FS) http.Handler {
 	return compressed(p)
 }
 
-// compressed compresses what is text, for browsers that take that.
+// compressed compresses text, for browsers that accept it.
 func compressed(next http.Handler) http.Handler {
 	wrap, err := gzhttp.NewWrapper(gzhttp.MinSize(compressFrom), gzhttp.ContentTypes([]string{
 		"text/html", "text/javascript", "text/css", "text/plain", "application/json", "application/manifest+json", "image/svg+xml", "application/wasm",
@@ -123,8 +123,8 @@ func compressed(next http.Handler) http.Handler {
 	return wrap(next)
 }
 
-// ServeHTTP serves the file of a path. A path that has none is one that the page itself
-// knows what to show at.
+// ServeHTTP serves the file of a path. For a path without a file it serves the page,
+// which knows what to show there.
 func (p *pages) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		methodNotAllowed("GET, HEAD")(w, r)
@@ -135,8 +135,8 @@ func (p *pages) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case ok && name != indexFile:
 	case strings.HasPrefix(name, hashedDir):
-		// A page of before an upgrade asks for what is gone: it must not take a page
-		// for a script.
+		// A page from before an upgrade may request a file that is gone: it must not get
+		// a page in place of a script.
 		http.Error(w, "the console has no such file; load the page again", http.StatusNotFound)
 		return
 	default:

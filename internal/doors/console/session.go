@@ -19,11 +19,11 @@ import (
 
 const (
 	maxSignIn = 4 << 10
-	// signInTime is how long the body of a sign-in is waited for: anybody can begin one.
+	// signInTime bounds the wait for the body of a sign-in, which anybody can begin.
 	signInTime = 10 * time.Second
 )
 
-// SignIn is the body of POST /console/session: one of the two.
+// SignIn is the body of POST /console/session. Exactly one field is set.
 type SignIn struct {
 	// Key is an API key.
 	Key string `json:"key,omitempty"`
@@ -31,21 +31,21 @@ type SignIn struct {
 	Link string `json:"link,omitempty"`
 }
 
-// SessionState is what a page knows of the session that it has.
+// SessionState is what a page knows about its session.
 type SessionState struct {
 	// ID is empty in development mode, where there are no sessions.
 	ID string `json:"id"`
-	// KeyID and KeyName are the key's, or stand for somebody who signed in by single
-	// sign-on. The user who runs the daemon has no key: Local is true, and the name is
-	// empty.
+	// KeyID and KeyName are those of the key, or stand for somebody who signed in by
+	// single sign-on. The user who runs the daemon has no key: Local is true, and the
+	// name is empty.
 	KeyID   string          `json:"key_id"`
 	KeyName string          `json:"key_name"`
 	Local   bool            `json:"local"`
 	Team    string          `json:"team"`
 	Scopes  []sandbox.Scope `json:"scopes"`
-	// ExpiresAt is when the session ends if it is not used until then; nil is never.
+	// ExpiresAt is when the session ends unless it is used before that; nil is never.
 	ExpiresAt *time.Time `json:"expires_at"`
-	// Version is the server's.
+	// Version is the server's version.
 	Version string `json:"version"`
 }
 
@@ -66,7 +66,7 @@ func (d *Door) state(s *auth.Session) SessionState {
 	return state
 }
 
-// bySession lets only those in who have a session.
+// bySession serves only requests that have a session.
 func (d *Door) bySession(serve func(http.ResponseWriter, *http.Request, *auth.Session) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		s, err := d.session(r)
@@ -146,8 +146,7 @@ func (d *Door) begin(w http.ResponseWriter, r *http.Request) (auth.Secret, *auth
 	return token, s, err
 }
 
-// replace ends the session that the browser had until now, whose cookie it is about to
-// lose.
+// replace ends the browser's previous session, whose cookie the new one replaces.
 func (d *Door) replace(r *http.Request) {
 	old, err := d.cfg.Sessions.Of(r)
 	if err != nil || old == nil {
@@ -175,7 +174,7 @@ func readSignIn(w http.ResponseWriter, r *http.Request) (SignIn, error) {
 		return req, sandbox.Errorf(sandbox.CodeInvalid, "the body is JSON and must say so; send the header Content-Type: application/json")
 	}
 	control := http.NewResponseController(w)
-	_ = control.SetReadDeadline(time.Now().Add(signInTime)) // without one the body is paced as all are
+	_ = control.SetReadDeadline(time.Now().Add(signInTime)) // if it cannot be set, the usual bound on a body's rate applies
 	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxSignIn))
 	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return req, sandbox.Errorf(sandbox.CodeTooLarge, "the body has more than %d bytes", tooLarge.Limit)
@@ -187,7 +186,7 @@ func readSignIn(w http.ResponseWriter, r *http.Request) (SignIn, error) {
 	dec := json.NewDecoder(bytes.NewReader(data))
 	dec.DisallowUnknownFields()
 	if err := errors.Join(limits.CheckJSON(data), dec.Decode(&req)); err != nil || dec.More() {
-		return req, sandbox.Errorf(sandbox.CodeInvalid, `the body is not {"key": "..."} or {"link": "..."}`) // not what it is: it may be a key
+		return req, sandbox.Errorf(sandbox.CodeInvalid, `the body is not {"key": "..."} or {"link": "..."}`) // the body is not quoted: it may be a key
 	}
 	if (req.Key == "") == (req.Link == "") {
 		return req, sandbox.Errorf(sandbox.CodeInvalid, "the body has to have a key or a link, and not both")
@@ -210,7 +209,7 @@ func (d *Door) signOut(w http.ResponseWriter, r *http.Request, s *auth.Session) 
 	return nil
 }
 
-// reach returns whose sessions a caller sees and ends: those of the team, or of the key.
+// reach returns the key whose sessions a caller can see and end; "" is the whole team.
 func reach(c sandbox.Caller) (keyID string) {
 	if c.Has(sandbox.ScopeAdmin) {
 		return ""

@@ -23,35 +23,36 @@ const (
 	// SignOnReturnPath is where the identity provider sends people back.
 	SignOnReturnPath = SignOnPath + "/callback"
 
-	// maxFailedSignOns is how many answers in a row one address may bring that are
-	// refused; it may bring one more each signOnRefill.
+	// maxFailedSignOns bounds the refused answers in a row from one address; every
+	// signOnRefill allows one more.
 	maxFailedSignOns = 60
 	signOnRefill     = time.Second
 )
 
 // SignOn is single sign-on by an identity provider.
 type SignOn interface {
-	// Name is what people call the provider.
+	// Name returns the provider's name for people.
 	Name() string
-	// RedirectURL is the one address at which people come back; "" if there is none.
+	// RedirectURL returns the one address to which people come back; "" if there is
+	// none.
 	RedirectURL() string
-	// Begin begins a sign-in: the browser goes to an address, and has a token until a
-	// time.
+	// Begin begins a sign-in. It returns the address to which the browser goes, and a
+	// token that the browser keeps until the given time.
 	Begin(ctx context.Context) (to string, token auth.Secret, until time.Time, err error)
-	// Finish returns who somebody is, by the answer and the token with which their
+	// Finish returns who has signed in, from the token and the answer with which their
 	// browser comes back.
 	Finish(ctx context.Context, token string, answer url.Values) (*sandbox.Person, error)
 }
 
-// SignOnState is what the page for signing in knows of single sign-on.
+// SignOnState is what the sign-in page knows about single sign-on.
 type SignOnState struct {
-	// Name is what people call the identity provider; empty if there is none.
+	// Name is the identity provider's name for people; empty if there is none.
 	Name string `json:"name"`
 }
 
 // SignOnStart is the answer to POST /console/sso.
 type SignOnStart struct {
-	// URL is where the browser is to go.
+	// URL is where the browser must go.
 	URL string `json:"url"`
 }
 
@@ -81,7 +82,7 @@ func (d *Door) beginSignOn(w http.ResponseWriter, r *http.Request) {
 }
 
 func (d *Door) signOnStart(w http.ResponseWriter, r *http.Request) (*SignOnStart, error) {
-	// A page of another site must not begin what ends with its visitor signed in.
+	// A page of another site must not begin a sign-in of its visitor.
 	if err := auth.FromOwnPage(r); err != nil {
 		return nil, err
 	}
@@ -114,8 +115,8 @@ func (d *Door) signOnReturn() (*url.URL, error) {
 	return back, nil
 }
 
-// endSignOn takes somebody who comes back from the identity provider. The request is a
-// navigation from another site, so a refusal is a page.
+// endSignOn signs in somebody who comes back from the identity provider. The request is
+// a navigation from another site, so a refusal is shown as a page.
 func (d *Door) endSignOn(w http.ResponseWriter, r *http.Request) {
 	back, err := d.signOnReturn()
 	if err == nil {

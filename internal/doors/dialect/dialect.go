@@ -1,10 +1,10 @@
-// Package dialect defines what one MCP surface is: a name, a server's
-// description and a table of tools over [sandbox.Service]. Our own tools are a
-// dialect (package native), and so is each product whose clients can be
-// switched to Cove. A dialect holds no engine, no store and no state; what a
-// product's session model demands is kept in a [Session].
+// Package dialect defines one MCP surface: a name, a server's description and a
+// table of tools over [sandbox.Service]. Cove's own tools are a dialect (package
+// native), and so are those of each product whose clients can be switched to Cove.
+// A dialect has no engine, no store and no state; what a product's session model
+// requires is kept in a [Session].
 //
-// Package mcpserver carries dialects over stdio and HTTP.
+// Package mcpserver serves dialects over stdio and HTTP.
 package dialect
 
 import (
@@ -32,7 +32,7 @@ type Dialect interface {
 	Tools() []Tool
 }
 
-// Server is what a dialect's server says of itself.
+// Server is what a dialect's server says about itself.
 type Server struct {
 	Implementation *mcp.Implementation
 	// Instructions tell a model how to use the tools.
@@ -81,8 +81,8 @@ type Namespaced interface {
 	Namespaced() bool
 }
 
-// DefaultNamespace returns the namespace that clients of a dialect work in who say
-// nothing of it; "" is the whole team.
+// DefaultNamespace returns the namespace of clients that name none; "" is the whole
+// team.
 func DefaultNamespace(d Dialect) string {
 	if n, ok := d.(Namespaced); ok && n.Namespaced() {
 		return ""
@@ -93,18 +93,18 @@ func DefaultNamespace(d Dialect) string {
 // Configured is implemented by a dialect whose product's clients are configured
 // by environment variables that mean something here too.
 type Configured interface {
-	// Environment returns the address and the key of the server that they
+	// Environment returns the address and the key of the server that the variables
 	// name; empty is none.
 	Environment(get func(name string) string) (server, key string)
 }
 
-// Logged is implemented by a dialect whose product's clients choose by their
-// environment what a server on standard input and output logs to standard error.
+// Logged is implemented by a dialect whose product's clients configure, by environment
+// variables, what a server on standard input and output logs to standard error.
 type Logged interface {
 	LogLevel(get func(name string) string) slog.Level
 }
 
-// Streamer is implemented by a dialect whose tools tell output as it comes, with
+// Streamer is implemented by a dialect whose tools send output as it comes, with
 // [Call.Output]: its servers declare that they send log messages.
 type Streamer interface {
 	StreamsOutput() bool
@@ -116,8 +116,8 @@ type Tasker interface {
 	HasTasks() bool
 }
 
-// PlainJSON is implemented by a dialect whose clients take one JSON document for
-// an answer over HTTP, whatever they say that they accept.
+// PlainJSON is implemented by a dialect whose clients understand only one JSON document
+// as an answer over HTTP, whatever they claim to accept.
 type PlainJSON interface {
 	PlainJSON() bool
 }
@@ -130,14 +130,14 @@ type Refuser interface {
 	Unknown(kind, name string) error
 }
 
-// Fronted is implemented by a dialect whose product has more on HTTP than MCP, or
-// tells in its own way who may come in.
+// Fronted is implemented by a dialect whose product serves more than MCP over HTTP, or
+// authenticates callers in its own way.
 type Fronted interface {
 	// Paths are those that the front answers besides that of MCP.
 	Paths() []string
-	// Front returns what answers requests to these paths and to the dialect's
-	// MCP, before anybody has asked who calls. Paths of requests may have
-	// doubled and trailing slashes.
+	// Front returns the handler of requests to these paths and to the dialect's MCP,
+	// which sees them before they are authenticated. Paths of requests may have doubled
+	// and trailing slashes.
 	Front(cfg FrontConfig) http.Handler
 }
 
@@ -150,14 +150,14 @@ type Ported interface {
 	PortPaths() []string
 }
 
-// FrontConfig is what a front needs of the server.
+// FrontConfig is what a front needs from the server.
 type FrontConfig struct {
 	Service sandbox.Service
 	// MCP is the server's. Its requests carry a caller.
 	MCP http.Handler
-	// Trusted reports whether a request is the server's own user's, whatever it
-	// carries, and Authenticate tells whose a key of the server is: its error
-	// is unauthenticated if nobody's.
+	// Trusted reports whether a request comes from the user who runs the server,
+	// whatever credentials it has. Authenticate returns the caller of an API key; its
+	// error is unauthenticated for an invalid key.
 	Trusted      func(r *http.Request) bool
 	Authenticate func(ctx context.Context, key string) (sandbox.Caller, error)
 	// Refuse is called before a request is answered whose body nobody reads.
@@ -167,15 +167,15 @@ type FrontConfig struct {
 	Log      *slog.Logger
 }
 
-// Failer is implemented by a dialect that tells errors in its own way; others
-// use [Failure]. err is never nil.
+// Failer is implemented by a dialect that reports errors in its own way; others use
+// [Failure]. Err is never nil.
 type Failer interface {
 	Failure(err error) *mcp.CallToolResult
 }
 
 // Tool is one row of a dialect's table.
 type Tool struct {
-	// Def is sent to clients as it is; its schemas may be raw JSON.
+	// Def is sent to clients unchanged; its schemas may be raw JSON.
 	Def *mcp.Tool
 	// Toolset is empty in a dialect without toolsets.
 	Toolset string
@@ -191,8 +191,8 @@ type Tool struct {
 	Run func(ctx context.Context, c *Call) (*mcp.CallToolResult, error)
 }
 
-// Progress says, for progress notifications, what is going on and how much is
-// done; see [Call.Status] and [Call.Fraction].
+// Progress reports, for progress notifications, what is going on and how much is done;
+// see [Call.Status] and [Call.Fraction].
 func (c *Call) Progress(fraction float64, message string) {
 	c.Status(message)
 	if c.Fraction != nil {
@@ -217,15 +217,15 @@ type Prompt struct {
 	Get func(ctx context.Context, args map[string]string) (*mcp.GetPromptResult, error)
 }
 
-// Output is a piece of what a call's work writes, told before its result.
+// Output is a piece of the output of a call's work, sent before the result.
 type Output struct {
 	Stream sandbox.Stream `json:"stream"`
 	Text   string         `json:"text"`
-	// Omitted is how many bytes of the stream before the text are not told.
+	// Omitted is how many bytes of the stream before the text are not sent.
 	Omitted int64 `json:"omitted_bytes,omitempty"`
 }
 
-// Answer is what a client's user has answered.
+// Answer is the answer of a client's user.
 type Answer int
 
 // The answers.
@@ -235,7 +235,7 @@ const (
 	No
 )
 
-// Call is one call of a tool. The context beside it carries the caller and
+// Call is one call of a tool. The context that is passed with it carries the caller, and
 // ends when the client cancels or goes away.
 type Call struct {
 	Service sandbox.Service
@@ -244,7 +244,7 @@ type Call struct {
 	// Session returns the state of the MCP session that the call belongs to,
 	// or nil where there are no sessions (HTTP since revision 2026-07-28).
 	Session func() *Session
-	// Status says, for progress notifications, what is going on. It may be
+	// Status sets, for progress notifications, what is going on. It may be
 	// called often and from any goroutine.
 	Status func(message string)
 	// Fraction says how much of the work is done, 0 to 1, for progress notifications
@@ -260,24 +260,23 @@ type Call struct {
 	// how much. It may be called from any goroutine, and does nothing when the
 	// call is over.
 	Output func(o Output)
-	// Ask asks the client's user a question and reports whether the answer is yes;
-	// nil where the client cannot ask. Clients of the newest revisions bring the
-	// answer with a second call: the first ends with the error, which Run returns
-	// as it is, so that nothing may be done before the question. The key is the
-	// question's own in the call.
+	// Ask asks the client's user a question and reports whether the answer is yes. It is
+	// nil if the client cannot ask. Clients of the newest revisions send the answer with
+	// a second call: the first ends with the error, which Run must return unchanged, so
+	// nothing may be done before the question. The key identifies the question in the
+	// call.
 	Ask func(ctx context.Context, key, question string) (yes bool, err error)
-	// Elicit asks like Ask, but takes for an answer only what the user has answered:
-	// a failure, and a user who dismisses the question, is [NoAnswer]. It may be called
-	// from any goroutine while the call of a tool runs that Asks. Nil where the client
-	// cannot ask.
+	// Elicit asks like Ask, but accepts only a real answer: if asking fails, or the user
+	// dismisses the question, the result is [NoAnswer]. It may be called from any
+	// goroutine during the call of a tool that Asks. It is nil if the client cannot ask.
 	Elicit func(ctx context.Context, key, question string) (Answer, error)
-	// ElicitEnds says that a question of Elicit ends the request that waits for the call,
-	// as with clients of the newest revisions. The call goes on without, and is waited for
-	// again when the client repeats it with the answer.
+	// ElicitEnds says that a question of Elicit ends the request that waits for the
+	// call, as with clients of the newest revisions. The call continues without a
+	// request, until the client repeats it with the answer.
 	ElicitEnds bool
-	// WaitingSince returns when the request began that waits for the call, once there is
-	// one: none does while a question of Elicit has ended it. Its error is that of the
-	// context. Nil where one request waits all the time.
+	// WaitingSince returns when the request that waits for the call began. After a
+	// question of Elicit has ended the request, it blocks until there is another, or
+	// returns the error of the context. It is nil if one request waits all the time.
 	WaitingSince func(ctx context.Context) (time.Time, error)
 	// Env returns a variable of the environment of a client that has started
 	// the server for itself alone, and "" over HTTP.
@@ -292,8 +291,8 @@ type Call struct {
 	Toolsets ToolsetSwitch
 	// Header is that of the HTTP request, nil on stdio.
 	Header http.Header
-	// MaxResult bounds the result as JSON, in bytes, where clients take no more
-	// in one message; 0 is no bound. [Invoke] refuses what is over it.
+	// MaxResult bounds the result as JSON, in bytes, if clients accept no more in one
+	// message; 0 is no bound. [Invoke] refuses larger results.
 	MaxResult int
 	Log       *slog.Logger
 }

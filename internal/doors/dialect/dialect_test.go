@@ -135,7 +135,7 @@ func TestFailure(t *testing.T) {
 	}
 }
 
-// own is a dialect that tells errors in its own way.
+// own is a dialect that reports errors in its own way.
 type own struct{}
 
 func (own) Name() string         { return "own" }

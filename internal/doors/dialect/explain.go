@@ -14,9 +14,9 @@ import (
 	"github.com/cove-sh/cove/internal/clip"
 )
 
-// explain says in words what is wrong with v, a decoded JSON value called
-// name, or "". It knows the keywords that tools commonly use; a validator
-// judges the rest. Its texts are bounded, whatever v holds.
+// explain returns, in words, what is wrong with v, a decoded JSON value called name, or
+// "". It knows the keywords that tools commonly use; a validator checks the rest. Its
+// texts are bounded, whatever v contains.
 func explain(s *jsonschema.Schema, v any, name string) string {
 	if len(s.AnyOf) == 2 && s.AnyOf[1].Type == "null" { // which is taken as not given
 		return explain(s.AnyOf[0], v, name)

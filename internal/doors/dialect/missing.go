@@ -17,19 +17,19 @@ import (
 // libraryTemplate is the built-in template with Python's data libraries.
 const libraryTemplate = "code-interpreter"
 
-// libraries are modules of Python that it has and a bare Python has not, with the
-// names by which pip knows them.
+// libraries are Python modules that the template with libraries has and a bare Python
+// lacks, with their names in pip.
 var libraries = map[string]string{
 	"numpy": "numpy", "pandas": "pandas", "matplotlib": "matplotlib", "plotly": "plotly", "seaborn": "seaborn", "scipy": "scipy", "sklearn": "scikit-learn", "requests": "requests", "httpx": "httpx",
 	"bs4": "beautifulsoup4", "lxml": "lxml", "openpyxl": "openpyxl", "PIL": "pillow", "pytest": "pytest",
 }
 
-// noModule is what Python says last of a module that is not there. The message
-// may have the module in a package.
+// noModule matches Python's last line about a missing module. The message may name a
+// module in a package.
 var noModule = regexp.MustCompile(`(?m)^(?:ModuleNotFoundError: )?No module named '(` + strings.Join(slices.Sorted(maps.Keys(libraries)), "|") + `)(?:\.[.\w]*)?'`)
 
-// missing is the service of a call that notes which of the libraries a program
-// did not find. What the program wrote stays as it is.
+// missing is the service of a call that notes which of the libraries a program did not
+// find. It does not change the program's output.
 type missing struct {
 	sandbox.Service
 
@@ -67,7 +67,7 @@ func (m *missing) RunIsolated(ctx context.Context, req sandbox.RunIsolatedReques
 	return res, err
 }
 
-// tail is how much of what a command writes last is looked at.
+// tail is how much of a command's last output is searched, in bytes.
 const tail = 512
 
 func (m *missing) Exec(ctx context.Context, id string, req sandbox.ExecRequest, sink sandbox.JobSink) (*sandbox.Job, error) {

@@ -42,7 +42,8 @@ func (l *lacking) Exec(_ context.Context, _ string, _ sandbox.ExecRequest, sink 
 	return &sandbox.Job{State: sandbox.JobExited, ExitCode: l.exit}, nil
 }
 
-// Code that lacks a library is answered with where it is, beside its own output.
+// If code lacks a library, the result says where the library is, in addition to the
+// output.
 func TestMissingLibrary(t *testing.T) {
 	const notFound, noPandas = "ModuleNotFoundError", "No module named 'pandas'"
 	const want = "hint: this sandbox's template has no pandas; sandboxes of the template code-interpreter have it, or install it here with: pip install pandas"

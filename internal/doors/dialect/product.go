@@ -13,8 +13,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Product is what the dialects of other products have in common. They embed it,
-// and with it most methods of a [Dialect].
+// Product is what the dialects of other products have in common. They embed it, which
+// gives them most methods of a [Dialect].
 type Product struct {
 	// ID is the name of the dialect.
 	ID string
@@ -62,9 +62,8 @@ func (p *Product) Environment(get func(name string) string) (server, key string)
 	return strings.TrimRight(server, "/"), key
 }
 
-// Definitions reads a product's table of tools, in its order. The schemas stay
-// as they are written. It panics if the table is no such, which every test of a
-// dialect finds.
+// Definitions reads a product's table of tools, in order. The schemas stay as they are
+// written. It panics if the table is invalid, which every test of a dialect finds.
 func Definitions(table []byte) []*mcp.Tool {
 	var list []struct {
 		mcp.Tool
@@ -113,7 +112,7 @@ func ErrorText(text string, structured any) *mcp.CallToolResult {
 	return res
 }
 
-// Invalid is the error of a request that is wrong.
+// Invalid returns the error for an invalid request.
 func Invalid(format string, args ...any) error {
 	return sandbox.Errorf(sandbox.CodeInvalid, format, args...)
 }

@@ -30,11 +30,11 @@ type ErrorBody struct {
 type ErrorDetail struct {
 	Code    sandbox.Code `json:"code"`
 	Message string       `json:"message"`
-	// RetryAfterSeconds, if set, tells when a retry may succeed.
+	// RetryAfterSeconds, if set, says when a retry may succeed.
 	RetryAfterSeconds int64 `json:"retry_after_seconds,omitempty"`
 }
 
-// Detail returns what a caller is told of an error.
+// Detail returns what a caller is told about an error.
 func Detail(err error) ErrorDetail {
 	d := ErrorDetail{Code: sandbox.CodeOf(err), Message: sandbox.MessageOf(err)}
 	if e, ok := errors.AsType[*sandbox.Error](err); ok && e.RetryAfter > 0 {
@@ -43,7 +43,7 @@ func Detail(err error) ErrorDetail {
 	return d
 }
 
-// Failure is how errors are told unless a dialect has its own way: a sentence
+// Failure returns the result for an error, unless a dialect has its own way: a sentence
 // with the code, and the same as structured content.
 func Failure(err error) *mcp.CallToolResult {
 	d := Detail(err)
@@ -84,7 +84,7 @@ func Invoke(ctx context.Context, d Dialect, t Tool, c *Call) (res *mcp.CallToolR
 	return res, nil
 }
 
-// InputNeeded is the error of a call that has to be made again with answers.
+// InputNeeded is the error of a call that must be repeated with answers.
 type InputNeeded struct {
 	Requests mcp.InputRequestMap
 }

@@ -18,17 +18,17 @@ func Sandboxes(ctx context.Context, svc sandbox.Service, req sandbox.ListRequest
 	})
 }
 
-// IsName reports whether the service takes a name for a sandbox or snapshot: 1
-// to 63 of a-z, 0-9, "_", "." and "-", that does not look like an identifier.
+// IsName reports whether the service accepts a name for a sandbox or snapshot: 1 to 63
+// of a-z, 0-9, "_", "." and "-", that do not look like an id.
 func IsName(name string) bool {
 	return name != "" && len(name) <= sandbox.MaxNameLength && strings.Trim(name, "_.-") == name &&
 		!strings.HasPrefix(name, "sbx-") && !strings.HasPrefix(name, "snap-") &&
 		strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789_.-") == ""
 }
 
-// CreateNamed makes a sandbox with a name of a product, where names are any text
-// and several sandboxes may have the same: it is the service's name if that
-// takes it and no other sandbox has it, and else the metadata under tag. An
+// CreateNamed makes a sandbox with a name in a product where names are any text and
+// several sandboxes can have the same. It becomes the sandbox's name if the service
+// accepts it and no other sandbox has it, and otherwise the metadata under tag. An
 // empty name is none.
 func CreateNamed(ctx context.Context, svc sandbox.Service, name, tag string, req sandbox.CreateRequest) (*sandbox.Sandbox, error) {
 	if name == "" {
@@ -53,8 +53,8 @@ func CreateNamed(ctx context.Context, svc sandbox.Service, name, tag string, req
 	return svc.Create(ctx, req)
 }
 
-// Gone reports whether a call on a sandbox has failed because there is no such
-// sandbox, or none any more. The sandbox is nil if nothing is known of it.
+// Gone reports whether a call on a sandbox has failed because the sandbox does not
+// exist, or no longer exists. The sandbox is nil if nothing is known about it.
 func Gone(ctx context.Context, svc sandbox.Service, id string, err error) (s *sandbox.Sandbox, gone bool) {
 	if code := sandbox.CodeOf(err); code != sandbox.CodeNotFound && code != sandbox.CodeNotRunning {
 		return nil, false
@@ -66,9 +66,8 @@ func Gone(ctx context.Context, svc sandbox.Service, id string, err error) (s *sa
 	return s, s.State == sandbox.StateKilled || s.State == sandbox.StateStopping
 }
 
-// PublicURL returns the URL of a port, which it publishes. A preview that
-// somebody has made stays as it is: of a private one it is a link that is
-// signed.
+// PublicURL makes a public preview of a port and returns its URL. It does not change an
+// existing preview: for a private one it returns a signed link.
 func PublicURL(ctx context.Context, svc sandbox.Service, id string, port int) (string, error) {
 	there, err := sandbox.All(ctx, sandbox.Of(id, svc.ListPreviews))
 	if err != nil {

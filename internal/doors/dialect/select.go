@@ -8,8 +8,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Names that stand for several toolsets: every one but that of a [Dynamic]
-// dialect's own tools, and those that are on by default.
+// Names for several toolsets: all except that of a [Dynamic] dialect's own tools, and
+// those that are on by default.
 const (
 	AllToolsets     = "all"
 	DefaultToolsets = "default"

@@ -6,9 +6,8 @@ import (
 	"sync"
 )
 
-// Session keeps what a product's session model demands between the calls of
-// one MCP session, such as "the sandbox of this session". It is safe for
-// concurrent use.
+// Session keeps what a product's session model requires between the calls of one MCP
+// session, such as "the sandbox of this session". It is safe for concurrent use.
 type Session struct {
 	mu     sync.Mutex
 	values map[any]any             // guarded by mu
@@ -19,9 +18,9 @@ type Session struct {
 // NewSession returns an empty session.
 func NewSession() *Session { return &Session{values: make(map[any]any)} }
 
-// Value returns what is kept under key, which must be of a type of its owner's
-// own, after making it with create if there is nothing yet. create may return
-// a function to be called when the session ends; it must not use the session.
+// Value returns the value under key, and first makes it with create if there is none.
+// The key must have a type that only its owner uses. Create can return a function to
+// call when the session ends, which must not use the session.
 func (s *Session) Value(key any, create func() (value any, end func(context.Context), err error)) (any, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -42,8 +41,8 @@ func (s *Session) Value(key any, create func() (value any, end func(context.Cont
 	return v, nil
 }
 
-// End ends the session and undoes what was made in it, last first. It may be
-// repeated.
+// End ends the session and calls the functions that create has returned, last first. It
+// can be repeated.
 func (s *Session) End(ctx context.Context) {
 	s.mu.Lock()
 	ends := s.ends

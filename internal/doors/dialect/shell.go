@@ -9,9 +9,10 @@ import (
 // Quote returns a text as one word of a shell.
 func Quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
-// UnsetLater returns a command of a template's step with what unsets those of the names that
-// the step does not have: Cove's variables of a template are in effect in all of its steps,
-// those of other products from their own instruction on. Names must be checked.
+// UnsetLater returns the command of a template's step, preceded by commands that unset the
+// variables that the step must not have yet: in Cove a template's variables apply to all of
+// its steps, in other products only from their own instruction on. Names must have been
+// checked.
 func UnsetLater(command string, names iter.Seq[string], has map[string]string) string {
 	var later []string
 	for name := range names {
@@ -27,9 +28,9 @@ func UnsetLater(command string, names iter.Seq[string], has map[string]string) s
 	return "unset " + strings.Join(later, " ") + "\n" + command
 }
 
-// MakeUser returns the command of a template's step that makes a user, if missing, with
-// what images have: some have no id or grep. With sudo, the user becomes root without a
-// password. The name must be one that no shell takes for anything else.
+// MakeUser returns the command of a template's step that adds a missing user with the tools
+// that images have: some lack id or grep. With sudo, the user can become root without a
+// password. The name must have no special meaning for a shell.
 func MakeUser(name string, sudo bool) string {
 	run := "set -e\nfound=\nwhile IFS=: read -r name _; do if [ \"$name\" = " + name + " ]; then found=1; fi; done < /etc/passwd\n" +
 		"if [ \"$found\" ]; then :; elif command -v useradd >/dev/null; then useradd -m -s /bin/sh " + name + "; else adduser -D -s /bin/sh " + name + "; fi"

@@ -8,11 +8,11 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// resultRoom is what a result needs besides the bytes that it carries, in bytes.
+// resultRoom is what a result needs in addition to its content, in bytes.
 const resultRoom = 64 << 10
 
-// MaxBytes returns how many bytes a result may carry once and in base64, at
-// most limit: fewer where the client takes no message that long.
+// MaxBytes returns how many bytes of content a result can have, once and in base64: at
+// most limit, and fewer if the client does not accept messages that long.
 func (c *Call) MaxBytes(limit int64) int64 {
 	if c.MaxResult == 0 {
 		return limit
@@ -20,8 +20,8 @@ func (c *Call) MaxBytes(limit int64) int64 {
 	return min(limit, int64(c.MaxResult-resultRoom)/4*3)
 }
 
-// fits reports whether a result has at most limit bytes as JSON. One that
-// cannot be encoded fits: the server finds that out itself.
+// fits reports whether a result has at most limit bytes as JSON. It returns true for a
+// result that cannot be encoded, which the server finds out itself.
 func fits(res *mcp.CallToolResult, limit int) bool {
 	data, err := json.Marshal(res)
 	return err != nil || len(data) <= limit

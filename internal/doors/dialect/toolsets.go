@@ -51,9 +51,9 @@ func (t Tool) In(toolset string) bool {
 	return t.Toolset == toolset || slices.Contains(t.Also, toolset)
 }
 
-// Off is the error for a call of a tool that a dialect has and a selection has
-// not, which says how it is turned on; nil if the dialect does not have it.
-// dynamic tells that the caller can turn on toolsets itself.
+// Off returns the error for a call of a tool that the dialect has but the selection
+// does not; it says how to turn the tool on. It is nil if the dialect does not have the
+// tool. dynamic says that the caller can turn on toolsets itself.
 func Off(d Dialect, sel Selection, name string, dynamic bool) error {
 	i := slices.IndexFunc(d.Tools(), func(t Tool) bool { return t.Def.Name == name })
 	if i < 0 {

@@ -78,8 +78,8 @@ func (a *arguments) decode(raw json.RawMessage, in any) error {
 	if len(raw) == 0 || string(raw) == "null" {
 		raw = json.RawMessage("{}")
 	}
-	// The decoder would put U+FFFD for bad bytes, and a file written with
-	// them would differ from what was meant.
+	// The decoder would replace invalid bytes with U+FFFD, and a file written from
+	// them would differ from what the client meant.
 	if !utf8.Valid(raw) {
 		return sandbox.Errorf(sandbox.CodeInvalid, "the arguments are not valid UTF-8; send binary data as base64")
 	}

@@ -19,9 +19,9 @@ func canAsk(req *mcp.CallToolRequest) bool {
 	return caps != nil && caps.Elicitation != nil && (caps.Elicitation.Form != nil || caps.Elicitation.URL == nil)
 }
 
-// elicitor returns the function that asks the client's user and takes nothing else for
-// their answer, or nil if the client cannot, or is asked with the result of a request:
-// see [parked].
+// elicitor returns the function that asks the client's user and accepts only a real
+// answer. It returns nil if the client cannot ask, or if it is asked with the result of
+// a request: see [parked].
 func elicitor(req *mcp.CallToolRequest) func(ctx context.Context, key, question string) (dialect.Answer, error) {
 	if !canAsk(req) || req.ProtocolVersion() >= statelessRevision {
 		return nil

@@ -39,8 +39,8 @@ func (u *unbuilt) FollowBuild(context.Context, string, func(sandbox.BuildEvent) 
 	return &sandbox.Build{ID: "bld-1", Template: "node", State: sandbox.BuildReady}, nil
 }
 
-// A client whose user can be asked is asked before a template is built, in either
-// era; for one that cannot, it is built at once.
+// Before a template is built, the client's user is asked, in sessions and without. If
+// the client cannot ask, the template is built at once.
 func TestAskBeforeBuilding(t *testing.T) {
 	for name, tt := range map[string]struct {
 		revision string
@@ -260,9 +260,8 @@ func TestUserAnswersPolicyStateless(t *testing.T) {
 	}
 }
 
-// The user of a client with a session is asked, while a command runs, what the policy of
-// the sandbox asks. Only a yes allows: a question that fails or is dismissed answers
-// nothing.
+// While a command runs, the user of a client with a session is asked what the sandbox's
+// policy asks. Only a yes allows: a question that fails or is dismissed answers nothing.
 func TestUserAnswersPolicy(t *testing.T) {
 	for answer, code := range map[string]int{"accept": 0, "decline": 7, "cancel": -1, "fail": -1} {
 		t.Run(answer, func(t *testing.T) {

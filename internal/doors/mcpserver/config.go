@@ -23,39 +23,39 @@ import (
 type Config struct {
 	// Service does the work.
 	Service sandbox.Service
-	// Version is Cove's version, which clients are sent.
+	// Version is Cove's version, which is sent to clients.
 	Version string
-	// Log takes records; nil is none.
+	// Log receives log records; nil discards them.
 	Log *slog.Logger
 	// Dialect is the default dialect; empty is Cove's own.
 	Dialect string
-	// Toolsets are those on unless a request chooses others; empty is the
-	// dialect's default.
+	// Toolsets are turned on unless a request chooses others; empty is the dialect's
+	// default.
 	Toolsets []string
-	// Tools are single tools that are on besides; without Toolsets they are all
-	// that is on.
+	// Tools are single tools that are turned on in addition. Without Toolsets, only
+	// these are on.
 	Tools []string
-	// ReadOnly leaves only tools that change nothing; no request can undo it.
+	// ReadOnly leaves only tools that change nothing. No request can override it.
 	ReadOnly bool
 
 	// HostChecked means that the handler in front has checked the Host header.
 	// Otherwise requests over loopback must name a loopback host.
 	HostChecked bool
-	// MaxSessions bounds the sessions of all clients, and MaxSessionsPerKey
-	// those of one caller; at the bound the one that was idle longest ends.
-	// 0 is 1024 and 256.
+	// MaxSessions bounds the sessions of all clients, and MaxSessionsPerKey those of
+	// one caller. At the bound, the session that was idle longest ends. 0 is 1024 and
+	// 256.
 	MaxSessions       int
 	MaxSessionsPerKey int
 	// SessionIdle ends a session without requests; 0 is two hours.
 	SessionIdle time.Duration
 
-	// Memory bounds what the messages of requests under way hold; nil is
+	// Memory bounds the memory for messages of requests under way; nil is
 	// [DefaultMemory].
 	Memory *limits.MemoryBudgetConfig
 
-	// Env returns environment variables of the client that has started this server
-	// for itself alone, for dialects whose products are configured by them; nil has
-	// none.
+	// Env returns environment variables of the client, if the client has started this
+	// server for itself only. Some dialects' products are configured by them. Nil means
+	// that there are none.
 	Env func(name string) string
 
 	// DetachAfter is how long a call waits for a command before it detaches the
@@ -66,13 +66,12 @@ type Config struct {
 	// a task, if its client takes tasks; 0 is five seconds.
 	TaskAfter time.Duration
 
-	// Content is served in place of a dialect's tools, prompts and resources; nil
-	// is the dialect's.
+	// Content replaces a dialect's tools, prompts and resources, unless it is nil.
 	Content Content
 }
 
-// Content is offered in place of a dialect, such as the tools that a conformance suite
-// calls by name.
+// Content replaces a dialect, for example with the tools that a conformance suite calls
+// by name.
 type Content interface {
 	// Options changes the options of a server that is about to be made.
 	Options(*mcp.ServerOptions)
@@ -113,8 +112,8 @@ func (c Config) selection() dialect.Selection {
 // envelope.
 const maxMessage = 12 << 20
 
-// DefaultMemory is what messages have unless [Config.Memory] says otherwise:
-// eight of the largest, of which one caller has four.
+// DefaultMemory bounds the memory for messages unless [Config.Memory] is set: eight of
+// the largest messages in all, and four for one caller.
 var DefaultMemory = limits.MemoryBudgetConfig{
 	Total: 8 * maxMessage, PerCaller: 4 * maxMessage, MaxBody: maxMessage, Wait: 10 * time.Second, ReadTimeout: 5 * time.Minute,
 }

@@ -43,10 +43,10 @@ const statelessRevision = "2026-07-28"
 //	/mcp/x/<toolset>,<toolset>    these toolsets, or "all"
 //	/mcp/x/<toolsets>/readonly    both
 //
-// The headers X-Cove-Toolsets, X-Cove-Tools (single tools, besides the toolsets
-// if there are any) and X-Cove-Read-Only choose in the same way; the path wins.
-// Requests of either era of the protocol may be mixed. A session can turn on
-// further toolsets for itself; clients without sessions have what they chose.
+// The headers X-Cove-Toolsets, X-Cove-Tools (single tools, in addition to any
+// toolsets) and X-Cove-Read-Only choose in the same way; the path takes precedence.
+// Requests with and without sessions can be mixed. A session can turn on further
+// toolsets for itself; clients without sessions have only what they chose.
 type Handler struct {
 	cfg       Config
 	dialects  map[string]*sessions
@@ -331,8 +331,8 @@ func (h *Handler) serveSession(w http.ResponseWriter, r *http.Request, server *m
 			h.limit.cancelCalls(id, ownerOf(r.Context()))
 		}
 		if r.Method == http.MethodGet && h.limit.owns(id, ownerOf(r.Context())) {
-			// What happens is told on this stream. The caller's key is looked at again for
-			// as long as it lasts.
+			// Changes are reported on this stream. The caller's key is checked again for
+			// as long as the stream lasts.
 			defer h.watches.open(r.Context(), id)()
 		}
 		h.stateful.ServeHTTP(w, r)

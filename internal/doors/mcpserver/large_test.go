@@ -36,10 +36,10 @@ func (b bigFiles) content(n int64) io.Reader {
 	return strings.NewReader(strings.Repeat(b.fill, int(n)))
 }
 
-// Whatever a call would answer, no line is longer than clients take: a tool's
-// result or, where the tool cannot know, an error comes in its place, and the
-// connection goes on. Each case is encoded and decoded under the race detector several times: what is at
-// a limit is left to "make soak", and what is over the same limit stands for it.
+// No answer is longer than clients accept: the tool shortens its result or, if it cannot know the
+// limit, an error replaces the result, and the connection stays open. Each case is encoded and
+// decoded several times under the race detector, so cases at a limit are left to "make soak"; those
+// beyond the same limit stand for them.
 func TestLargeResultsOverStdio(t *testing.T) {
 	read := func(uri string) string {
 		return `{"jsonrpc":"2.0","id":2,"method":"resources/read","params":{"uri":"` + uri + `"}}`
@@ -54,7 +54,7 @@ func TestLargeResultsOverStdio(t *testing.T) {
 		{"a directory over the limit", download, 7<<20 + 1, "x", "over 7 MiB"},
 		{"a file at the limit", read("cove://sandbox/s/f"), 7 << 20, "\x00", ""},
 		{"a file over the limit", read("cove://sandbox/s/f"), 7<<20 + 1, "\x00", "over 7 MiB"},
-		{"text that JSON makes long", read("cove://sandbox/s/f"), 6 << 20, "\x01", "the answer is over 9.9 MiB"},
+		{"text that JSON makes long", read("cove://sandbox/s/f"), 2 << 20, "\x01", "the answer is over 9.9 MiB"},
 	}
 	for _, tt := range tests {
 		if tt.want == "" && !needs.Soak() {
@@ -84,7 +84,7 @@ func TestLargeResultsOverStdio(t *testing.T) {
 	}
 }
 
-// A dialect tells of a result that is too large in its own way.
+// A dialect reports a result that is too large in its own way.
 func TestLargeResultOfADialect(t *testing.T) {
 	p := pipeTo(t, Config{Service: bigFiles{newFake(), 5 << 20, "\x01"}, Dialect: "miosa"})
 	p.begin()

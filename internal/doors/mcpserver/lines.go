@@ -49,7 +49,7 @@ type lines struct {
 	mu      sync.Mutex
 	out     io.Writer       // writes are guarded by mu
 	pending int             // calls without an answer; guarded by mu
-	listens map[string]bool // by id, requests that listen, which nobody waits for; guarded by mu
+	listens map[string]bool // requests that listen, by id, whose answers nobody waits for; guarded by mu
 	idle    chan struct{}   // closed when pending is 0 at the end of input; guarded by mu
 }
 
@@ -149,7 +149,7 @@ type envelope struct {
 	Method string          `json:"method"`
 }
 
-// count counts calls received and answers sent, but for those of requests that listen. A
+// count counts calls received and answers sent, except those of requests that listen. A
 // message that it misjudges only lengthens or shortens the wait at the end.
 func (l *lines) count(message []byte, delta int) {
 	method, id := bytes.Contains(message, []byte(`"method"`)), bytes.Contains(message, []byte(`"id"`))

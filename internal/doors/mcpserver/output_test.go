@@ -9,8 +9,8 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// A client that has set a level of logging is told output before the result, in
-// either era; one that has not hears nothing.
+// A client that has set a level of logging gets output before the result, in sessions
+// and without; other clients get none.
 func TestOutputAsItComes(t *testing.T) {
 	for name, tt := range map[string]struct {
 		revision string

@@ -23,10 +23,11 @@ const maxQuestions = 8
 // errNotAsked is the error of a question that the client's user is not asked.
 var errNotAsked = errors.New("the client's user cannot be asked now; the question stays open for others")
 
-// parked is a call of a tool that asks while it runs, of a client that is asked with
-// the result of a request and then repeats it (revision 2026-07-28). The work is not the
-// request's: while a question is out, the call is parked and no request waits for it,
-// and the repeat, which brings its state, waits for the same work.
+// parked is a call of a tool that asks a question while it runs. In revision 2026-07-28,
+// the client gets the question as the result of its request, and repeats the request
+// with the answer. The work therefore does not belong to one request: while a question
+// is open, the call is parked and no request waits for it; the repeat has the call's
+// state, and waits for the same work.
 type parked struct {
 	lot    *parking
 	owner  string
@@ -39,28 +40,28 @@ type parked struct {
 
 	outcome outcome // once done
 
-	id    string    // the state that a repeat brings, once there was a question; guarded by lot.mu
+	id    string    // the state that a repeat has, once there was a question; guarded by lot.mu
 	bytes int       // of the outcome as JSON, if there was a question; guarded by lot.mu
 	ended time.Time // guarded by lot.mu
 
 	mu        sync.Mutex
 	waiting   int                        // requests that wait; guarded by mu
-	since     time.Time                  // when the last one began to; guarded by mu
+	since     time.Time                  // when the last one began to wait; guarded by mu
 	asked     int                        // questions so far; guarded by mu
-	questions map[string]*parkedQuestion // that are out, by key; guarded by mu
+	questions map[string]*parkedQuestion // open ones, by key; guarded by mu
 	changed   chan struct{}              // closed when one of the fields above changes; guarded by mu
-	away      *time.Timer                // until it is given up; guarded by mu
+	away      *time.Timer                // runs until the call is given up; guarded by mu
 	returned  bool                       // a request has returned the outcome; guarded by mu
 }
 
-// parkedQuestion is a question that is out.
+// parkedQuestion is an open question.
 type parkedQuestion struct {
 	request mcp.InputRequest
 	answer  chan dialect.Answer
 }
 
-// park makes a call that can be parked, and waits for its result or first question. A
-// request that ends while it waits ends the call, as it does all others.
+// park makes a call that can be parked, and waits for its result or first question. If
+// the request ends while it waits, the call ends too.
 func (b *builder) park(ctx context.Context, req *mcp.CallToolRequest, p *progress, run func(context.Context, *parked) (*mcp.CallToolResult, error)) (*mcp.CallToolResult, error) {
 	caller, _ := sandbox.CallerOf(ctx)
 	k := &parked{
@@ -118,7 +119,7 @@ func sortedJSON(data json.RawMessage) ([]byte, error) {
 	return json.Marshal(v)
 }
 
-// enter begins the wait of a request, whose client is told of progress from now on.
+// enter begins the wait of a request. From now on, its client gets the progress.
 func (k *parked) enter(p *progress) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -131,8 +132,8 @@ func (k *parked) enter(p *progress) {
 	k.change()
 }
 
-// leave ends the wait of a request. The last one to leave leaves a call that is given up
-// when nobody comes back in time.
+// leave ends the wait of a request. After the last one, the call is given up if its
+// client does not come back in time.
 func (k *parked) leave(patience time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -183,7 +184,7 @@ func (k *parked) wait(ctx context.Context) (*mcp.CallToolResult, error) {
 	}
 }
 
-// requests are the questions that are out. The caller holds mu.
+// requests returns the open questions. The caller holds mu.
 func (k *parked) requests() mcp.InputRequestMap {
 	requests := make(mcp.InputRequestMap, len(k.questions))
 	for key, q := range k.questions {
@@ -203,8 +204,8 @@ func (k *parked) finish() (*mcp.CallToolResult, error) {
 	return k.result()
 }
 
-// hangUp is the end of a request before that of the call. With the last request that
-// waits, the call ends too.
+// hangUp handles a request that ends before its call. If no other request waits, the
+// call ends too.
 func (k *parked) hangUp(ctx context.Context) (*mcp.CallToolResult, error) {
 	k.mu.Lock()
 	k.waiting--
@@ -256,8 +257,8 @@ func (k *parked) elicit(ctx context.Context, key, question string) (dialect.Answ
 	}
 }
 
-// answer takes answers to questions that are out; others are ignored, and what is not
-// answered is asked again.
+// answer takes answers to open questions. It ignores others; unanswered questions are
+// asked again.
 func (k *parked) answer(given mcp.InputResponseMap) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -165,7 +165,7 @@ func asking(body string) string {
 	return strings.Replace(body, "}},}", "}}}", 1)
 }
 
-// repeat is what a client adds to a call that it repeats.
+// repeat is what a client adds to a repeated call.
 func repeat(state, key, action string) string {
 	answers := ""
 	if key != "" {
@@ -247,8 +247,8 @@ func TestParkedCall(t *testing.T) {
 	}
 }
 
-// Attack: a state reaches the call of its own caller only, with what it was made with,
-// and whatever else is sent with it answers nothing.
+// Attack: a state reaches only a call of the same caller, with the same tool and arguments.
+// Anything else that is sent with it answers nothing.
 func TestParkedCallOfOthers(t *testing.T) {
 	q := newQuiz("apr-1")
 	close(q.release)
@@ -279,7 +279,8 @@ func TestParkedCallOfOthers(t *testing.T) {
 	if len(q.answers) != 0 || len(q.runs) != 1 {
 		t.Errorf("%d answers, %d runs", len(q.answers), len(q.runs))
 	}
-	// An answer to another question is none, nor is one of another kind: it is asked again.
+	// An answer to another question, or of another kind, does not count: the question is
+	// asked again.
 	for _, params := range []string{repeat(state, "apr-2", "accept"), repeat(state, "", ""), `,"requestState":"` + state + `"`} {
 		if got := w.exec(params); got.RequestState != state || len(got.InputRequests) != 1 {
 			t.Errorf("%s: %+v", params, got)
@@ -334,8 +335,8 @@ func TestParkedCallRepeatedAtOnce(t *testing.T) {
 	}
 }
 
-// A client that does not come back, one that hangs up when it has, and the end of the
-// server end the command.
+// The command ends if the client does not come back, if it comes back and hangs up, and at
+// the end of the server.
 func TestParkedCallEnds(t *testing.T) {
 	t.Run("away", func(t *testing.T) {
 		q := newQuiz("apr-1")
@@ -436,8 +437,8 @@ func TestParkedCallQuestionsAreBounded(t *testing.T) {
 	}
 }
 
-// A caller has so many parked calls, of so many bytes. Those whose result was returned
-// make room.
+// A caller's parked calls are bounded, in number and in bytes. Calls whose result was
+// returned make room.
 func TestParkingIsBounded(t *testing.T) {
 	s := newParking()
 	defer s.close()

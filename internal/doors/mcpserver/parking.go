@@ -17,7 +17,7 @@ const (
 	// resultKept is how long the result of a call that was parked is retained after a
 	// request has returned it: a repeat may come twice.
 	resultKept = time.Minute
-	// maxParked bounds the parked calls of one caller, those included whose result is
+	// maxParked bounds the parked calls of one caller, including those whose result is
 	// retained.
 	maxParked = 16
 	// maxParkedArgs bounds the arguments of a parked call, in bytes, and maxParkedBytes
@@ -35,8 +35,8 @@ type parking struct {
 
 	mu     sync.Mutex
 	closed bool                          // guarded by mu
-	live   map[*parked]struct{}          // whose work has not ended; guarded by mu
-	all    map[string]map[string]*parked // those that were parked, by owner and id; guarded by mu
+	live   map[*parked]struct{}          // calls whose work has not ended; guarded by mu
+	all    map[string]map[string]*parked // calls that were parked, by owner and id; guarded by mu
 }
 
 func newParking() *parking {
@@ -67,7 +67,7 @@ func (s *parking) begin(ctx context.Context, k *parked, run func(context.Context
 func (s *parking) ended(k *parked) {
 	size := 0
 	if s.state(k) != "" {
-		data, _ := json.Marshal(k.outcome.res) // what cannot be encoded has no size
+		data, _ := json.Marshal(k.outcome.res) // a result that cannot be encoded has no size
 		size = len(data)
 	}
 	s.mu.Lock()
@@ -94,7 +94,7 @@ func (s *parking) trim(owner string) {
 	}
 }
 
-// admit gives a call the state by which it is found when it is parked.
+// admit gives a call the state with which a repeat finds it.
 func (s *parking) admit(k *parked) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -129,7 +129,7 @@ func (s *parking) makeRoom(owner string) bool {
 	return len(s.all[owner]) < maxParked
 }
 
-// state returns the state that a repeat of a parked call brings.
+// state returns the state with which a repeat finds a parked call.
 func (s *parking) state(k *parked) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -143,8 +143,8 @@ func (s *parking) find(owner, state string) *parked {
 	return s.all[owner][state]
 }
 
-// over returns a channel that is closed when a parked call needs no answer any more. It is nil,
-// and blocks, for one that is not known.
+// over returns a channel that is closed when a parked call no longer needs an answer. For an
+// unknown call it is nil, and blocks.
 func (s *parking) over(owner, state string) <-chan struct{} {
 	if k := s.find(owner, state); k != nil {
 		return k.done
@@ -152,7 +152,7 @@ func (s *parking) over(owner, state string) <-chan struct{} {
 	return nil
 }
 
-// end ends a parked call whose client wants no result.
+// end ends a parked call whose client does not want the result.
 func (s *parking) end(owner, state string) {
 	if k := s.find(owner, state); k != nil {
 		s.forget(k)
@@ -160,7 +160,7 @@ func (s *parking) end(owner, state string) {
 	}
 }
 
-// forget makes a call one that nobody can continue.
+// forget drops a call, so that no repeat can continue it.
 func (s *parking) forget(k *parked) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -151,15 +151,15 @@ type teller interface {
 	output(o dialect.Output)
 }
 
-// relay is the teller of a call for which several requests wait one after the other: it
-// tells the client of the one that came last.
+// relay is the teller of a call for which several requests wait one after the other. It
+// reports progress to the client of the latest request.
 type relay struct {
 	mu      sync.Mutex
 	to      *progress // guarded by mu
 	message string    // guarded by mu
 }
 
-// turn makes p the one that is told.
+// turn makes relay report to p.
 func (r *relay) turn(p *progress) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -87,9 +87,9 @@ func (b *builder) hasTasks() bool {
 	return ok && t.HasTasks()
 }
 
-// capabilities announces no changes of lists, except of the list of tools where
-// sessions can turn on further toolsets, and of that of resources which can be
-// subscribed to.
+// capabilities returns the server's capabilities. Changes are announced only for the
+// list of tools, if sessions can turn on further toolsets, and for the list of
+// resources, if these can be subscribed to.
 func (b *builder) capabilities(o *offer) *mcp.ServerCapabilities {
 	c := &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{ListChanged: o.dynamic}}
 	if _, ok := b.dialect.(dialect.Resourcer); ok {
@@ -203,7 +203,7 @@ func (b *builder) handler(s *mcp.Server, o *offer, t dialect.Tool) mcp.ToolHandl
 	}
 }
 
-// callOf is the call that a request makes, whose progress is told by p.
+// callOf returns the call that a request makes. P reports its progress.
 func (b *builder) callOf(ctx context.Context, req *mcp.CallToolRequest, p teller) *dialect.Call {
 	return &dialect.Call{
 		Service:     b.cfg.Service,

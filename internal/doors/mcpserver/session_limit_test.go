@@ -75,7 +75,7 @@ func (w *watched) Write(p []byte) (int, error) {
 	return w.ResponseRecorder.Write(p)
 }
 
-// A client may go on with its session as soon as it has the answer.
+// A client can use its session as soon as it has the answer.
 func TestSessionIsKnownBeforeAnswer(t *testing.T) {
 	h, err := NewHTTP(Config{Service: newFake(), Version: "0.0.1", Log: slog.New(slog.DiscardHandler)})
 	if err != nil {

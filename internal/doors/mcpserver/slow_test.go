@@ -48,9 +48,9 @@ func hostile(t *testing.T, address, key, length, some string) (int, message, net
 	return res.StatusCode, m, conn
 }
 
-// Attack: a hundred connections, each with the largest message. The server
-// reads as many as it has memory for, and of one key half of that; the others
-// are told to come again, in the protocol's words. Small messages have room.
+// Attack: a hundred connections, each with the largest message. The server reads as
+// many as it has memory for, and half as many of one key; the others get an error of
+// the protocol that says to try again. There is room for small messages.
 func TestMemoryOfMessages(t *testing.T) {
 	memory := DefaultMemory
 	memory.Wait = time.Millisecond
@@ -85,7 +85,7 @@ func TestMemoryOfMessages(t *testing.T) {
 	if status, m := w.post("/mcp", initialize); status != http.StatusOK || m.Error != nil {
 		t.Errorf("a small message: %d %+v", status, m)
 	}
-	// What they held is there again.
+	// Their memory is free again.
 	for _, conn := range open {
 		_ = conn.Close()
 	}
@@ -101,7 +101,7 @@ func TestMemoryOfMessages(t *testing.T) {
 	}
 }
 
-// Attack: a message that begins and does not go on.
+// Attack: a message that begins and stalls.
 func TestStalledMessage(t *testing.T) {
 	w := serve(t, Config{Service: newFake()})
 	srv := httptest.NewServer(limits.MinBodyRate{Bytes: 1 << 30, Per: 100 * time.Millisecond}.Handler(w.handler, nil))

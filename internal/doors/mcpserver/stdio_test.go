@@ -53,7 +53,7 @@ func (p *pipe) send(line string) {
 	}
 }
 
-// next reads a message; whatever else is on standard output fails the test.
+// next reads a message; anything else on standard output fails the test.
 func (p *pipe) next() message {
 	p.t.Helper()
 	if !p.out.Scan() {
@@ -199,7 +199,7 @@ func TestStdioProgressOfABuild(t *testing.T) {
 	})
 }
 
-// A fast call tells no progress.
+// A fast call sends no progress.
 func TestStdioNoProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := pipeTo(t, Config{Service: newFake()})
@@ -275,7 +275,8 @@ func TestStdioClientGone(t *testing.T) {
 	})
 }
 
-// When all is answered, the end of input is the end, whatever the answers hold.
+// Once everything is answered, the end of input ends the connection, whatever the answers
+// contain.
 func TestStdioEndsAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := pipeTo(t, Config{Service: newFake()})
@@ -416,7 +417,7 @@ func FuzzLines(f *testing.F) {
 	})
 }
 
-// What a dialect keeps in a session ends with it.
+// What a dialect keeps in a session ends with the session.
 func TestSessionState(t *testing.T) {
 	server := mcp.NewServer(&mcp.Implementation{Name: "t", Version: "1"}, nil)
 	near, far := mcp.NewInMemoryTransports()

@@ -15,9 +15,9 @@ const (
 	methodListening        = "notifications/subscriptions/acknowledged"
 )
 
-// subscribedURI is what the library is told that a session has subscribed to. It would
-// send notifications to whoever has named the same URI, which in another team is another
-// sandbox, and would remember URIs for ever.
+// subscribedURI is the URI under which the library sees every subscription. With the real
+// URIs, it would send notifications to everyone who has named the same URI, which in
+// another team is another sandbox, and would keep URIs for ever.
 const subscribedURI = "cove://subscribed"
 
 // watcher returns the dialect as one whose resources can be subscribed to.
@@ -28,14 +28,14 @@ func (b *builder) watcher() (dialect.Watcher, bool) {
 
 type watchKey struct{}
 
-// watchOf returns the watch of the request that listens and that ctx is of.
+// watchOf returns the watch of the listening request to which ctx belongs.
 func watchOf(ctx context.Context) *watch {
 	w, _ := ctx.Value(watchKey{}).(*watch)
 	return w
 }
 
-// subscriptions lets the library offer subscriptions. Its handlers are called for the
-// URIs of a request that listens too.
+// subscriptions makes the library offer subscriptions. Its handlers are also called for
+// the URIs of a listening request.
 func (b *builder) subscriptions(opts *mcp.ServerOptions) {
 	d, ok := b.watcher()
 	if !ok {
@@ -57,8 +57,9 @@ func (b *builder) subscribeError(ctx context.Context, uri string, err error) err
 	return b.rpcError(ctx, err)
 }
 
-// watching is a middleware for subscriptions of both eras: those of a session, which
-// hears of the list too when it has asked for it, and those of a request that listens.
+// watching is a middleware for both kinds of subscriptions: those of a session, which
+// also learns of changes of the list once it has requested it, and those of a listening
+// request.
 func (b *builder) watching(next mcp.MethodHandler) mcp.MethodHandler {
 	d, ok := b.watcher()
 	if !ok {
@@ -86,15 +87,15 @@ func (b *builder) watching(next mcp.MethodHandler) mcp.MethodHandler {
 			p.URI = subscribedURI
 		case *mcp.ListResourcesParams:
 			if w := b.watchOfSession(ctx, ss); w != nil {
-				_ = w.watchList(ctx) // who may not is told by the list
+				_ = w.watchList(ctx) // listing reports the error to a caller who may not
 			}
 		}
 		return next(ctx, method, req)
 	}
 }
 
-// newWatch returns a watch whose client is that of a session of the library. Listening is
-// the id of the request that listens, for messages.
+// newWatch returns a watch for the client of a session of the library. Listening returns
+// the id of the listening request, for messages.
 func (b *builder) newWatch(ss *mcp.ServerSession, listening func() any) *watch {
 	w := newWatch(b.cfg.Service)
 	w.notify = func(ctx context.Context, method, uri string) error {
@@ -115,8 +116,8 @@ func (b *builder) newWatch(ss *mcp.ServerSession, listening func() any) *watch {
 	return w
 }
 
-// watchOfSession returns the watch of a session of the older era, and nil if there is no
-// session that lasts.
+// watchOfSession returns the watch of a session, or nil if the request has no lasting
+// session.
 func (b *builder) watchOfSession(ctx context.Context, ss *mcp.ServerSession) *watch {
 	if begun := ss.InitializeParams(); begun == nil || begun.ProtocolVersion >= statelessRevision {
 		return nil
@@ -136,17 +137,17 @@ func (b *builder) watchOfSession(ctx context.Context, ss *mcp.ServerSession) *wa
 	return v.(*watch)
 }
 
-// listening is a request that listens.
+// listening is a request that stays open and gets notifications.
 type listening struct {
 	*watch
-	id any // known before anything is told
+	id any // known before the first notification
 	// begin begins to follow events.
 	begin func(ctx context.Context)
 }
 
 type listeningKey struct{}
 
-// listen serves a request that listens.
+// listen serves a listening request.
 func (b *builder) listen(ctx context.Context, ss *mcp.ServerSession, serve func(context.Context) (mcp.Result, error)) (mcp.Result, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -173,8 +174,9 @@ func (b *builder) listen(ctx context.Context, ss *mcp.ServerSession, serve func(
 	return res, err
 }
 
-// acknowledged is a middleware for what is sent. It takes from the acknowledgement what
-// the library has agreed to, and begins to follow events when that is sent.
+// acknowledged is a middleware for sent messages. It reads from the acknowledgement of a
+// subscription what the library has agreed to, and begins to follow events once that is
+// sent.
 func (b *builder) acknowledged(next mcp.MethodHandler) mcp.MethodHandler {
 	b.send = next
 	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {

@@ -19,8 +19,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// eventful is a service with events. What is of a key is seen by callers with that key
-// only, as with teams.
+// eventful is a service with events. Events of a key are seen only by callers with that
+// key, as with teams.
 type eventful struct {
 	*fake
 
@@ -40,7 +40,7 @@ func newEventful() *eventful {
 	return &eventful{fake: newFake(), grown: make(chan struct{}), broken: make(chan struct{})}
 }
 
-// happens tells that a sandbox of a key is in a state.
+// happens makes an event: a sandbox of a key is in a state.
 func (s *eventful) happens(key, id string, state sandbox.State) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -119,7 +119,7 @@ func (s *eventful) FollowEvents(ctx context.Context, req sandbox.FollowEventsReq
 	}
 }
 
-// listener is a client that notes what it is told.
+// listener is a client that records its notifications.
 type listener struct {
 	*mcp.ClientSession
 	t    *testing.T
@@ -161,8 +161,8 @@ func (l *listener) subscribe(uri string) {
 	}
 }
 
-// hears waits until the client is told something, which cause makes happen, again and
-// again: a client that listens does not know when the server has begun.
+// hears calls cause again and again until the client gets a notification: a listening
+// client does not know when the server has begun to follow events.
 func (l *listener) hears(want string, cause func()) {
 	l.t.Helper()
 	again := time.NewTicker(50 * time.Millisecond)
@@ -198,8 +198,9 @@ func until(t *testing.T, what string, reached func() bool) {
 	}
 }
 
-// Clients of both eras are told over HTTP of what they have subscribed to, and of
-// nothing that others have, although the names are the same. Streams end with the client.
+// Over HTTP, clients with sessions and without are notified of what they have subscribed
+// to, and of nothing of others, although the names are the same. Streams end with the
+// client.
 func TestSubscriptionsOverHTTP(t *testing.T) {
 	for _, revision := range []string{"2025-11-25", statelessRevision} {
 		t.Run(revision, func(t *testing.T) {
@@ -225,7 +226,7 @@ func TestSubscriptionsOverHTTP(t *testing.T) {
 			alice.hears("cove://sandbox/work", run("alice"))
 			alice.hears("list", run("alice"))
 			for len(bob.told) > 0 {
-				if got := <-bob.told; got != "list" { // of the era with lists that are always told
+				if got := <-bob.told; got != "list" { // sessions are always notified of the list
 					t.Errorf("another key is told of %s", got)
 				}
 				t.Error("another key is told of a list")
@@ -284,7 +285,7 @@ func TestSubscriptionsRefused(t *testing.T) {
 	}
 }
 
-// A key has so many requests that listen, and no more.
+// The listening requests of a key are bounded.
 func TestListeningIsBounded(t *testing.T) {
 	w := serve(t, Config{Service: newEventful(), MaxSessionsPerKey: 2})
 	body, headers := newEra(9, "subscriptions/listen", "", `"notifications":{"resourcesListChanged":true}`)
@@ -328,8 +329,8 @@ func TestListeningEndsWithEvents(t *testing.T) {
 	}
 }
 
-// On standard input and output clients of both eras are told, also after the stream from
-// the server has broken, at their next request.
+// On standard input and output, clients with sessions and without are notified. After the
+// stream from the server has broken, they are notified again from their next request on.
 func TestSubscriptionsOnStdio(t *testing.T) {
 	for _, revision := range []string{"2025-11-25", statelessRevision} {
 		t.Run(revision, func(t *testing.T) {
@@ -365,7 +366,7 @@ func TestSubscriptionsOnStdio(t *testing.T) {
 	}
 }
 
-// heard is a watch that is followed in a bubble of time, and what it tells.
+// heard is a watch that is followed in a bubble of synctest, with its notifications.
 func heard(t *testing.T, s *eventful, quiet time.Duration) (w *watch, told func() []string) {
 	var mu sync.Mutex
 	var all []string
@@ -387,7 +388,8 @@ func heard(t *testing.T, s *eventful, quiet time.Duration) (w *watch, told func(
 	}
 }
 
-// What happens at once is told once, and the list only when it shows something else.
+// Simultaneous changes are one notification, and the list is notified only if an entry
+// changes.
 func TestWatchTellsOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newEventful()
@@ -434,8 +436,8 @@ func TestWatchTellsOnce(t *testing.T) {
 	})
 }
 
-// A client that asks for nothing lets go of the list, not of subscriptions, and is told
-// at its next request what has happened since.
+// For an idle client the list is no longer followed, but subscriptions are. At its next
+// request it is notified of what has happened since.
 func TestWatchIsQuiet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newEventful()
@@ -482,7 +484,7 @@ func TestWatchIsQuiet(t *testing.T) {
 	})
 }
 
-// A key without the right to read is not told, and what it asks for fails.
+// A key without the right to read gets no notifications, and its subscriptions fail.
 func TestWatchNeedsScope(t *testing.T) {
 	ctx := sandbox.WithCaller(t.Context(), sandbox.Caller{KeyID: "k", Team: "t", Scopes: []sandbox.Scope{sandbox.ScopeFilesWrite}})
 	w := newWatch(newEventful())

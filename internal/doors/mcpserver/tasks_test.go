@@ -58,7 +58,7 @@ func aboutTask(method, id string) (string, []string) {
 	return newEra(3, method, id, fmt.Sprintf(`"taskId":%q,"inputResponses":{}`, id))
 }
 
-// endOfTask returns a task when its work has ended; no other must run.
+// endOfTask returns a task once its work has ended; no other task may run.
 func (w *web) endOfTask(id string, headers ...string) seenTask {
 	w.t.Helper()
 	w.handler.tasks.wg.Wait()
@@ -66,8 +66,8 @@ func (w *web) endOfTask(id string, headers ...string) seenTask {
 	return w.task(body, append(own, headers...))
 }
 
-// A call that takes long is answered with a task; the command may take longer
-// than a call may, its end is asked for, and the request that made it is over.
+// A call that takes long is answered with a task, and its request is over. The command
+// may take longer than a call may, and the client polls for its end.
 func TestTask(t *testing.T) {
 	f := newFake()
 	w := serve(t, Config{Service: f, TaskAfter: time.Millisecond})
@@ -86,13 +86,14 @@ func TestTask(t *testing.T) {
 	if got := f.detachTimes(); len(got) != 1 || got[0] != sandbox.MaxExecTimeout {
 		t.Errorf("the command was waited for %v, want %v", got, sandbox.MaxExecTimeout)
 	}
-	// The end can be asked for again.
+	// The result can be requested again.
 	if again := w.endOfTask(seen.TaskID); again.Status != taskCompleted {
 		t.Errorf("asked again: %+v", again)
 	}
 }
 
-// Who does not take tasks, or asks too little for one, gets the result itself.
+// A client that does not support tasks, or a call that is too short for one, gets the
+// result itself.
 func TestNoTask(t *testing.T) {
 	f := newFake()
 	w := serve(t, Config{Service: f, TaskAfter: time.Hour})
@@ -117,8 +118,7 @@ func TestNoTask(t *testing.T) {
 	}
 }
 
-// Attack: the task of another key, or another namespace, is as unknown as one that
-// never was.
+// Attack: a task of another key or namespace is as unknown as one that never existed.
 func TestTasksOfOthers(t *testing.T) {
 	f := newFake()
 	w := serve(t, Config{Service: f, TaskAfter: time.Millisecond})
@@ -208,8 +208,8 @@ func TestTaskPanics(t *testing.T) {
 	}
 }
 
-// A caller has so many tasks and results; beyond them calls wait as they do
-// without tasks, and what a client has seen the end of goes first.
+// A caller's tasks and results are bounded. Beyond the bound, calls block as they do
+// without tasks, and tasks whose result the client has read are removed first.
 func TestTasksAreBounded(t *testing.T) {
 	s := newTasks()
 	s.maxBytes = 3000
@@ -257,8 +257,8 @@ func TestTasksAreBounded(t *testing.T) {
 	}
 }
 
-// Over standard input and output, progress and output are told until the task is
-// made, and never after.
+// Over standard input and output, progress and output are sent until the task is made,
+// and never afterwards.
 func TestStdioTask(t *testing.T) {
 	f := newFake()
 	p := pipeTo(t, Config{Service: f, TaskAfter: 2 * time.Second})

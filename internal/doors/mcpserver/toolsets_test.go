@@ -65,7 +65,8 @@ func (f *follower) hears() {
 	}
 }
 
-// enables turns toolsets on, sees them on, and is told.
+// enables turns on toolsets, and checks that they are on and that the client is
+// notified.
 func (f *follower) enables() {
 	f.t.Helper()
 	if text, failed := f.call("network_log", map[string]any{"sandbox": "s"}); !failed || !strings.Contains(text, `tool "network_log" is off: turn on toolset network with toolset_enable`) {
@@ -96,7 +97,8 @@ func (f *follower) enables() {
 	}
 }
 
-// What a session turns on over HTTP is its own, and it alone is told.
+// Over HTTP, a turned-on toolset is on only for that session, and only that session is
+// notified.
 func TestEnableOverHTTP(t *testing.T) {
 	w := serve(t, Config{Service: newFake()})
 	open := func() *follower {
@@ -164,7 +166,7 @@ func TestFixedTools(t *testing.T) {
 	}
 }
 
-// A read-only session turns on what is read-only.
+// A read-only session can turn on only tools that change nothing.
 func TestEnableReadOnly(t *testing.T) {
 	w := serve(t, Config{Service: newFake(), ReadOnly: true})
 	f := follow(t, &mcp.StreamableClientTransport{Endpoint: w.url + "/mcp", HTTPClient: w.client}, "2025-11-25")
@@ -176,7 +178,7 @@ func TestEnableReadOnly(t *testing.T) {
 	}
 }
 
-// Selections that nobody has thought of before take no memory for good.
+// Arbitrary new selections do not take memory permanently.
 func TestServersAreBounded(t *testing.T) {
 	w := serve(t, Config{Service: newFake()})
 	w.handler.mu.Lock()

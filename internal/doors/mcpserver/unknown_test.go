@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// A method that the server does not have is told of in JSON-RPC, and ends
-// nothing: what the SDK says in its own words would be a broken transport to
-// clients. This fails when the SDK words it otherwise.
+// A request for an unknown method gets an error of JSON-RPC, and the session continues:
+// clients would take the SDK's own answer for a broken transport. The test fails if the
+// SDK changes its words.
 func TestUnknownMethod(t *testing.T) {
 	w := serve(t, Config{Service: newFake()})
 	for _, path := range []string{"/mcp", "/mcp/microsandbox"} { // with streams, and without
@@ -26,7 +26,7 @@ func TestUnknownMethod(t *testing.T) {
 		if status, m := w.post(path, `{"jsonrpc":"2.0","method":"notifications/x"}`, headers...); status != http.StatusAccepted || m.Error != nil {
 			t.Errorf("%s: a notification: %d %+v", path, status, m)
 		}
-		// What is wrong otherwise is told as before.
+		// Other errors are reported as before.
 		for _, body := range []string{`{"jsonrpc":"2.0","id":7,"method":"notifications/initialized"}`, `{"jsonrpc":"2.0","method":"tools/list"}`} {
 			if status, m := w.post(path, body, headers...); status != http.StatusBadRequest || m.Error != nil || m.Method == "" {
 				t.Errorf("%s %s: %d %+v", path, body, status, m)

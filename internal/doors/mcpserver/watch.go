@@ -11,42 +11,43 @@ import (
 )
 
 const (
-	// maxSubscriptions bounds the resources that a session, or a request that listens,
-	// is told of.
+	// maxSubscriptions bounds the resources that a session or a listening request is
+	// subscribed to.
 	maxSubscriptions = 64
-	// notifyGap is the shortest time between two rounds of notifications of a session:
-	// what happens meanwhile is told once.
+	// notifyGap is the shortest time between two rounds of notifications of a session.
+	// Several changes of a resource meanwhile are one notification.
 	notifyGap = 100 * time.Millisecond
 	// notifyTime bounds the sending of a notification.
 	notifyTime = 10 * time.Second
-	// maxShown bounds the sandboxes of which it is known how the list shows them.
+	// maxShown bounds the sandboxes whose entries in the list are remembered.
 	maxShown = 4096
-	// listQuiet is after how long without a request the list is not followed any more,
-	// until the next request, for a client of a process of its own: a daemon that was
-	// started for it may end then.
+	// listQuiet is the time without requests after which the list is no longer followed,
+	// until the next request, for a client whose server is a process of its own. A daemon
+	// that was started for that client can then end.
 	listQuiet = 5 * time.Minute
 )
 
-// watch tells one client of changes of resources: a session, or a request that listens.
+// watch notifies one client, of a session or a listening request, of changes of resources.
 type watch struct {
 	svc sandbox.Service
 	// notify sends a notification to the client.
 	notify func(ctx context.Context, method, uri string) error
-	// over is called when events do not come any more; nil waits for the next request.
+	// over is called when the stream of events has ended; if it is nil, the watch waits for
+	// the next request and follows again.
 	over context.CancelFunc
-	// quiet is [listQuiet], or 0 where nothing depends on it.
+	// quiet is [listQuiet], or 0 if the list is always followed.
 	quiet time.Duration
 
 	mu      sync.Mutex
 	uris    map[string]string // the ids of sandboxes by URI; guarded by mu
 	list    bool              // whether the list is followed; guarded by mu
-	after   string            // the last event that is known; guarded by mu
-	shown   map[string]string // what the list says of a sandbox, by id; guarded by mu
-	asked   time.Time         // when the client last asked for anything; guarded by mu
+	after   string            // the last event that was seen; guarded by mu
+	shown   map[string]string // what the list says about a sandbox, by id; guarded by mu
+	asked   time.Time         // when the client last made a request; guarded by mu
 	poked   chan struct{}     // closed and replaced with each request; guarded by mu
-	changed map[string]bool   // URIs that are to be told; guarded by mu
-	listed  bool              // whether the list is to be told; guarded by mu
-	due     chan struct{}     // has a value when something is to be told
+	changed map[string]bool   // URIs with pending notifications; guarded by mu
+	listed  bool              // whether a notification of the list is pending; guarded by mu
+	due     chan struct{}     // has a value when a notification is pending
 }
 
 func newWatch(svc sandbox.Service) *watch {
@@ -56,8 +57,8 @@ func newWatch(svc sandbox.Service) *watch {
 	}
 }
 
-// locate finds out where the stream of events is, unless that is known: what happens
-// from then on is told. It fails for callers who may not follow events.
+// locate finds the current position in the stream of events, unless it is known. Changes from
+// there on are reported. It fails for callers who may not follow events.
 func (w *watch) locate(ctx context.Context) error {
 	w.mu.Lock()
 	known := w.after != ""
@@ -75,7 +76,7 @@ func (w *watch) locate(ctx context.Context) error {
 	})
 }
 
-// subscribe has the client told of changes of a resource.
+// subscribe makes the watch notify the client of changes of a resource.
 func (w *watch) subscribe(ctx context.Context, d dialect.Watcher, uri string) error {
 	if err := w.locate(ctx); err != nil {
 		return err
@@ -101,7 +102,7 @@ func (w *watch) unsubscribe(uri string) {
 	delete(w.changed, uri)
 }
 
-// watchList has the client told of changes of the list.
+// watchList makes the watch notify the client of changes of the list.
 func (w *watch) watchList(ctx context.Context) error {
 	if err := w.locate(ctx); err != nil {
 		return err
@@ -113,7 +114,7 @@ func (w *watch) watchList(ctx context.Context) error {
 	return nil
 }
 
-// request notes that the client has asked for something.
+// request notes that the client has made a request.
 func (w *watch) request() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -129,7 +130,7 @@ func (w *watch) poke() {
 	w.poked = make(chan struct{})
 }
 
-// follow tells the client what happens until ctx ends.
+// follow notifies the client of changes until ctx ends.
 func (w *watch) follow(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	var telling sync.WaitGroup
@@ -147,8 +148,8 @@ func (w *watch) follow(ctx context.Context) {
 				w.over()
 				return
 			}
-			// What was asked for before the end brings nothing back: a daemon that was stopped
-			// stays so until its client asks for more.
+			// Requests from before the end do not restart the stream: a daemon that was
+			// stopped stays stopped until its client makes another request.
 			poked = w.nextPoke()
 		}
 		select {
@@ -164,8 +165,8 @@ func (w *watch) nextPoke() <-chan struct{} {
 	return w.poked
 }
 
-// hear follows events until ctx or the stream ends. What is missed between two streams
-// is told by the second.
+// hear follows events until ctx or the stream ends. Events between two streams are in the
+// second one.
 func (w *watch) hear(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -177,15 +178,15 @@ func (w *watch) hear(ctx context.Context) {
 	after := w.after
 	w.mu.Unlock()
 	req := sandbox.FollowEventsRequest{Kinds: []sandbox.EventKind{sandbox.EventSandbox, sandbox.EventSandboxDeleted}, After: after}
-	// However it ends, it is taken up again with a request of the client.
+	// However the stream ends, the next request of the client resumes it.
 	_ = w.svc.FollowEvents(ctx, req, func(e sandbox.Event) error {
 		w.note(&e)
 		return nil
 	})
 }
 
-// untilQuiet calls cancel when the client has asked for nothing in a while and nothing
-// but the list is followed.
+// untilQuiet calls cancel when the client has made no request for the time quiet and only the
+// list is followed.
 func (w *watch) untilQuiet(ctx context.Context, cancel context.CancelFunc) (stop func() bool) {
 	var timer *time.Timer
 	ready := make(chan struct{})
@@ -200,7 +201,7 @@ func (w *watch) untilQuiet(ctx context.Context, cancel context.CancelFunc) (stop
 		if left <= 0 {
 			cancel()
 		}
-		if ctx.Err() == nil { // stop does not end what has begun
+		if ctx.Err() == nil { // stop does not end a call that has begun
 			timer.Reset(left)
 		}
 	})
@@ -208,7 +209,7 @@ func (w *watch) untilQuiet(ctx context.Context, cancel context.CancelFunc) (stop
 	return timer.Stop
 }
 
-// note notes what is to be told of an event.
+// note records which notifications an event requires.
 func (w *watch) note(e *sandbox.Event) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -240,7 +241,7 @@ func (w *watch) note(e *sandbox.Event) {
 	}
 }
 
-// lists reports whether the list shows something else after an event, and notes what.
+// lists reports whether an event changes the list, and remembers the new entry.
 //
 // Preconditions: w.mu is held.
 func (w *watch) lists(e *sandbox.Event) bool {
@@ -259,7 +260,7 @@ func (w *watch) lists(e *sandbox.Event) bool {
 	return true
 }
 
-// tell sends notifications until ctx ends.
+// tell sends pending notifications until ctx ends.
 func (w *watch) tell(ctx context.Context) {
 	for {
 		select {

@@ -8,13 +8,13 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// watches knows the watches of sessions, and the streams on which sessions are told. A
-// session's watch follows events for as long as there is a stream. It is safe for
-// concurrent use.
+// watches has the watches of sessions and the streams on which sessions get
+// notifications. A session's watch follows events for as long as there is a stream. It is
+// safe for concurrent use.
 type watches struct {
-	// most bounds the requests of one caller that listen at the same time; 0 is no bound.
+	// most bounds the concurrent listening requests of one caller; 0 is no bound.
 	most int
-	// quiet is that of all watches.
+	// quiet is the value of quiet for all watches.
 	quiet time.Duration
 
 	mu        sync.Mutex
@@ -24,7 +24,7 @@ type watches struct {
 	listening map[string]int                  // requests, by caller; guarded by mu
 }
 
-// stream is a way to a client that lasts.
+// stream is a lasting connection to a client.
 type stream struct {
 	ctx       context.Context
 	following sync.WaitGroup
@@ -37,7 +37,8 @@ func newWatches(most int, quiet time.Duration) *watches {
 	}
 }
 
-// open has a session told, on a stream that lasts until ctx ends or close is called.
+// open makes a session's watch send notifications on a stream, until ctx ends or end is
+// called.
 func (ws *watches) open(ctx context.Context, id string) (end func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	s := &stream{ctx: ctx}
@@ -80,7 +81,7 @@ func (ws *watches) add(id string, w *watch) (remove func()) {
 	}
 }
 
-// admit adds the watch of a request that listens, until remove is called.
+// admit adds the watch of a listening request, until remove is called.
 func (ws *watches) admit(caller string, w *watch) (remove func(), err error) {
 	w.quiet = ws.quiet
 	ws.mu.Lock()
@@ -100,7 +101,7 @@ func (ws *watches) admit(caller string, w *watch) (remove func(), err error) {
 	}, nil
 }
 
-// request notes that the client of a process of its own has asked for something.
+// request notes that the client has made a request, in a process with one client.
 func (ws *watches) request() {
 	if ws.quiet == 0 {
 		return

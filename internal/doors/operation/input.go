@@ -9,7 +9,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Body is a request that is the body.
+// Body is the input of an operation that takes only a body.
 type Body[B any] struct{ Body B }
 
 // SandboxPath is the part of a path that names a sandbox.
@@ -23,7 +23,7 @@ type SandboxBody[B any] struct {
 	Body B
 }
 
-// SandboxPage asks for one part of what a sandbox has.
+// SandboxPage asks for one part of a listing of a sandbox.
 type SandboxPage struct {
 	SandboxPath
 	sandbox.Page
@@ -65,6 +65,10 @@ type volumePath struct {
 	Volume string `path:"volume" doc:"A volume's id or name."`
 }
 
+type nodePath struct {
+	Node string `path:"node" doc:"A node's name."`
+}
+
 type orphanPath struct {
 	ID string `path:"id" doc:"An orphan's id."`
 }
@@ -89,7 +93,7 @@ type templatePath struct {
 
 // AliasPath is the part of a path that names an alias of a template.
 type AliasPath struct {
-	Alias string `path:"alias" doc:"The further name."`
+	Alias string `path:"alias" doc:"The alias."`
 }
 
 type buildPath struct {
@@ -100,6 +104,7 @@ func (p *SandboxPath) name() string  { return p.Sandbox }
 func (p *SecretPath) name() string   { return p.Secret }
 func (p *snapshotPath) name() string { return p.Snapshot }
 func (p *volumePath) name() string   { return p.Volume }
+func (p *nodePath) name() string     { return p.Node }
 func (p *orphanPath) name() string   { return p.ID }
 func (p *ApprovalPath) name() string { return p.ID }
 func (p *keyPath) name() string      { return p.ID }
@@ -119,8 +124,8 @@ type aliasInput struct {
 type listInput struct {
 	Namespace string          `query:"namespace" doc:"Only this namespace; absent or * is all."`
 	State     []sandbox.State `query:"state,explode" doc:"Only these states; absent is all that are not final."`
-	Metadata  []string        `query:"metadata,explode" doc:"Only sandboxes with this pair, key=value; all pairs when repeated. In the key, = is written %3D and % is written %25, besides the encoding of the query."`
-	Name      string          `query:"name" doc:"Only the sandbox of this name."`
+	Metadata  []string        `query:"metadata,explode" doc:"Only sandboxes with this pair, key=value; if repeated, only sandboxes with all pairs. In the key, write %3D for = and %25 for %, before the query itself is encoded."`
+	Name      string          `query:"name" doc:"Only the sandbox with this name."`
 	Template  string          `query:"template" doc:"Only sandboxes made from this template."`
 	sandbox.Page
 }
@@ -170,7 +175,7 @@ type signalInput struct {
 	}
 }
 
-// StdinQuery says what comes after the bytes of a job's standard input.
+// StdinQuery says whether more standard input follows.
 type StdinQuery struct {
 	Close bool `query:"close" doc:"End standard input after these bytes."`
 }
@@ -191,16 +196,16 @@ type FileQuery struct {
 	Path string `query:"path" doc:"Relative paths start at the sandbox's working directory."`
 }
 
-// DeleteFileQuery names what is deleted.
+// DeleteFileQuery names a file or directory to delete.
 type DeleteFileQuery struct {
 	FileQuery
-	Recursive bool `query:"recursive" doc:"Delete a directory with all that is in it."`
+	Recursive bool `query:"recursive" doc:"Delete a directory with all its contents."`
 }
 
-// ArchiveQuery names a directory that is downloaded.
+// ArchiveQuery names a directory to download.
 type ArchiveQuery struct {
 	FileQuery
-	MaxBytes int64 `query:"max_bytes" doc:"Fail when the archive grows over this; absent is no bound."`
+	MaxBytes int64 `query:"max_bytes" doc:"Fail if the archive grows beyond this size; absent is no bound."`
 }
 
 type statInput struct {
@@ -229,7 +234,7 @@ type ReadInput struct {
 	sandbox.ReadFileRequest
 }
 
-// WriteInput says where content goes.
+// WriteInput says which file to write.
 type WriteInput struct {
 	SandboxPath
 	sandbox.WriteFileRequest
@@ -245,7 +250,7 @@ type ArchiveInput struct {
 type EventsQuery struct {
 	Kind    sandbox.NetworkKind    `query:"kind" doc:"Only connection, dns or request."`
 	Verdict sandbox.NetworkVerdict `query:"verdict" doc:"Only allowed, blocked or failed."`
-	Host    string                 `query:"host" doc:"Only this domain, or those below one: *.example.com."`
+	Host    string                 `query:"host" doc:"Only this domain, or the domains below one: *.example.com."`
 	Since   time.Time              `query:"since" doc:"Only events from this time on."`
 	Until   time.Time              `query:"until" doc:"Only events before this time."`
 }
@@ -254,7 +259,7 @@ func (q *EventsQuery) request(page sandbox.Page) sandbox.NetworkLogRequest {
 	return sandbox.NetworkLogRequest{Kind: q.Kind, Verdict: q.Verdict, Host: q.Host, Since: given(q.Since), Until: given(q.Until), Page: page}
 }
 
-// given is nil for a time that is absent.
+// given returns nil for an absent time.
 func given(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil
@@ -276,9 +281,9 @@ type followNetworkInput struct {
 type followEventsInput struct {
 	Sandbox     string              `query:"sandbox" doc:"Only events of this sandbox, by id or name."`
 	Kind        []sandbox.EventKind `query:"kind,explode" doc:"Only events of these kinds; absent is all."`
-	After       string              `query:"after" doc:"The id of the last event that is known, or \"oldest\"; absent is from now on."`
-	Once        bool                `query:"once" doc:"End after what is remembered, in place of waiting for more."`
-	LastEventID string              `header:"Last-Event-ID" doc:"The same as after, which wins: browsers send this when they connect again."`
+	After       string              `query:"after" doc:"The id of the last event that you have seen, or \"oldest\"; absent is from now on."`
+	Once        bool                `query:"once" doc:"End after the events that the server keeps, instead of waiting for more."`
+	LastEventID string              `header:"Last-Event-ID" doc:"The same as after, which takes precedence. Browsers send this when they reconnect."`
 }
 
 type rotateSecretInput struct {
@@ -304,7 +309,7 @@ type linkPreviewInput struct {
 
 type signalProcessInput struct {
 	SandboxPath
-	PID  int `path:"pid" doc:"The id of a process inside, as the list shows it."`
+	PID  int `path:"pid" doc:"The id of a process in the sandbox, as in the list of processes."`
 	Body struct {
 		Signal string `json:"signal" doc:"A name such as TERM, or a number."`
 	}
@@ -320,10 +325,10 @@ type seriesInput struct {
 type ScreenshotInput struct {
 	SandboxPath
 	Region   string              `query:"region" doc:"X,Y,WIDTH,HEIGHT in pixels; absent is the whole screen."`
-	Width    int                 `query:"width" doc:"Scale the picture into a box of this width, never up."`
-	Height   int                 `query:"height" doc:"Scale the picture into a box of this height, never up."`
+	Width    int                 `query:"width" doc:"Scale the picture down to fit this width; it is never enlarged."`
+	Height   int                 `query:"height" doc:"Scale the picture down to fit this height; it is never enlarged."`
 	Cursor   bool                `query:"cursor" doc:"Show the pointer."`
-	StableMS int64               `query:"stable_ms" doc:"Wait until the screen has not changed for so long."`
+	StableMS int64               `query:"stable_ms" doc:"Wait until the screen has not changed for this long."`
 	Format   sandbox.ImageFormat `query:"format" doc:"png, which is the default, or jpeg."`
 	Quality  int                 `query:"quality" doc:"Of JPEG, 1 to 100; 80 when absent."`
 }
@@ -355,11 +360,11 @@ func (in *ScreenshotInput) Request() (sandbox.ScreenshotRequest, error) {
 type inputInput struct {
 	SandboxPath
 	Body struct {
-		Inputs []sandbox.Input `json:"inputs" doc:"Done in their order."`
+		Inputs []sandbox.Input `json:"inputs" doc:"Performed in order."`
 	}
 }
 
-// ClipboardText is what a clipboard holds.
+// ClipboardText is the text in a clipboard.
 type ClipboardText struct {
 	Text string `json:"text"`
 }

@@ -2,7 +2,7 @@ package operation
 
 import "github.com/cove-sh/cove/sandbox"
 
-// LineError is the last line of a stream that went wrong after its start.
+// LineError is the error in the last line of a stream that failed after its start.
 type LineError struct {
 	Code         sandbox.Code   `json:"code"`
 	Message      string         `json:"message"`
@@ -10,13 +10,13 @@ type LineError struct {
 	RetryAfterMS int64          `json:"retry_after_ms,omitempty"`
 }
 
-// End is what the last line of a stream has. A stream without one was cut.
+// End is set in the last line of a stream. A stream that ends without it was cut off.
 type End struct {
 	Final bool       `json:"final,omitempty"`
 	Error *LineError `json:"error,omitempty"`
 }
 
-// Last returns the line's end, which can be set.
+// Last returns the line's end, for reading or setting it.
 func (e *End) Last() *End { return e }
 
 // Line is a line of a stream.
@@ -25,7 +25,7 @@ type Line[L any] interface {
 	Last() *End
 }
 
-// Final is the end of a stream that is whole.
+// Final is the end of a complete stream.
 var Final = End{Final: true}
 
 // JobLine is one line of a stream of job events: an event, the final state of
@@ -38,8 +38,7 @@ type JobLine struct {
 // BuildLine is one line of the stream of a template build.
 type BuildLine struct {
 	sandbox.BuildEvent
-	// Build is the build as it has ended, in the last line of a build that is
-	// followed.
+	// Build is the ended build, in the last line of [FollowBuild].
 	Build *sandbox.Build `json:"build,omitempty"`
 	End
 }
@@ -83,7 +82,7 @@ type EventLine struct {
 	End
 }
 
-// EventID is the id of the line as a server-sent event: a client that connects again
+// EventID returns the id of the line as a server-sent event. A client that reconnects
 // sends it as Last-Event-ID.
 func (l EventLine) EventID() string {
 	if l.Event == nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Expand returns the path, escaped, with names in place of those in braces. A
-// name that no path can carry names nothing.
+// Expand returns the path with names, escaped, in place of those in braces. A name
+// that a path cannot carry is not_found, since nothing has such a name.
 func (i Info) Expand(names ...string) (string, error) {
 	var b strings.Builder
 	rest := i.Path
@@ -27,7 +27,7 @@ func (i Info) Expand(names ...string) (string, error) {
 	return b.String() + rest, nil
 }
 
-// metadataKey tells the end of a key from what is in it.
+// metadataKey escapes "=" in a key, so that the first "=" ends the key.
 var metadataKey = strings.NewReplacer("%", "%25", "=", "%3D")
 
 // Query returns the query of a request: the fields that have the tag query and
@@ -73,7 +73,7 @@ func addParameter(values url.Values, name string, v reflect.Value) {
 		case *sandbox.Region:
 			values.Add(name, fmt.Sprintf("%d,%d,%d,%d", v.X, v.Y, v.Width, v.Height))
 		default:
-			panic("no query has a " + reflect.TypeOf(v).String()) // a test has all requests
+			panic("no query has a " + reflect.TypeOf(v).String()) // a test encodes all requests
 		}
 	}
 }

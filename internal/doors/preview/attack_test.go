@@ -88,8 +88,8 @@ func TestHostGames(t *testing.T) {
 	}
 }
 
-// Attack: a request line that names a place of its own, or asks for a tunnel.
-// There is no target but the port that the host name says.
+// Attack: a request line that contains another host, or requests a tunnel.
+// The only target is the port in the host name.
 func TestTheProxyCannotBeSteered(t *testing.T) {
 	stranger := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "STRANGER") }))
 	defer stranger.Close()
@@ -159,9 +159,9 @@ func TestSmuggling(t *testing.T) {
 	}
 }
 
-// Attack: the page of one sandbox opens a WebSocket to the private preview of
-// another in the browser of somebody who may see both. To the browser they are
-// one site and the cookie comes along; so the origin decides.
+// Attack: in the browser of somebody who may see both, the page of one sandbox opens a
+// WebSocket to the private preview of another. To the browser they are one site, so it
+// sends the cookie; the origin decides.
 func TestWebSocketFromAnotherOrigin(t *testing.T) {
 	_, front := newHarness(t, echo())
 	cookie := cookieName + "=" + encodeCookie(credential{key: goodKey})

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// Attack: the page of one sandbox shows the private preview of another in a
-// frame, where its visitor clicks on what they do not see.
+// Attack: the page of one sandbox shows the private preview of another in a frame, and
+// its visitor clicks on something that they do not see.
 func TestPrivatePreviewsAreNotFramed(t *testing.T) {
 	_, front := newHarness(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Security-Policy", "img-src 'self'")

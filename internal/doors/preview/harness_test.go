@@ -26,7 +26,7 @@ const goodLink = "v1.1893456000.c2lnbmF0dXJlLW9mLXRoZS1saW5r"
 
 // harness is previews of two sandboxes, whose ports are listeners of the test.
 type harness struct {
-	sandbox.Previews // what is not needed panics
+	sandbox.Previews // nil: verbs that are not needed panic
 
 	mu      sync.Mutex
 	visits  map[string]error // by label, in place of the right
@@ -94,7 +94,7 @@ func newHarness(t *testing.T, inside http.Handler) (*harness, *httptest.Server) 
 	return w, serve(t, w, nil)
 }
 
-// serve serves previews as the daemon does, beside an API that says so.
+// serve serves previews as the daemon does, next to an API that identifies itself.
 func serve(t *testing.T, w *harness, change func(*Proxy)) *httptest.Server {
 	t.Helper()
 	return serveFor(t, w, change, time.Minute)

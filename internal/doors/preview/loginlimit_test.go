@@ -19,9 +19,9 @@ func fewTries(p *Proxy) {
 	p.limiter = limits.NewLoginLimiter(limits.LoginLimiterConfig{Burst: 5, Refill: time.Hour})
 }
 
-// Attack: keys and links of a preview are guessed, in every place where they may
-// be. Nothing is even looked at after some; who has the right one already is
-// not kept out, and neither is who comes to another preview.
+// Attack: keys and links of a preview are guessed, in every place where they can be.
+// After some failures, credentials are no longer checked. Visitors who were admitted
+// already are not kept out, and neither are visitors of another preview.
 func TestGuessingKeys(t *testing.T) {
 	inside := new(seen)
 	w, first := newHarness(t, inside)
@@ -117,8 +117,8 @@ func TestGuessingViews(t *testing.T) {
 	}
 }
 
-// Attack: visitors who come to a sandbox that wakes, and go away at once. What
-// is begun for each goes on.
+// Attack: visitors come to a sandbox that is waking, and go away at once. The work for
+// each of them continues.
 func TestVisitorsWhoWaitAreBounded(t *testing.T) {
 	w, first := newHarness(t, new(seen))
 	first.Close()
@@ -146,7 +146,7 @@ func TestVisitorsWhoWaitAreBounded(t *testing.T) {
 	}
 }
 
-// Who has been admitted, or refused, has left the places of those who wait.
+// Visitors who were admitted or refused no longer count as waiting.
 func TestNobodyWaitsWhoHasAnAnswer(t *testing.T) {
 	w, first := newHarness(t, new(seen))
 	first.Close()

@@ -98,8 +98,8 @@ func TestViewPage(t *testing.T) {
 	}
 }
 
-// What plain go build makes says so to whom the link lets in, and the screen can be
-// watched by other programs nevertheless.
+// A program made by plain go build tells admitted visitors that it has no viewer; other
+// programs can still show the screen.
 func TestViewWithoutViewer(t *testing.T) {
 	views := &pcs{name: "pc", until: time.Now().Add(time.Hour), hello: "RFB 003.008\n"}
 	front := serve(t, &harness{}, func(p *Proxy) { p.views, p.files = views, fstest.MapFS{} })
@@ -183,11 +183,11 @@ func TestViewers(t *testing.T) {
 	if _, status := watcher(t, c, pc); status != http.StatusServiceUnavailable {
 		t.Errorf("a viewer too many: %d", status)
 	}
-	// The page would try again at once if it were told that there is a picture.
+	// The page would retry at once if the state said that there is a picture.
 	if got := state(); got != string(sandbox.CodeQuotaExceeded) {
 		t.Errorf("the page of a viewer too many is told %q", got)
 	}
-	// Watchers do not keep those out who may control.
+	// Visitors who only watch do not keep out those with control.
 	if _, status := viewer(t, c, pc, "control"); status != 101 {
 		t.Errorf("a viewer with control, beside as many watchers as may be: %d", status)
 	}
@@ -226,8 +226,8 @@ func welcomed(t *testing.T, socket *websocket.Conn) net.Conn {
 	return c
 }
 
-// Attack: a VNC server in the sandbox floods a viewer who takes nothing. What it
-// sends waits in the sandbox and not in the daemon, and ends with the viewer.
+// Attack: a VNC server in the sandbox floods a viewer that reads nothing. The data
+// waits in the sandbox and not in the daemon, and the connection ends with the viewer.
 func TestFloodedViewer(t *testing.T) {
 	var sent atomic.Int64
 	ended := make(chan struct{})
@@ -263,8 +263,8 @@ func TestFloodedViewer(t *testing.T) {
 	}
 }
 
-// Attack: a viewer sends what is no VNC, too much at once, or text. The view ends,
-// at the server too, which hears nothing of it.
+// Attack: a viewer sends invalid VNC, too much at once, or text. The view ends, also at
+// the server, which gets none of it.
 func TestMalformedViewers(t *testing.T) {
 	for name, say := range map[string]func(*websocket.Conn) error{
 		"an unknown message": func(c *websocket.Conn) error {

@@ -1,10 +1,10 @@
 // Package rest is Cove's REST interface: a thin door on [sandbox.Service]. A
-// handler decodes a request, calls one verb and encodes what it returned;
-// rights, limits and quotas are the service's. Who calls is put into the
-// request's context by the server, outside of this package.
+// handler decodes a request, calls one verb and encodes its result; the service
+// checks rights, limits and quotas. The server, outside this package, puts the
+// caller into the request's context.
 //
 // Errors are problem details (RFC 9457) with the domain's code in the member
-// "code". What a request says is either enforced or refused: unknown members
+// "code". Everything in a request is either enforced or refused: unknown members
 // and query parameters are errors.
 //
 // The OpenAPI description, api/openapi.yaml, is generated from the handlers.
@@ -35,17 +35,17 @@ import (
 type Config struct {
 	// Service does the work.
 	Service sandbox.Service
-	// Log takes errors whose cause a caller is not told. Nil discards.
+	// Log receives errors with the cause that callers do not see. Nil discards them.
 	Log *slog.Logger
 	// Version is what GET /v1/version answers, such as "1.2.3".
 	Version string
-	// Denied is told of operations, by their ids, that a caller asked for and has
-	// not the scope for; nil is not told. The service does not hear of these.
+	// Denied is called with the id of each operation that was refused because the
+	// caller lacks the scope; it may be nil. The service does not see these requests.
 	Denied func(ctx context.Context, operation string)
-	// Requests remembers requests that may come again, with their answers; nil
-	// remembers none, and runs them again.
+	// Requests stores repeatable requests with their answers. If it is nil, a
+	// repeated request runs again.
 	Requests limits.Requests
-	// Memory bounds what requests under way hold; nil is [DefaultMemory].
+	// Memory bounds the memory of requests under way; nil is [DefaultMemory].
 	Memory *limits.MemoryBudgetConfig
 }
 
@@ -60,8 +60,8 @@ type handlers struct {
 }
 
 // New returns the handler of /v1/ and /healthz. It is safe for concurrent use
-// and expects the caller's identity in the context ([sandbox.WithCaller]), but
-// for the operations that [Open] names.
+// and expects the caller's identity in the context ([sandbox.WithCaller]), except
+// for operations for which [Open] returns true.
 func New(cfg Config) http.Handler {
 	mux, _ := build(cfg)
 	serveDocument(mux)
@@ -84,25 +84,25 @@ func build(cfg Config) (*http.ServeMux, huma.API) {
 	setUpHuma()
 	mux := http.NewServeMux()
 	a := humago.New(mux, humaConfig())
-	// It travels as a string, in requests only.
+	// In requests, a SecretValue is a string.
 	a.OpenAPI().Components.Schemas.RegisterTypeAlias(reflect.TypeFor[sandbox.SecretValue](), reflect.TypeFor[string]())
 	a.UseMiddleware(h.guard, h.once)
 	h.register(a)
 	return mux, a
 }
 
-// DefaultMemory is what the bodies of requests that are read as a whole have,
-// unless [Config.Memory] says otherwise.
+// DefaultMemory bounds the memory for bodies that are read as a whole, unless
+// [Config.Memory] is set.
 var DefaultMemory = limits.MemoryBudgetConfig{
 	Total: 256 << 20, PerCaller: 128 << 20, MaxBody: operation.MaxEditBody, Wait: 10 * time.Second, ReadTimeout: 5 * time.Minute,
 }
 
-// router checks what concerns every request, and answers what no handler does.
+// router does the checks for every request, and answers requests that no handler takes.
 type router struct {
 	mux    *http.ServeMux
 	log    *slog.Logger
 	memory *limits.MemoryBudget
-	// version is in the header Cove-Version of each answer.
+	// version is the header Cove-Version of each answer.
 	version string
 }
 
@@ -133,8 +133,8 @@ func (s *router) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mux.ServeHTTP(w, r)
 }
 
-// recover turns a panic, which is a defect or a client that went away while it
-// was answered, into a broken connection and a line in the log.
+// recover turns a panic, which is a defect or a client that went away during the
+// answer, into a broken connection and, for a defect, a log message.
 func (s *router) recover(r *http.Request) {
 	v := recover()
 	if v == nil {
@@ -150,7 +150,7 @@ func (s *router) recover(r *http.Request) {
 // repeatable are the query parameters that may be given more than once, by path.
 var repeatable = map[string][]string{"/v1/sandboxes": {"state", "metadata"}, "/v1/events": {"kind"}}
 
-// checkQuery refuses parameters that would otherwise be ignored silently.
+// checkQuery refuses parameters that would otherwise be silently ignored.
 func checkQuery(u *url.URL) error {
 	query, err := url.ParseQuery(u.RawQuery)
 	if err != nil {
@@ -164,7 +164,7 @@ func checkQuery(u *url.URL) error {
 	return nil
 }
 
-// answerUnrouted answers as a problem what the mux answers in plain text.
+// answerUnrouted answers with a problem where the mux would answer in plain text.
 func answerUnrouted(w http.ResponseWriter, r *http.Request, handler http.Handler) {
 	rec := &statusRecorder{header: http.Header{}}
 	handler.ServeHTTP(rec, r)
@@ -188,14 +188,14 @@ func (s *statusRecorder) Header() http.Header         { return s.header }
 func (s *statusRecorder) Write(p []byte) (int, error) { return len(p), nil }
 func (s *statusRecorder) WriteHeader(status int)      { s.status = status }
 
-// callerOf names who shares memory.
+// callerOf returns the key of the caller's share of memory.
 func callerOf(r *http.Request) string {
 	c, _ := sandbox.CallerOf(r.Context())
 	return c.Team + "\x00" + c.KeyID
 }
 
-// Streams reports whether the body of a request is content of any size, which is
-// passed on as it comes.
+// Streams reports whether the body of a request is content of any size that is passed
+// on as it arrives.
 func Streams(r *http.Request) bool {
 	return r.Method == http.MethodPut && strings.HasSuffix(r.URL.Path, contentPath) || r.Method == http.MethodPost && r.URL.Path == operation.UploadArchive.Path
 }

@@ -40,7 +40,7 @@ func (h *handlers) code(run func(context.Context, sandbox.CodeSink) (*sandbox.Co
 		}
 		result, err := run(ctx, func(e sandbox.CodeEvent) error {
 			if e.Result != nil {
-				return nil // the last line has it
+				return nil // the last line has the result
 			}
 			return out.send(operation.CodeLine{Stream: e.Stream, Data: e.Data, Output: e.Output})
 		})

@@ -15,7 +15,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Headers that describe the screenshot whose picture a response is.
+// Headers that describe the screenshot in a response.
 const (
 	screenHeader = "Cove-Screen" // WIDTHxHEIGHT of the screen
 	cursorHeader = "Cove-Cursor" // X,Y of the pointer
@@ -63,6 +63,6 @@ func (h *handlers) screenshot(_ context.Context, in *operation.ScreenshotInput) 
 		}
 		header.Set("Content-Length", strconv.Itoa(len(body)))
 		w.WriteHeader(http.StatusOK)
-		_, _ = w.Write(body) // who went away is told nothing
+		_, _ = w.Write(body) // the client may be gone
 	}}, nil
 }

@@ -107,7 +107,7 @@ func remote(t *testing.T, svc sandbox.Service) *client.Client {
 	return c
 }
 
-// note is what a step of the contract led to.
+// note is the result of a step of the contract.
 type note struct{ Step, Value, Error string }
 
 // volatile is what differs from one run to the next.
@@ -121,7 +121,7 @@ func normal(v any) string {
 	return volatile.ReplaceAllString(string(data), "*")
 }
 
-// conversation calls verbs on a service and notes what they answer.
+// conversation calls verbs of a service and records their answers.
 func conversation(ctx context.Context, s sandbox.Service) []note {
 	var notes []note
 	step := func(name string, v any, err error) {
@@ -288,8 +288,8 @@ func files(ctx context.Context, s sandbox.Service) []note {
 	return notes
 }
 
-// times is the part about states that are kept. What a sandbox holds is put
-// down only where it is the same whenever it is looked at.
+// times is the part about kept states. It records content of a sandbox only if that is
+// the same at any time.
 func times(ctx context.Context, s sandbox.Service) []note {
 	var notes []note
 	step := func(name string, v any, err error) {

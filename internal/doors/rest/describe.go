@@ -12,15 +12,15 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// forClients puts what is said for Go into the words of REST.
+// forClients replaces terms of the Go comments with those of REST.
 var forClients = strings.NewReplacer(
 	"If ctx is cancelled", "If the client disconnects", "Cancelling ctx", "A client that disconnects", "until ctx is cancelled", "until the client disconnects",
 	"killAfterMS", "`kill_after_ms`", "EndedRetention", hours(sandbox.EndedRetention), "NetworkLogRetention", hours(sandbox.NetworkLogRetention),
-	`, or of all of the caller's team by sandbox and port for ""`, "",
+	` For "" it returns those of the caller's whole team, sorted by sandbox and port.`, "",
 )
 
-// describeOperation says of an operation what package sandbox says of its verb,
-// unless more is said of it here.
+// describeOperation describes an operation with the comment on its verb in package
+// sandbox, unless the operation has its own description.
 func describeOperation(o *huma.Operation, texts map[string]string) {
 	if o.Description != "" {
 		return

@@ -9,9 +9,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// described returns the description of the interface with all that is said of it.
-// It is another one than that by which requests are checked, whose rules are laxer
-// where the service has them.
+// described returns the full description of the interface. Requests are checked against
+// another one, whose rules are laxer if the service checks them.
 func described() *huma.OpenAPI {
 	_, doc := build(Config{})
 	describe(doc.OpenAPI())
@@ -21,8 +20,8 @@ func described() *huma.OpenAPI {
 // OpenAPI returns the description of the interface, in YAML.
 func OpenAPI() ([]byte, error) { return described().YAML() }
 
-// serveDocument serves the description in OpenAPI 3.1 and 3.0, each of which is
-// made when it is first asked for.
+// serveDocument serves the description in OpenAPI 3.1 and 3.0. Each is made at its
+// first request.
 func serveDocument(mux *http.ServeMux) {
 	for name, form := range map[string]struct {
 		contentType string

@@ -10,8 +10,8 @@ import (
 	"github.com/cove-sh/cove/internal/doors/rest"
 )
 
-// inGo is what means nothing to who does not read the Go packages: names of
-// parameters and of exported things.
+// inGo matches words that mean nothing to readers who do not know the Go packages:
+// names of parameters and of exported declarations.
 var inGo = regexp.MustCompile(`\b(ctx|sink|nil|[A-Z][a-z]+([A-Z][a-z]+|MS))\b`)
 
 // The document says where a server is, under which license it is, what its

@@ -6,7 +6,7 @@ import (
 	"github.com/cove-sh/cove/internal/doors/operation"
 )
 
-// Operations returns what the routes are made from.
+// Operations returns the operations from which the routes are made.
 func Operations() []operation.Info {
 	_, doc := build(Config{})
 	var all []operation.Info

@@ -12,8 +12,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// guard looks at a request before its body is read: whether the caller may do
-// this at all, and whether the body is what it must be.
+// guard checks, before the body is read, whether the caller has the scope and whether
+// the body has the right type and size.
 func (h *handlers) guard(hctx huma.Context, next func(huma.Context)) {
 	o := hctx.Operation()
 	if o.RequestBody == nil {
@@ -32,8 +32,8 @@ func (h *handlers) guard(hctx huma.Context, next func(huma.Context)) {
 		return
 	}
 	if o.RequestBody.Content[contentJSON] != nil && hasBody(r) && !isJSON(r.Header.Get("Content-Type")) {
-		// A web page may send bodies of other types to any address, and of no
-		// type, without asking.
+		// Browsers let any web page send bodies of other types, or without a type, to
+		// any address.
 		p := problemOf(sandbox.Errorf(sandbox.CodeInvalid, "the body is JSON and must say so; send the header Content-Type: application/json"))
 		p.Status, p.Title = http.StatusUnsupportedMediaType, http.StatusText(http.StatusUnsupportedMediaType)
 		w.Header().Set("Connection", "close")
@@ -52,7 +52,7 @@ func isJSON(contentType string) bool {
 	return err == nil && (kind == contentJSON || strings.HasPrefix(kind, "application/") && strings.HasSuffix(kind, "+json"))
 }
 
-// denied records that a caller asked for what they may not do.
+// denied records that a caller lacks the scope for an operation.
 func (h *handlers) denied(ctx context.Context, operation string) {
 	if h.onDenied != nil {
 		h.onDenied(ctx, operation)

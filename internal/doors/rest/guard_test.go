@@ -63,8 +63,8 @@ func do(t *testing.T, h http.Handler, c sandbox.Caller, operation, contentType, 
 	return w.Code, w.Body.String()
 }
 
-// A caller hears that a scope is missing before anything of the body is read,
-// and the scope that is asked is the one that the service asks.
+// A missing scope is reported before the body is read, and the required scope is the
+// one that the service requires.
 func TestScopeBeforeBody(t *testing.T) {
 	svc := newService(t)
 	var denied []string
@@ -110,8 +110,8 @@ func (u unread) Read([]byte) (int, error) {
 	return 0, io.EOF
 }
 
-// Attack: a web page sends JSON under a type, or under none, for which browsers
-// ask no permission.
+// Attack: a web page sends JSON with a type, or without one, that browsers send without
+// a preflight request.
 func TestBodiesSayThatTheyAreJSON(t *testing.T) {
 	svc := newService(t)
 	h := rest.New(rest.Config{Service: svc})
@@ -137,8 +137,8 @@ func TestBodiesSayThatTheyAreJSON(t *testing.T) {
 	}
 }
 
-// Attack: a member twice, of which a filter in front of the server sees the
-// other one.
+// Attack: a member is there twice, and a filter in front of the server reads the other
+// one.
 func TestDuplicateMembers(t *testing.T) {
 	h := rest.New(rest.Config{Service: newService(t)})
 	for body, says := range map[string]string{

@@ -12,16 +12,16 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// ExecResult is a command's result in one piece: the first MiB of each stream.
+// ExecResult is a command's result as one value, with the first MiB of each stream.
 type ExecResult struct {
 	Job    sandbox.Job `json:"job"`
 	Stdout string      `json:"stdout"`
 	Stderr string      `json:"stderr"`
-	// Truncated streams are read on from the job's kept output.
-	StdoutTruncated bool `json:"stdout_truncated" doc:"More was written; read it at .../jobs/{job}/output."`
+	// The rest of a truncated stream can be read from the job's kept output.
+	StdoutTruncated bool `json:"stdout_truncated" doc:"There is more output; read it at .../jobs/{job}/output."`
 	StderrTruncated bool `json:"stderr_truncated"`
 	// Encoding is that of Stdout and Stderr.
-	Encoding string `json:"encoding" enum:"utf-8,base64" doc:"base64 when one of the streams is not UTF-8."`
+	Encoding string `json:"encoding" enum:"utf-8,base64" doc:"base64 if one of the streams is not UTF-8."`
 }
 
 func (h *handlers) registerExec(a huma.API) {
@@ -86,8 +86,8 @@ func (c *collected) add(ev sandbox.JobEvent) {
 	}
 }
 
-// text returns the data as text, if it is UTF-8. Of a character that the end
-// cut in two, the half that is there is left out.
+// text returns the data as text, if it is UTF-8. It leaves out a character that is cut
+// off at the end.
 func (c *collected) text() (string, bool) {
 	data := c.data
 	if c.truncated {

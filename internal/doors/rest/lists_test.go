@@ -10,8 +10,8 @@ import (
 	"github.com/cove-sh/cove/internal/doors/rest"
 )
 
-// bounded are the operations that answer with a list and take no cursor, with
-// what their description says of the bound.
+// bounded are the operations that answer with a list and take no cursor, with the words
+// about the bound in their description.
 var bounded = map[string]string{
 	"list-providers":   "part of the program",
 	"list-contexts":    "at most 32",
@@ -19,6 +19,7 @@ var bounded = map[string]string{
 	"control-window":   "at most 512",
 	"get-stats-series": "at most 360",
 	"fork-sandbox":     "at most 32",
+	"list-nodes":       "One answer has them all",
 	"set-env":          "the first 1000",
 }
 

@@ -210,7 +210,7 @@ func TestEveryMemberOfTheNetworkArrives(t *testing.T) {
 	}
 }
 
-// noSecrets is a service that takes none.
+// noSecrets is a service that accepts no secrets.
 type noSecrets struct{ sandbox.Service }
 
 var errNo = sandbox.Errorf(sandbox.CodeInvalid, "no")
@@ -308,7 +308,7 @@ func TestTunnel(t *testing.T) {
 	if _, err := near.Write([]byte("x")); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("a write after the end: %v", err)
 	}
-	// A reset on the far side is no end in good order.
+	// A reset on the far side is not an orderly end.
 	near, far = dial()
 	_ = far.(*net.TCPConn).SetLinger(0)
 	_ = far.Close()

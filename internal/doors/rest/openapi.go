@@ -28,7 +28,7 @@ const (
 	contentEvents = "text/event-stream"
 )
 
-// maxBody bounds JSON bodies in bytes, where an operation does not say otherwise.
+// maxBody bounds JSON bodies, in bytes, unless an operation has its own bound.
 const maxBody = 1 << 20
 
 func humaConfig() huma.Config {
@@ -46,7 +46,7 @@ func humaConfig() huma.Config {
 	cfg.SchemasPath = ""
 	// Bodies carry no links to schemas.
 	cfg.CreateHooks = nil
-	// Defaults are the service's: it alone says what is required.
+	// The service decides which fields are required, and sets defaults.
 	cfg.FieldsOptionalByDefault = true
 	cfg.RejectUnknownQueryParameters = true
 	cfg.Formats = map[string]huma.Format{
@@ -79,6 +79,7 @@ func tags() []*huma.Tag {
 		{Name: "templates", Description: "What sandboxes are made from, and the builds of it."},
 		{Name: "orphans", Description: "What the server has found without a record of it."},
 		{Name: "keys", Description: "API keys."},
+		{Name: "nodes", Description: "Further machines on which the server runs sandboxes."},
 		{Name: "server", Description: "The server itself."},
 	}
 }
@@ -89,7 +90,7 @@ func encodeJSON(w io.Writer, v any) error {
 	return enc.Encode(v)
 }
 
-// decodeJSON decodes a body that can be understood in one way only.
+// decodeJSON decodes a body, and refuses ambiguous ones.
 func decodeJSON(data []byte, v any) error {
 	if err := limits.CheckJSON(data); err != nil {
 		return err
@@ -104,7 +105,7 @@ func decodeJSON(data []byte, v any) error {
 	return nil
 }
 
-// describeNamespace adds the header that is taken with every key.
+// describeNamespace adds the header for the namespace, which every key can use.
 func describeNamespace(doc *huma.OpenAPI) {
 	const name = "namespace"
 	longest := sandbox.MaxNameLength
@@ -121,8 +122,8 @@ func describeNamespace(doc *huma.OpenAPI) {
 	}
 }
 
-// describe adds to the document what no request needs: which members of an
-// answer are always there, and which parameters the service asks for.
+// describe adds what is for readers of the document only: which members of an answer
+// are always present, and which parameters the service requires.
 func describe(doc *huma.OpenAPI) {
 	texts := sandboxdoc.Texts()
 	describeFields(doc, texts)
@@ -168,14 +169,14 @@ func describe(doc *huma.OpenAPI) {
 
 //go:generate go run ./gen ../../../api/openapi.yaml
 
-// describeFields says of each member what package sandbox says of it.
+// describeFields describes each member with its comment in package sandbox.
 func describeFields(doc *huma.OpenAPI, texts map[string]string) {
 	for name, schema := range doc.Components.Schemas.Map() {
 		if schema.Description == "" {
 			schema.Description = texts[name]
 		}
 		for member, s := range schema.Properties {
-			// Beside a reference nothing else counts.
+			// Everything beside a reference is ignored.
 			if text := texts[name+"."+member]; s.Ref == "" && s.Description == "" {
 				s.Description = text
 			}
@@ -183,7 +184,7 @@ func describeFields(doc *huma.OpenAPI, texts map[string]string) {
 	}
 }
 
-// alwaysThere names the members that JSON always has for t.
+// alwaysThere returns the members that are always in the JSON of t.
 func alwaysThere(t reflect.Type) []string {
 	var names []string
 	for f := range t.Fields() {

@@ -12,7 +12,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// The scope of each operation in the table is the one that the service asks.
+// The scope of each operation in the table is the one that the service requires.
 func TestScopesAreTheServices(t *testing.T) {
 	h := rest.New(rest.Config{Service: newService(t)})
 	sockets := []string{operation.OpenTerminal.ID, operation.DialPort.ID} // they look at the protocol first

@@ -17,10 +17,10 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// statusCancelled is what nginx made customary for a client that went away.
+// statusCancelled is the status that nginx introduced for a client that went away.
 const statusCancelled = 499
 
-// statusOf is the one table from codes to HTTP statuses.
+// statusOf maps codes to HTTP statuses.
 var statusOf = map[sandbox.Code]int{
 	sandbox.CodeInvalid:         http.StatusBadRequest,
 	sandbox.CodeUnauthenticated: http.StatusUnauthorized,
@@ -37,14 +37,13 @@ var statusOf = map[sandbox.Code]int{
 	sandbox.CodeInternal:        http.StatusInternalServerError,
 }
 
-// Problem is an error as REST tells it: problem details of RFC 9457 with the
-// domain's code.
+// Problem is an error in REST: problem details of RFC 9457 with the domain's code.
 type Problem struct {
 	Type   string `json:"type" doc:"Always about:blank; branch on code."`
 	Title  string `json:"title" doc:"The HTTP status in words."`
 	Status int    `json:"status"`
 	Detail string `json:"detail" doc:"One sentence that says what to do next."`
-	// Code is what programs branch on.
+	// Code is for programs to branch on.
 	Code         sandbox.Code   `json:"code" enum:"invalid,unauthenticated,forbidden,not_found,conflict,not_running,quota_exceeded,too_large,timeout,cancelled,unsupported,unavailable,internal" doc:"Stable; branch on it."`
 	Reason       sandbox.Reason `json:"reason,omitempty" doc:"Says more than code where programs branch on it: program_not_found, program_not_executable, disk_full."`
 	RetryAfterMS int64          `json:"retry_after_ms,omitempty" doc:"When a retry may succeed, as the header Retry-After but finer."`
@@ -83,10 +82,10 @@ func (p *Problem) Error() string { return p.Detail }
 // GetStatus returns the HTTP status.
 func (p *Problem) GetStatus() int { return p.Status }
 
-// ContentType returns that of problems in place of JSON's.
+// ContentType returns the type of problems instead of JSON's.
 func (p *Problem) ContentType(string) string { return "application/problem+json" }
 
-// GetHeaders returns the headers that the status calls for.
+// GetHeaders returns the headers that the status requires.
 func (p *Problem) GetHeaders() http.Header {
 	h := http.Header{}
 	if p.RetryAfterMS > 0 {
@@ -109,22 +108,22 @@ func (p *Problem) write(w http.ResponseWriter) {
 		panic(err) // numbers and strings only
 	}
 	w.Header().Set("Content-Type", p.ContentType(""))
-	// With its length known, a client need not wait for the handler's end.
+	// A client that knows the length does not wait for the handler's end.
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(p.Status)
 	// Fails only when the client is gone.
 	_, _ = w.Write(body)
 }
 
-// WriteError answers a request with an error, for handlers and middleware that
-// stand beside this package.
+// WriteError answers a request with an error, for handlers and middleware outside this
+// package.
 func WriteError(w http.ResponseWriter, err error) { problemOf(err).write(w) }
 
 // StatusOf returns the HTTP status of an error.
 func StatusOf(err error) int { return problemOf(err).Status }
 
-// fail describes an error to the caller, and to the log what the caller is not
-// told.
+// fail returns the problem for the caller, and logs causes that the caller does not
+// see.
 func (h *handlers) fail(ctx context.Context, err error) *Problem {
 	p := problemOf(err)
 	if p.Code == sandbox.CodeInternal || p.Code == sandbox.CodeUnavailable {
@@ -140,7 +139,7 @@ func detailOf(err error) string {
 	return err.Error()
 }
 
-// codeOfStatus gives the code of what the HTTP layer itself refuses.
+// codeOfStatus returns the code for a refusal by the HTTP layer itself.
 func codeOfStatus(status int) sandbox.Code {
 	switch {
 	case status == http.StatusRequestEntityTooLarge:
@@ -155,9 +154,8 @@ func codeOfStatus(status int) sandbox.Code {
 
 var humaOnce sync.Once
 
-// setUpHuma makes huma speak of its own errors as problems of ours, and take
-// names of members literally. Its settings are globals, and this package their
-// only user.
+// setUpHuma makes huma report its own errors as [Problem] values, and match names of
+// members exactly. Its settings are global; only this package uses them.
 func setUpHuma() {
 	humaOnce.Do(func() {
 		huma.ValidateStrictCasing = true
@@ -170,7 +168,7 @@ func setUpHuma() {
 	})
 }
 
-// refusal puts the reasons of a refused request into one sentence.
+// refusal combines the reasons of a refused request into one sentence.
 func refusal(message string, causes []error) string {
 	const most = 5
 	var reasons []string

@@ -21,16 +21,16 @@ import (
 )
 
 const (
-	// keyHeader makes a request one that may be sent again.
+	// keyHeader makes a request repeatable.
 	keyHeader = "Idempotency-Key"
-	// replayHeader is in an answer that was given before.
+	// replayHeader marks an answer that was given before.
 	replayHeader = "Idempotent-Replayed"
-	// maxKey bounds a key, and maxKeptAnswer an answer that is kept, in bytes.
+	// maxKey bounds a key, and maxKeptAnswer a stored answer, in bytes.
 	maxKey        = 255
 	maxKeptAnswer = 1 << 20
-	// noteTime bounds writing down an answer.
+	// noteTime bounds storing an answer.
 	noteTime = 10 * time.Second
-	// underWayRetry is when to ask again for an answer that is not there yet.
+	// underWayRetry is when a client may ask again for an answer that is not there yet.
 	underWayRetry = time.Second
 )
 
@@ -45,10 +45,11 @@ func keyParameter(how operation.Repeat) *huma.Param {
 	return &huma.Param{Name: keyHeader, In: "header", Description: text, Schema: &huma.Schema{Type: huma.TypeString, MaxLength: &longest}}
 }
 
-// repeats answers requests that come again.
+// repeats answers repeated requests.
 type repeats struct {
 	store limits.Requests
-	// run is this run of the server: what another has begun, nobody works on.
+	// run identifies this run of the server. Nobody works on requests that another run
+	// has begun.
 	run string
 }
 
@@ -64,7 +65,7 @@ func (h *handlers) once(hctx huma.Context, next func(huma.Context)) {
 	r, w := humago.Unwrap(hctx)
 	keys := r.Header.Values(keyHeader)
 	if len(keys) == 0 || r.Method != http.MethodPost {
-		next(hctx) // other methods may be repeated as they are
+		next(hctx) // other methods can be repeated without a key
 		return
 	}
 	how := infoOf(hctx.Operation()).Repeat
@@ -79,7 +80,7 @@ func (h *handlers) once(hctx huma.Context, next func(huma.Context)) {
 		return
 	}
 	if body == nil {
-		next(hctx) // it cannot be read, or is too large; the handler says so
+		next(hctx) // the body cannot be read or is too large; the handler reports that
 		return
 	}
 	caller, _ := sandbox.CallerOf(r.Context())
@@ -95,8 +96,8 @@ func (h *handlers) once(hctx huma.Context, next func(huma.Context)) {
 	}
 }
 
-// recordedKey is a request's key as it is kept: each namespace has keys of its own.
-// No key has a line break.
+// recordedKey returns the key under which a request is stored: each namespace has its
+// own keys. A key contains no line break.
 func recordedKey(caller *sandbox.Caller, key string) string {
 	if caller.Namespace == "" {
 		return key
@@ -104,8 +105,8 @@ func recordedKey(caller *sandbox.Caller, key string) string {
 	return caller.Namespace + "\n" + key
 }
 
-// checkRepeat refuses a key that would have no effect, and returns the body. A
-// body that no handler takes is nil.
+// checkRepeat refuses a key that would have no effect, and returns the body. The body
+// is nil if no handler would take it.
 func (h *handlers) checkRepeat(hctx huma.Context, r *http.Request, keys []string, how operation.Repeat) ([]byte, error) {
 	switch {
 	case how == operation.RepeatNone:
@@ -137,7 +138,8 @@ func (h *handlers) checkRepeat(hctx huma.Context, r *http.Request, keys []string
 	return data, nil
 }
 
-// brokenBody is what is left of a body that could not be read.
+// brokenBody is a body whose reading fails with the error that it has failed with
+// before.
 type brokenBody struct{ err error }
 
 func (b brokenBody) Read([]byte) (int, error) { return 0, b.err }
@@ -146,7 +148,7 @@ func validKey(key string) bool {
 	return key != "" && len(key) <= maxKey && strings.IndexFunc(key, func(c rune) bool { return c < ' ' || c > '~' }) < 0
 }
 
-// hashOf is of all that a request says and that its answer may depend on.
+// hashOf returns a hash of everything in a request that its answer can depend on.
 func hashOf(r *http.Request, body []byte) []byte {
 	h := sha256.New()
 	fmt.Fprintf(h, "%s\n%s\n%s\n", r.Method, r.URL.EscapedPath(), r.URL.RawQuery)
@@ -179,19 +181,19 @@ func (s *repeats) again(w http.ResponseWriter, r, earlier *limits.Request) {
 	}
 }
 
-// runOnce runs a request, notes its answer, and only then gives the answer.
+// runOnce runs a request, stores its answer, and only then sends the answer.
 func (h *handlers) runOnce(o *huma.Operation, r *http.Request, w http.ResponseWriter, how operation.Repeat, record *limits.Request, next func(huma.Context)) {
 	answer := &heldAnswer{header: http.Header{}, status: http.StatusOK}
 	whole := false // unless the handler panics
 	defer func() {
-		// Whatever becomes of the client, the outcome is noted.
+		// The outcome is stored even if the client goes away.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), noteTime)
 		defer cancel()
 		if err := h.repeats.note(ctx, how, record, answer, whole); err != nil {
 			h.log.ErrorContext(ctx, "note the answer to a request that may come again", "error", err)
 		}
 		if whole && r.Context().Err() != nil && h.abandon(ctx, o, record, answer) {
-			return // nobody learns of it
+			return // the client learns nothing
 		}
 		if whole {
 			answer.send(w)
@@ -201,9 +203,9 @@ func (h *handlers) runOnce(o *huma.Operation, r *http.Request, w http.ResponseWr
 	whole = true
 }
 
-// abandon ends the sandboxes that a request has made whose client has gone while
-// the answer was noted: it gave the request up, or lost its connection and will
-// send the request again. It reports whether there were any.
+// abandon ends the sandboxes that a request has made if its client went away while the
+// answer was being stored: the client gave up, or lost its connection and will send the
+// request again. It reports whether there were any.
 func (h *handlers) abandon(ctx context.Context, o *huma.Operation, r *limits.Request, a *heldAnswer) bool {
 	var made struct {
 		sandbox.Sandbox
@@ -226,9 +228,9 @@ func (h *handlers) abandon(ctx context.Context, o *huma.Operation, r *limits.Req
 	return true
 }
 
-// note writes down what became of a request. whole says that there is an answer.
+// note stores the outcome of a request. Whole says that there is an answer.
 func (s *repeats) note(ctx context.Context, how operation.Repeat, r *limits.Request, a *heldAnswer, whole bool) error {
-	var kept limits.Answer // nothing: it was begun, and nobody works on it
+	var kept limits.Answer // empty: the request was begun, and nobody works on it
 	switch {
 	case whole && a.status < 300 && a.body.Len() <= maxKeptAnswer:
 		kept = limits.Answer{Status: a.status, ContentType: a.header.Get("Content-Type"), Location: a.header.Get("Location"), Body: a.body.Bytes()}
@@ -238,7 +240,7 @@ func (s *repeats) note(ctx context.Context, how operation.Repeat, r *limits.Requ
 	return s.store.AnswerRequest(ctx, r.Team, r.Key, kept)
 }
 
-// heldAnswer is an answer that is not given yet.
+// heldAnswer is an answer that is not sent yet.
 type heldAnswer struct {
 	header http.Header
 	status int
@@ -265,7 +267,7 @@ func (a *heldAnswer) Write(p []byte) (int, error) {
 // FlushError is for [http.ResponseController].
 func (a *heldAnswer) FlushError() error { return nil }
 
-// send gives the answer.
+// send sends the answer.
 func (a *heldAnswer) send(w http.ResponseWriter) {
 	for name, values := range a.header {
 		w.Header()[name] = values

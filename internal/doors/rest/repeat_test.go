@@ -24,7 +24,7 @@ type makers struct {
 	made  int
 	fail  error
 	enter func(context.Context)
-	// killed gets the ids of sandboxes that are killed; nil takes none.
+	// killed gets the ids of killed sandboxes, unless it is nil.
 	killed chan string
 }
 
@@ -140,7 +140,7 @@ func TestIdempotencyKey(t *testing.T) {
 			t.Errorf("%s: %d %.200s, want %d that says %s", name, got.Code, got.Body, tt.status, tt.says)
 		}
 	}
-	// What failed has made nothing, and may be asked for again.
+	// A request that failed has changed nothing, and can be sent again.
 	m.fail = sandbox.Errorf(sandbox.CodeUnavailable, "no")
 	failing := keyed{path: "/v1/sandboxes", key: "k8", body: `{}`}
 	if got := failing.send(t, h); got.Code != http.StatusServiceUnavailable {
@@ -152,7 +152,7 @@ func TestIdempotencyKey(t *testing.T) {
 	if got := failing.send(t, h); got.Code != http.StatusCreated || got.Header().Get("Idempotent-Replayed") != "" {
 		t.Errorf("after a failure: %d %s", got.Code, got.Body)
 	}
-	// A command may have begun before it failed: nobody runs it twice.
+	// A failed command may have begun, so it is not run twice.
 	made := m.made
 	if got := command.send(t, h); got.Code != http.StatusConflict || !strings.Contains(got.Body.String(), "not known") || m.made != made {
 		t.Errorf("a command again: %d %s", got.Code, got.Body)
@@ -209,7 +209,8 @@ func (a *cutAnswer) WriteHeader(status int) {
 	a.ResponseWriter.WriteHeader(status)
 }
 
-// The client gets the answer to what it has made, though connections are lost.
+// The client gets the answer to a request that has succeeded, although connections are
+// lost.
 func TestClientSendsAgain(t *testing.T) {
 	m := &makers{}
 	c := &cutting{Handler: asLocal(openRequests(t, m)()), cuts: 2}
@@ -238,8 +239,8 @@ func TestClientSendsAgain(t *testing.T) {
 	}
 }
 
-// A sandbox that was made while its client gave the request up is ended, since
-// nobody learns of it, and its key may be used anew.
+// If a client gives up a request while its sandbox is being made, the sandbox is ended,
+// since nobody would know of it, and the key can be used again.
 func TestClientGone(t *testing.T) {
 	m := &makers{killed: make(chan string, 1)}
 	h := openRequests(t, m)()

@@ -15,13 +15,13 @@ type Reply[T any] struct {
 	Body *T
 }
 
-// created is an answer that tells where what was made is.
+// created is an answer with the location of what was made.
 type created[T any] struct {
 	Location string `header:"Location"`
 	Body     *T
 }
 
-// infoKey is where an operation's metadata has its [operation.Info].
+// infoKey is the key of the [operation.Info] in an operation's metadata.
 const infoKey = "info"
 
 func infoOf(o *huma.Operation) *operation.Info {
@@ -35,7 +35,7 @@ func describeRoute(info operation.Info) huma.Operation {
 		OperationID: info.ID, Method: info.Method, Path: info.Path, Summary: info.Summary, Description: info.Description,
 		Tags: []string{info.Tag}, DefaultStatus: info.Status, MaxBodyBytes: maxBody,
 		Metadata: map[string]any{infoKey: &info},
-		// Deadlines are the router's.
+		// The router sets deadlines.
 		BodyReadTimeout: -1,
 	}
 	if info.MaxBody != 0 {
@@ -55,7 +55,7 @@ func serve[In, Out any](h *handlers, a huma.API, op operation.Op[In, Out]) {
 	serveAs(h, a, describeRoute(op.Info), op)
 }
 
-// serveAs makes the route of an operation that is described already.
+// serveAs makes the route of an operation with a given description.
 func serveAs[In, Out any](h *handlers, a huma.API, o huma.Operation, op operation.Op[In, Out]) {
 	switch {
 	case reflect.TypeFor[Out]() == reflect.TypeFor[operation.Empty]():
@@ -111,7 +111,8 @@ func (h *handlers) registerServer(a huma.API) {
 	}})
 }
 
-// registerSandboxes registers the life of sandboxes and of their states.
+// registerSandboxes registers the operations on the life of sandboxes and on their
+// states.
 func (h *handlers) registerSandboxes(a huma.API) {
 	serve(h, a, operation.Create)
 	serve(h, a, operation.List)
@@ -133,7 +134,7 @@ func (h *handlers) registerSandboxes(a huma.API) {
 	serve(h, a, operation.DeleteSnapshot)
 }
 
-// registerInside registers what works inside a sandbox.
+// registerInside registers the operations that work inside a sandbox.
 func (h *handlers) registerInside(a huma.API) {
 	h.registerExec(a)
 	serve(h, a, operation.ListJobs)
@@ -170,7 +171,8 @@ func (h *handlers) registerInside(a huma.API) {
 	serveStream(h, a, operation.FollowEvents)
 }
 
-// registerOutside registers what a sandbox reaches and how it is reached.
+// registerOutside registers the operations on what a sandbox can reach, and on how it
+// is reached.
 func (h *handlers) registerOutside(a huma.API) {
 	serve(h, a, operation.GetNetwork)
 	serve(h, a, operation.SetNetwork)
@@ -196,7 +198,7 @@ func (h *handlers) registerOutside(a huma.API) {
 	serve(h, a, operation.ViewComputer)
 }
 
-// registerTeam registers what belongs to a team.
+// registerTeam registers the operations on what belongs to a team.
 func (h *handlers) registerTeam(a huma.API) {
 	serve(h, a, operation.CreateSecret)
 	serve(h, a, operation.ListSecrets)
@@ -214,6 +216,11 @@ func (h *handlers) registerTeam(a huma.API) {
 	serve(h, a, operation.ListOrphans)
 	serve(h, a, operation.RecoverOrphan)
 	serve(h, a, operation.CheckMachine)
+	serve(h, a, operation.ListNodes)
+	serve(h, a, operation.CreateJoinToken)
+	serve(h, a, operation.DrainNode)
+	serve(h, a, operation.UndrainNode)
+	serve(h, a, operation.RemoveNode)
 	serve(h, a, operation.CreateKey)
 	serve(h, a, operation.ListKeys)
 	serve(h, a, operation.RevokeKey)

@@ -42,8 +42,8 @@ func begin(t *testing.T, base, method, path, contentType string, length int, som
 	}
 	t.Cleanup(func() { _ = conn.Close() })
 	_ = conn.SetReadDeadline(time.Now().Add(time.Minute))
-	// A server that gives up ends the connection, which may be half-way through
-	// this: what it answered can be read none the less.
+	// A server that gives up closes the connection, perhaps in the middle of this
+	// write; its answer can still be read.
 	_, _ = fmt.Fprintf(conn, "%s %s HTTP/1.1\r\nHost: %s\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n%s", method, path, u.Host, contentType, length, some)
 	return conn
 }
@@ -65,7 +65,7 @@ func (k keeper) UploadArchive(_ context.Context, content io.Reader) (*sandbox.Ar
 	return &sandbox.ArchiveUpload{SizeBytes: n}, err
 }
 
-// Attack: bodies that begin and do not go on.
+// Attack: bodies that begin and stall.
 func TestStalledBodiesEnd(t *testing.T) {
 	dir := t.TempDir()
 	w := newHarness(t, nil)
@@ -108,8 +108,7 @@ func TestStalledBodiesEnd(t *testing.T) {
 			}
 		})
 	}
-	// Nothing is left of any, in the sandbox or beside it, but of what was
-	// appended: that is a stream.
+	// Nothing is left of these uploads, except of the appended one, which is a stream.
 	files, err := w.ListFiles(w.ctx, w.name, sandbox.ListFilesRequest{Path: "dir"})
 	if err != nil || len(files.Items) != 1 {
 		t.Errorf("in the sandbox there is %+v, %v", files, err)
@@ -127,7 +126,7 @@ func TestStalledBodiesEnd(t *testing.T) {
 	}
 }
 
-// What has to stay open stays open: a terminal whose client says nothing, a
+// Connections that must stay open stay open: a terminal whose client sends nothing, a
 // stream of events, a download that is read late.
 func TestPaceLeavesStreamsAlone(t *testing.T) {
 	w := newHarness(t, nil)
@@ -177,11 +176,11 @@ func TestPaceLeavesStreamsAlone(t *testing.T) {
 	}
 }
 
-// Attack: a client that never reads what it asked for. It holds nothing that
-// others need: the sandbox can be used, paused and ended.
+// Attack: a client never reads what it has requested. It holds nothing that others
+// need: the sandbox can be used, paused and ended.
 func TestUnreadAnswersHoldNoLocks(t *testing.T) {
 	w := newHarness(t, nil)
-	if _, err := w.WriteFile(w.ctx, w.name, sandbox.WriteFileRequest{Path: "big"}, io.LimitReader(zeros{}, 64<<20)); err != nil {
+	if _, err := w.WriteFile(w.ctx, w.name, sandbox.WriteFileRequest{Path: "big"}, io.LimitReader(zeros{}, 16<<20)); err != nil {
 		t.Fatal(err)
 	}
 	base := paced(t, w.Service, limits.DefaultMinBodyRate, nil)
@@ -213,8 +212,8 @@ func TestUnreadAnswersHoldNoLocks(t *testing.T) {
 	}
 }
 
-// Attack: many large requests at once. Those for which there is no memory are
-// told so; small ones have room.
+// Attack: many large requests at once. Those for which there is no memory get an error;
+// there is room for small ones.
 func TestMemoryOfBodies(t *testing.T) {
 	w := newHarness(t, nil)
 	base := paced(t, w.Service, limits.DefaultMinBodyRate, &limits.MemoryBudgetConfig{
@@ -224,7 +223,7 @@ func TestMemoryOfBodies(t *testing.T) {
 	const body = `{"command":["true"]}`
 	busy := 0
 	for i := range 20 {
-		// It is in when its first byte is asked for.
+		// The request has its memory once its first byte is read.
 		u, _ := url.Parse(base)
 		conn, err := net.Dial("tcp", u.Host)
 		if err != nil {

@@ -64,8 +64,8 @@ func fill(v reflect.Value, n *int) {
 	}
 }
 
-// parrot is a service that notes what a verb was called with, and answers with
-// values in which every member says something.
+// parrot is a service that records the arguments of a verb, and answers with values in
+// which every member is set.
 type parrot struct {
 	sandbox.Service
 	heard []any
@@ -132,9 +132,9 @@ func (p *parrot) Try(_ context.Context, name string, req sandbox.TryRequest, sin
 	return heard[sandbox.TryResult](p, name, req)
 }
 
-// passes calls a verb with a request of which every member is set, with an
-// empty one and with one of pointers to zeros, and checks that all of it
-// arrives, and what is answered too.
+// passes calls a verb with a request whose members are all set, with an empty one and
+// with one of pointers to zeros, and checks that requests and answers arrive
+// completely.
 func passes[Req, Res any](t *testing.T, p *parrot, verb string, call func(req Req) (*Res, error), args ...any) {
 	t.Helper()
 	var empty, zeros Req
@@ -252,8 +252,7 @@ func TestSnapshotAnswers(t *testing.T) {
 	}
 }
 
-// trier is a service whose try goes on after its first attempt until it is
-// cancelled.
+// trier is a service whose try continues after the first attempt until it is cancelled.
 type trier struct {
 	sandbox.Service
 	ended chan error
@@ -316,7 +315,7 @@ func TestTryEndsWithItsClient(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer resp.Body.Close()
-		// The first attempt is told at once, not with the last.
+		// The first attempt is sent at once, not with the last.
 		line, err := bufio.NewReader(resp.Body).ReadString('\n')
 		if err != nil || !strings.HasPrefix(line, `{"attempt":{"index":1,`) || !strings.HasSuffix(line, `"done":1,"total":2}`+"\n") {
 			t.Errorf("the first line is %s, %v", line, err)

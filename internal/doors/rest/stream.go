@@ -20,12 +20,13 @@ func lineError(p *Problem) *operation.LineError {
 	return &operation.LineError{Code: p.Code, Message: p.Detail, Reason: p.Reason, RetryAfterMS: p.RetryAfterMS}
 }
 
-// aliveEvery is how often a stream of server-sent events that is silent says that it
-// lives: proxies and browsers take one for dead that says nothing for a minute.
+// aliveEvery is how often an idle stream of server-sent events sends a comment: proxies
+// and browsers give up a stream that sends nothing for a minute.
 const aliveEvery = 15 * time.Second
 
-// lines writes a stream of JSON values, one a line, each sent at once. The
-// response starts with the first, so that an error before it is a plain one.
+// lines writes a stream of JSON values, one per line, and sends each at once. The
+// response starts with the first line, so an error before it is an ordinary error
+// response.
 type lines struct {
 	w  http.ResponseWriter
 	rc *http.ResponseController
@@ -33,7 +34,7 @@ type lines struct {
 	mu      sync.Mutex
 	buf     bytes.Buffer // guarded by mu
 	started bool         // guarded by mu
-	// wanted says that the client asks for lines, in place of one value.
+	// wanted says that the client accepts lines instead of one value.
 	wanted bool
 	// events makes each value a server-sent event.
 	events bool
@@ -91,7 +92,7 @@ func (l *lines) keepAlive(ctx context.Context) {
 		}
 		l.mu.Lock()
 		if l.started {
-			_ = l.write([]byte(":\n\n")) // the next event tells the error
+			_ = l.write([]byte(":\n\n")) // the next event will get the error
 		}
 		l.mu.Unlock()
 	}
@@ -102,8 +103,8 @@ func gone(err error) error {
 	return sandbox.Wrap(sandbox.CodeCancelled, err, "the client went away")
 }
 
-// stream answers with the lines of Line that run sends. An error of run becomes a
-// problem, or the last line when there were lines before.
+// stream answers with the lines that run sends. An error of run becomes a problem, or
+// the last line if there were lines before.
 func stream[Line any, P operation.Line[Line]](h *handlers, run func(ctx context.Context, out *lines) error) *huma.StreamResponse {
 	return &huma.StreamResponse{Body: func(hctx huma.Context) {
 		r, w := humago.Unwrap(hctx)
@@ -126,7 +127,7 @@ func stream[Line any, P operation.Line[Line]](h *handlers, run func(ctx context.
 	}}
 }
 
-// during is run, with a stream of server-sent events kept alive meanwhile.
+// during calls run, and keeps a stream of server-sent events alive meanwhile.
 func (l *lines) during(ctx context.Context, run func(context.Context, *lines) error) error {
 	if !l.events {
 		return run(ctx, l)
@@ -139,18 +140,17 @@ func (l *lines) during(ctx context.Context, run func(context.Context, *lines) er
 	return run(ctx, l)
 }
 
-// wantsLines reports whether a client asks for a stream in place of one value.
+// wantsLines reports whether a client accepts a stream instead of one value.
 func wantsLines(accept string) bool {
 	return strings.Contains(accept, contentLines) || wantsEvents(accept)
 }
 
-// wantsEvents reports whether a client asks for the lines of a stream as
-// server-sent events.
+// wantsEvents reports whether a client accepts a stream as server-sent events.
 func wantsEvents(accept string) bool {
 	return strings.Contains(accept, contentEvents) && !strings.Contains(accept, contentLines)
 }
 
-// answer sends a value in place of lines.
+// answer sends one value instead of lines.
 func (l *lines) answer(v any) {
 	l.w.Header().Set("Content-Type", contentJSON)
 	if encodeJSON(l.w, v) != nil {

@@ -306,7 +306,7 @@ func TestRefusedUploadIsAnswered(t *testing.T) {
 	if sandbox.CodeOf(err) != sandbox.CodeNotFound {
 		t.Errorf("got %v, want not_found", err)
 	}
-	// The same from a client that sends without waiting to be told.
+	// The same from a client that sends without waiting for the start.
 	resp, body := fetch(t, http.MethodPut, strings.Replace(w.url, w.name, "nobody", 1)+"/files/content?path=x", "application/octet-stream", strings.Repeat("x", 8<<20))
 	if resp.StatusCode != http.StatusNotFound {
 		t.Errorf("got %s %s", resp.Status, body)
@@ -393,8 +393,8 @@ func TestTerminalControls(t *testing.T) {
 	}
 }
 
-// A signal gets to a command that does not take its input, of which there is more than a
-// pipe holds.
+// A signal reaches a command that does not read its input, of which there is more than
+// fits into a pipe.
 func TestTerminalInputAhead(t *testing.T) {
 	w := newHarness(t, nil)
 	term, err := w.c.OpenTerminal(t.Context(), w.name, sandbox.ExecRequest{

@@ -20,13 +20,13 @@ import (
 const (
 	// firstMessageTime is how long a client may take to say what to run.
 	firstMessageTime = 30 * time.Second
-	// keepAlive is how often the server writes when it has nothing to say: only
-	// a write tells that a client is gone while it waits for room for its input.
+	// keepAlive is how often the server writes to an idle connection. While it waits
+	// for room for the client's input, only a write shows that the client is gone.
 	keepAlive = 15 * time.Second
 	// maxInputMessage bounds a message of input, in bytes.
 	maxInputMessage = 1 << 20
-	// terminalKeep is how much output a command may write before it is attached
-	// to without losing some, in bytes.
+	// terminalKeep is how much output a command can write before the terminal is
+	// attached without losing any, in bytes.
 	terminalKeep = 4 << 20
 	// killTime bounds the killing of a command whose client is gone.
 	killTime = 10 * time.Second
@@ -123,8 +123,8 @@ func (t *terminal) run(parent context.Context) (*sandbox.Job, error) {
 		t.kill(ctx)
 		return nil, err
 	}
-	// What they write must not end with ctx: a write that is cancelled closes the
-	// connection, before the last words are said.
+	// Their writes must not end with ctx: a cancelled write closes the connection
+	// before the final message is sent.
 	t.workers.Go(func() { t.keepAlive(ctx, parent, cancel) })
 	t.workers.Go(func() { t.input.Run(ctx) })
 	t.workers.Go(func() { t.readInput(ctx, parent, cancel) })
@@ -185,7 +185,7 @@ func decodeStrict(data []byte, v any) error {
 
 func (t *terminal) send(ctx context.Context, ev sandbox.JobEvent) error {
 	if ev.Job != nil {
-		// The first is known, and the last is what Attach returns.
+		// The first event is known already, and Attach returns the last one.
 		return nil
 	}
 	tag := byte(tagStdout)
@@ -234,13 +234,13 @@ func (t *terminal) keepAlive(ctx, conn context.Context, cancel context.CancelFun
 	}
 }
 
-// readInput passes what the client sends to the command, and cancels it when
-// the client goes.
+// readInput passes the client's messages to the command, and calls cancel when the
+// client goes away.
 func (t *terminal) readInput(ctx, conn context.Context, cancel context.CancelFunc) {
 	defer cancel()
 	for {
-		// A cancelled read closes the connection before the last words are said,
-		// so only the connection ends this.
+		// A cancelled read closes the connection before the final message is sent, so
+		// only the end of the connection ends this read.
 		kind, data, err := t.conn.Read(context.WithoutCancel(ctx))
 		if err != nil {
 			return
@@ -257,8 +257,8 @@ func (t *terminal) readInput(ctx, conn context.Context, cancel context.CancelFun
 	}
 }
 
-// control does what a text message says. Only a malformed one is an error: a
-// command may end before a signal gets to it.
+// control executes a text message. Only a malformed message is an error, since a
+// command may end before a signal reaches it.
 func (t *terminal) control(ctx context.Context, data []byte) error {
 	var c TerminalControl
 	if err := decodeStrict(data, &c); err != nil {

@@ -22,12 +22,12 @@ import (
 )
 
 const (
-	// fileHeader describes the file whose content a response is.
+	// fileHeader describes the file whose content is in a response.
 	fileHeader = "X-Cove-File"
-	// endTrailer says, after the content, "ok" or what went wrong. It is sent to
-	// clients that say "TE: trailers"; for others a broken connection must do.
+	// endTrailer is sent after the content: "ok" or the error. Only clients that send
+	// "TE: trailers" get it; for others the connection is broken instead.
 	endTrailer = "X-Cove-End"
-	// contentPath is how the path of a file's content ends.
+	// contentPath is the end of the path of a file's content.
 	contentPath = "/files/content"
 )
 
@@ -93,11 +93,11 @@ func (h *handlers) archive(_ context.Context, in *operation.ArchiveInput) (*huma
 	}}, nil
 }
 
-// sendBody sends content to its end and closes it. A browser saves it under a name, and
-// never shows it: it is of a sandbox.
+// sendBody sends content to its end and closes it. A browser saves the content under a
+// name and never displays it, since it comes from a sandbox.
 func (h *handlers) sendBody(w http.ResponseWriter, r *http.Request, content io.ReadCloser, contentType, name string) {
 	defer content.Close()
-	// What fails at once fails with a proper status.
+	// An error before the first byte gets a proper status.
 	first := make([]byte, 32<<10)
 	n, err := fill(content, first)
 	if err != nil && err != io.EOF {
@@ -132,9 +132,9 @@ func (h *handlers) sendBody(w http.ResponseWriter, r *http.Request, content io.R
 	}
 }
 
-// plainName returns a name for a file of another machine: what is not seen, or turns the
-// direction of text so that an ending looks like another one, is "_" in it, as are
-// separators of paths.
+// plainName returns a file name that is safe on another machine. It replaces with "_"
+// separators of paths, invisible characters, and those that change the direction of
+// text, which can disguise the file's extension.
 func plainName(name string) string {
 	plain := strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) || r == utf8.RuneError || strings.ContainsRune(`/\:`, r) {
@@ -148,7 +148,8 @@ func plainName(name string) string {
 	return plain
 }
 
-// clientWriter tells errors of the client from those of what is sent.
+// clientWriter marks errors of writing to the client, as opposed to those of reading the
+// content.
 type clientWriter struct{ w io.Writer }
 
 func (c clientWriter) Write(p []byte) (int, error) {
@@ -179,7 +180,7 @@ func acceptsTrailers(r *http.Request) bool {
 	return false
 }
 
-// asciiJSON encodes v for a header: JSON in which all but ASCII is escaped.
+// asciiJSON encodes v for a header: JSON in which everything except ASCII is escaped.
 func asciiJSON(v any) string {
 	data, err := json.Marshal(v)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// tunnelChunk is the most that one message of the server holds, in bytes.
+	// tunnelChunk is the largest message of the server, in bytes.
 	tunnelChunk = 32 << 10
 	// maxTunnelMessage bounds a message of the client, in bytes.
 	maxTunnelMessage = 1 << 20
@@ -48,7 +48,7 @@ func (h *handlers) tunnel(w http.ResponseWriter, r *http.Request, name string, p
 	conn.SetReadLimit(maxTunnelMessage)
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
-	// Whoever waits on the sandbox's side does not see the end of ctx.
+	// Reads and writes on the sandbox's side do not notice the end of ctx.
 	stop := context.AfterFunc(ctx, func() { _ = far.Close() })
 	defer stop()
 	sent := make(chan error, 1)

@@ -1,6 +1,5 @@
-// Package sandboxdoc has the comments and the constants of package sandbox as
-// data, for what describes the domain to others: the OpenAPI document, and the
-// schemas of MCP tools.
+// Package sandboxdoc has the comments and the constants of package sandbox as data, for
+// the OpenAPI document and the schemas of MCP tools.
 package sandboxdoc
 
 import (

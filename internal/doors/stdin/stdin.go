@@ -1,5 +1,5 @@
-// Package stdin passes what clients type on to programs, which may take it late or
-// never, while the connection of the client goes on being read.
+// Package stdin passes input that clients type to programs, which may read it late or
+// never, while the client's connection is still being read.
 package stdin
 
 import (
@@ -9,18 +9,18 @@ import (
 	"time"
 )
 
-// Room is how much input waits for a program, in bytes, where nothing else is said. A client
-// that sends more waits too, so that a slow program loses nothing.
+// Room is the default bound of the input that waits for a program, in bytes. A client that
+// sends more must wait, so a slow program loses nothing.
 const Room = 1 << 20
 
 // Write gives input to a program, and waits until the program has taken it. End closes
 // the program's input after that.
 type Write func(ctx context.Context, data []byte, end bool) error
 
-// Queue is the input of one program. One goroutine runs it; one other, which reads the
-// client's connection, puts into it.
+// Queue is the input of one program. One goroutine calls Run; one other, which reads the
+// client's connection, calls Put.
 type Queue struct {
-	Waits // for room
+	Waits // waiting for room
 	write Write
 	room  int
 	// filled and emptied hold a value when there may be input to write, and when some was
@@ -37,7 +37,7 @@ type Queue struct {
 // New returns an empty queue.
 func New(write Write) *Queue { return NewSized(write, Room) }
 
-// NewSized returns an empty queue in which so many bytes wait at most.
+// NewSized returns an empty queue with room for this many bytes.
 func NewSized(write Write, room int) *Queue {
 	return &Queue{write: write, room: room, filled: make(chan struct{}, 1), emptied: make(chan struct{}, 1)}
 }
@@ -75,8 +75,8 @@ func (q *Queue) written() {
 	notify(q.emptied)
 }
 
-// Drain waits until the program has taken what was put, or until ctx ends. Whoever puts
-// calls it, when there is no more.
+// Drain waits until the program has taken all input, or until ctx ends. The goroutine that
+// calls Put calls it after the last input.
 func (q *Queue) Drain(ctx context.Context) {
 	for !q.empty() {
 		select {
@@ -108,7 +108,7 @@ func (q *Queue) Put(ctx context.Context, data []byte) {
 	}
 }
 
-// add takes as much as there is room for, and says how much.
+// add takes as much as there is room for, and returns how much it took.
 func (q *Queue) add(data []byte) int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -122,7 +122,7 @@ func (q *Queue) add(data []byte) int {
 	return n
 }
 
-// End closes the input of the program after what waits for it.
+// End closes the program's input after the input that waits.
 func (q *Queue) End() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -130,8 +130,9 @@ func (q *Queue) End() {
 	notify(q.filled)
 }
 
-// Waits notes when the reader of a client's connection waits for a program, and so reads no
-// answers to pings. The zero value is one that does not wait. It is safe for concurrent use.
+// Waits records when the reader of a client's connection waits for a program and therefore
+// does not read answers to pings. In the zero value, it does not wait. It is safe for
+// concurrent use.
 type Waits struct {
 	mu    sync.Mutex
 	held  bool      // guarded by mu
@@ -148,8 +149,8 @@ func (w *Waits) Set(held bool) {
 	w.held = held
 }
 
-// Answer is the error of a ping of the client that began at a time: none if it was not
-// answered in time, but the reader has waited since.
+// Answer returns the error of a ping that began at a time, or nil if the reader has waited
+// since then and so could not read the answer.
 func (w *Waits) Answer(began time.Time, err error) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -159,8 +160,8 @@ func (w *Waits) Answer(began time.Time, err error) error {
 	return err
 }
 
-// Watch pings the client every so often, until ctx ends or the client does not answer in
-// that time: then it returns the error of the ping.
+// Watch pings the client at an interval until ctx ends. If the client does not answer within
+// the interval, Watch returns the ping's error.
 func (w *Waits) Watch(ctx context.Context, every time.Duration, ping func(context.Context) error) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()

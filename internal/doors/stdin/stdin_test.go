@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// program takes input when it is told to.
+// program takes input only when the test says so.
 type program struct {
 	take chan struct{}
 	got  []byte
@@ -29,8 +29,8 @@ func (p *program) write(ctx context.Context, data []byte, end bool) error {
 	return nil
 }
 
-// A client goes on while a program takes nothing, waits when it has sent too much, and
-// nothing is lost or mixed up.
+// A client continues while a program takes nothing, and waits when it has sent too much.
+// Nothing is lost or mixed up.
 func TestQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &program{take: make(chan struct{})}
@@ -93,8 +93,7 @@ func TestQueueEnds(t *testing.T) {
 	})
 }
 
-// What was put is with the program when the queue is drained, and with a program that takes
-// nothing the wait ends.
+// After Drain, the program has all input. With a program that takes nothing, the wait ends.
 func TestQueueDrains(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &program{take: make(chan struct{})}

@@ -77,6 +77,8 @@ type Engine struct {
 	resting bool
 	// copying are the programs being copied. Guarded by mu.
 	copying map[string]bool
+	// sums are the SHA-256 sums of programs by their names. Guarded by mu.
+	sums map[string]string
 	// busy counts creations and checkpoints in progress; lastBusy is when the last one
 	// ended. Both are guarded by mu.
 	busy     int
@@ -120,7 +122,7 @@ func New(cfg Config) (*Engine, error) {
 		failed: func(engine.Status) {},
 		asked:  func(string, []engine.Question) {},
 		live:   make(map[string]*instance),
-		pools:  make(pools), copying: make(map[string]bool),
+		pools:  make(pools), copying: make(map[string]bool), sums: make(map[string]string),
 		restock: make(chan struct{}, 1),
 		cpu:     sync.OnceValue(runsc.CPUFeatures),
 	}

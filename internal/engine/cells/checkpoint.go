@@ -78,7 +78,7 @@ func (e *Engine) Checkpoint(ctx context.Context, name, id string, opts engine.Ch
 		draft.NoSum(runsc.PagesFile)
 	}
 	m, err := draft.Commit(checkpoint.Manifest{
-		Checkpoint: engine.Checkpoint{FilesOnly: opts.FilesOnly, Root: from.Root, Resources: from.Resources, CreatedAt: time.Now().UTC(), Label: opts.Label},
+		Checkpoint: engine.Checkpoint{FilesOnly: opts.FilesOnly, Root: from.Root, Resources: from.Resources, CreatedAt: time.Now().UTC(), Label: opts.Label, Owner: opts.Owner},
 		Program:    from.Program, Cell: from.Cell, AgentDir: from.AgentDir, CPU: e.cpu(),
 	}, opts.Durable)
 	if err != nil {
@@ -89,7 +89,9 @@ func (e *Engine) Checkpoint(ctx context.Context, name, id string, opts engine.Ch
 	if opts.Commit == nil {
 		return m.Checkpoint, nil
 	}
-	if err := opts.Commit(m.Checkpoint); err != nil {
+	if err := opts.Commit(m.Checkpoint); errors.Is(err, engine.ErrUndecided) {
+		return none, err
+	} else if err != nil {
 		return none, errors.Join(err, e.checkpoints.Remove(id))
 	}
 	if err := e.Destroy(context.WithoutCancel(ctx), name); err != nil {

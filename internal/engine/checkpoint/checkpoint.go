@@ -170,6 +170,34 @@ func (w *Draft) Commit(m Manifest, synced bool) (Manifest, error) {
 	return m, nil
 }
 
+// Copy makes a checkpoint visible that was copied from elsewhere with its manifest. It
+// survives a power failure from now on. The draft must have exactly the manifest's files.
+func (w *Draft) Copy(m Manifest) error {
+	if m.ID != w.id {
+		return damaged(fmt.Errorf("it is the manifest of %q", m.ID))
+	}
+	if err := m.Check(); err != nil {
+		return err
+	}
+	for _, want := range m.Files {
+		got, err := finishFile(w.dir, want.Name, false, true)
+		if err != nil {
+			return fmt.Errorf("write checkpoint: %w", err)
+		}
+		if got.Size != want.Size {
+			return damaged(fmt.Errorf("%s has %d bytes instead of %d", want.Name, got.Size, want.Size))
+		}
+	}
+	err := writeManifest(w.dir, &m, true)
+	if err == nil {
+		err = durable.Rename(w.dir, w.d.Path(w.id))
+	}
+	if err != nil {
+		return fmt.Errorf("write checkpoint: %w", err)
+	}
+	return nil
+}
+
 // finishFile returns a file's entry in the manifest. For a synced checkpoint, it syncs
 // the file and computes its checksum at the same time.
 func finishFile(dir, name string, summed, synced bool) (File, error) {
@@ -264,19 +292,13 @@ func (d Dir) Manifest(id string) (Manifest, error) {
 	if err := json.NewDecoder(io.LimitReader(f, maxManifestBytes)).Decode(&m); err != nil {
 		return m, damaged(err)
 	}
-	if m.Format != format {
-		return m, fmt.Errorf("the checkpoint has format %d, this program knows %d", m.Format, format)
-	}
 	if m.ID != id {
 		return m, damaged(fmt.Errorf("it is the manifest of %q", m.ID))
 	}
-	if !isName(m.Program) && m.Program != "" {
-		return m, damaged(fmt.Errorf("it names the program %q", m.Program))
+	if err := m.Check(); err != nil {
+		return m, err
 	}
 	for _, want := range m.Files {
-		if !isName(want.Name) {
-			return m, damaged(fmt.Errorf("it names the file %q", want.Name))
-		}
 		info, err := os.Lstat(filepath.Join(d.Path(id), want.Name))
 		if err != nil {
 			return m, damaged(err)
@@ -289,6 +311,27 @@ func (d Dir) Manifest(id string) (Manifest, error) {
 		}
 	}
 	return m, nil
+}
+
+// Check checks what a manifest says, without looking at its files. The error is
+// [ErrDamaged], unless the manifest has another format.
+func (m *Manifest) Check() error {
+	switch {
+	case m.Format != format:
+		return fmt.Errorf("the checkpoint has format %d, this program knows %d", m.Format, format)
+	case !validID.MatchString(m.ID):
+		return damaged(fmt.Errorf("it is the manifest of %q", m.ID))
+	case !isName(m.Program) && m.Program != "":
+		return damaged(fmt.Errorf("it names the program %q", m.Program))
+	}
+	names := map[string]bool{manifestFile: true}
+	for _, f := range m.Files {
+		if !isName(f.Name) || names[f.Name] {
+			return damaged(fmt.Errorf("it names the file %q", f.Name))
+		}
+		names[f.Name] = true
+	}
+	return nil
 }
 
 // isName reports whether a name is the name of a directory entry, without a path.

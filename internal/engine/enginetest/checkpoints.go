@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -27,7 +28,9 @@ func RunCheckpoints(t *testing.T, subject func(t *testing.T) Subject) {
 		{"GoesOn", testCheckpointGoesOn},
 		{"Commit", testCheckpointCommit},
 		{"CommitRefused", testCheckpointCommitRefused},
+		{"CommitUndecided", testCheckpointCommitUndecided},
 		{"SetAside", testSetAside},
+		{"Portable", testPortable},
 		{"Fork", testFork},
 		{"FilesOnly", testFilesOnly},
 		{"Changes", testChanges},
@@ -165,6 +168,65 @@ func testSetAside(t *testing.T, s *suite, e engine.Checkpointer) {
 	ask(t, client(t, s.from(t, "sbx-two", "ckp-one")), "after")
 }
 
+// testPortable checks that a checkpoint that was copied away and removed comes back, and
+// that nothing of it is left if a file cannot be had.
+func testPortable(t *testing.T, s *suite, e engine.Checkpointer) {
+	p, ok := e.(engine.Portable)
+	if !ok {
+		t.Skip("checkpoints of this engine cannot be copied")
+	}
+	c := client(t, s.create(t, "sbx-one"))
+	startCounting(t, c)
+	label := json.RawMessage(`{"a":"label"}`)
+	before, err := p.Checkpoint(t.Context(), "sbx-one", "ckp-one", engine.CheckpointOptions{Durable: true, Label: label, Owner: "red"})
+	must(t, err)
+	out, err := p.Export(t.Context(), "ckp-one")
+	must(t, err)
+	defer out.Close()
+	must(t, p.RemoveCheckpoint(t.Context(), "ckp-one"))
+	files := map[string][]byte{}
+	for _, f := range out.Files {
+		data, err := io.ReadAll(f)
+		must(t, err)
+		if int64(len(data)) != f.Size {
+			t.Errorf("%s has %d bytes instead of %d", f.Name, len(data), f.Size)
+		}
+		files[f.Name] = data
+	}
+	if _, err := p.Export(t.Context(), "ckp-one"); err == nil {
+		t.Error("a checkpoint that is gone is copied")
+	}
+	refused := errors.New("refused")
+	if _, err := p.Import(t.Context(), out.Description, func(string, int64, *os.File) error { return refused }); !errors.Is(err, refused) {
+		t.Errorf("import without content: %v", err)
+	}
+	if list, err := p.Checkpoints(t.Context()); err != nil || len(list) != 0 {
+		t.Errorf("kept are %+v, %v", list, err)
+	}
+	fetch := func(name string, size int64, to *os.File) error {
+		if size != int64(len(files[name])) {
+			t.Errorf("%s is to have %d bytes", name, size)
+		}
+		_, err := to.WriteAt(files[name], 0)
+		return err
+	}
+	back, err := p.Import(t.Context(), out.Description, fetch)
+	must(t, err)
+	if back.ID != "ckp-one" || back.SizeBytes != before.SizeBytes || string(back.Label) != string(label) || back.Owner != "red" || back.Root.Digest != before.Root.Digest {
+		t.Errorf("came back as %+v", back)
+	}
+	if _, err := p.Import(t.Context(), out.Description, fetch); err == nil {
+		t.Error("it came back twice")
+	}
+	for _, bad := range []string{"", "x", "{}", `{"manifest":{"format":1,"id":"../x"}}`} {
+		if _, err := p.Import(t.Context(), []byte(bad), fetch); err == nil {
+			t.Errorf("the description %q is taken", bad)
+		}
+	}
+	s.start(t) // as after a restart
+	ask(t, client(t, s.from(t, "sbx-two", "ckp-one")), "after")
+}
+
 func testCheckpointCommitRefused(t *testing.T, s *suite, e engine.Checkpointer) {
 	c := client(t, s.create(t, "sbx-one"))
 	startCounting(t, c)
@@ -180,6 +242,20 @@ func testCheckpointCommitRefused(t *testing.T, s *suite, e engine.Checkpointer) 
 		t.Errorf("kept %+v", list)
 	}
 	s.wantStatus(t, "sbx-one", running)
+}
+
+// testCheckpointCommitUndecided checks that both the instance and the checkpoint stay if
+// it is not known which one is wanted.
+func testCheckpointCommitUndecided(t *testing.T, s *suite, e engine.Checkpointer) {
+	c := client(t, s.create(t, "sbx-one"))
+	startCounting(t, c)
+	_, err := e.Checkpoint(t.Context(), "sbx-one", "ckp-one", engine.CheckpointOptions{Durable: true, Commit: func(engine.Checkpoint) error { return engine.ErrUndecided }})
+	if !errors.Is(err, engine.ErrUndecided) {
+		t.Errorf("Checkpoint: %v, want ErrUndecided", err)
+	}
+	ask(t, c, "after")
+	must(t, s.e.Destroy(t.Context(), "sbx-one"))
+	ask(t, client(t, s.from(t, "sbx-two", "ckp-one")), "later")
 }
 
 func testFork(t *testing.T, s *suite, e engine.Checkpointer) {

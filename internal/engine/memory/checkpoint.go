@@ -132,6 +132,9 @@ func (e *Keeper) commit(ctx context.Context, c engine.Checkpoint, f func(engine.
 	if err == nil {
 		err = f(c)
 	}
+	if errors.Is(err, engine.ErrUndecided) {
+		return err
+	}
 	if err != nil {
 		return errors.Join(err, e.state.forget(c.ID))
 	}
@@ -150,7 +153,7 @@ func (s *State) keep(name, id string, opts *engine.CheckpointOptions) (engine.Ch
 		return engine.Checkpoint{}, fmt.Errorf("there is a checkpoint %s", id)
 	}
 	k := &kept{dir: filepath.Join(s.dir, "checkpoint-"+id), Checkpoint: engine.Checkpoint{
-		ID: id, FilesOnly: opts.FilesOnly, Root: i.spec.Root, Resources: i.spec.Resources, SizeBytes: 1, CreatedAt: time.Now().UTC(), Label: opts.Label,
+		ID: id, FilesOnly: opts.FilesOnly, Root: i.spec.Root, Resources: i.spec.Resources, SizeBytes: 1, CreatedAt: time.Now().UTC(), Label: opts.Label, Owner: opts.Owner,
 	}}
 	if err := os.Mkdir(k.dir, 0o700); err != nil {
 		return engine.Checkpoint{}, err

@@ -417,7 +417,7 @@ func (p *patterned) Read(b []byte) (int, error) {
 // TestLargeBodies sends large bodies in each direction, in both versions of HTTP, while
 // memory does not grow with them. test/network moves a gigabyte through real sandboxes.
 func TestLargeBodies(t *testing.T) {
-	size, most := int64(32<<20), uint64(24<<20)
+	size, most := int64(20<<20), uint64(16<<20)
 	if needs.Soak() {
 		size, most = 256<<20, 128<<20
 	}

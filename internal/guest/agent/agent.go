@@ -99,8 +99,9 @@ func New(cfg Config) (*Agent, error) {
 		interruptGrace: interruptGrace, endGrace: endGrace, browserWindow: browserWindow,
 	}
 	if cfg.Init {
-		// Not only before the first merge: in a sandbox that boots with the files of
-		// a snapshot, no program may see half a merge. It lists the root directory once.
+		// At every start, not only before the first merge: in a sandbox that boots with
+		// the files of a snapshot, no program may see half a merge. This lists the root
+		// directory once.
 		a.recoverMerge()
 		if a.spool, err = newSpooler("/"); err != nil {
 			a.log.Warn("long output of jobs is not kept", "error", err)

@@ -18,8 +18,8 @@ import (
 	"github.com/cove-sh/cove/internal/template/layer/apply"
 )
 
-// mergeOf is a stream of files, by name and content, in this order; the commit
-// is a file of this name.
+// mergeOf returns a stream of files, by name and content, in this order. A commitEntry
+// stands for the commit.
 func mergeOf(t *testing.T, files ...[2]string) []byte {
 	t.Helper()
 	var buf bytes.Buffer
@@ -44,13 +44,13 @@ func mergeOf(t *testing.T, files ...[2]string) []byte {
 
 var commitEntry = [2]string{"commit", ""}
 
-// merge sends a stream in pieces of a size that cuts its entries.
+// merge sends a stream in pieces that split its entries.
 func (s *server) merge(ctx context.Context, stream []byte) error {
 	c := s.Apply(ctx)
 	for len(stream) > 0 {
 		n := min(len(stream), 70_001)
 		if err := c.Send(&agentv1.ApplyRequest{Data: stream[:n]}); err != nil {
-			break // the answer tells
+			break // the answer has the error
 		}
 		stream = stream[n:]
 	}
@@ -58,7 +58,7 @@ func (s *server) merge(ctx context.Context, stream []byte) error {
 	return err
 }
 
-// startMerging is an agent that applies merges to a directory with a file.
+// startMerging starts an agent that applies merges to a directory with one file.
 func startMerging(t *testing.T) *server {
 	t.Helper()
 	s := start(t)
@@ -99,7 +99,7 @@ func TestApply(t *testing.T) {
 	if diff := cmp.Diff(map[string]string{"file": "new", "dir/big": big}, holds(t, s.dir)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	// A client that goes on after the end has its answer all the same.
+	// A client that sends more after the end still gets the answer.
 	if err := s.merge(t.Context(), append(mergeOf(t, [2]string{"file", "newer"}, commitEntry), make([]byte, 300_000)...)); err != nil {
 		t.Error(err)
 	}
@@ -217,7 +217,7 @@ func TestApplyTogether(t *testing.T) {
 	}
 }
 
-// A merge for which there is no room is refused in time, and changes nothing.
+// A merge for which there is no room is refused before anything is changed.
 func TestApplyDiskFull(t *testing.T) {
 	dir := t.TempDir()
 	s, _ := startInitWith(t, "COVE_AGENT_TEST_SMALL="+dir)
@@ -234,7 +234,7 @@ func TestApplyDiskFull(t *testing.T) {
 	}
 }
 
-// What a merge left that was cut off, in a snapshot of the files, is undone.
+// A half-applied merge in a snapshot of the files is undone.
 func TestRecoverMerge(t *testing.T) {
 	s := startMerging(t)
 	old := filepath.Join(s.dir, apply.StagingPrefix+"x", "old")

@@ -19,8 +19,8 @@ const (
 	// of the processes must be new. Both, since a bomb slows the guard down too.
 	bombChecks = 2
 	bombChurn  = 250 * time.Millisecond
-	// bombSample is for how many new processes a check finds the session. With hundreds
-	// of processes a system call takes a tenth of a second.
+	// bombSample is the number of new processes whose session a check looks up. With
+	// hundreds of processes, a system call takes a tenth of a second.
 	bombSample = 8
 	// bombWindow is how long refused forks are counted, and bombRefused how many are too
 	// many. It starts bombRush after the limit was reached: a program that starts too
@@ -28,16 +28,16 @@ const (
 	bombRush    = time.Second
 	bombWindow  = 5 * time.Second
 	bombRefused = 30
-	// bombAgain is how soon after a bomb a second one is taken for its rest.
+	// bombAgain is how soon after a bomb another one counts as what is left of it.
 	bombAgain = 10 * time.Second
 	// bombPatience is how long killed processes may take to end.
 	bombPatience = 2 * time.Second
 )
 
-// bombGuard ends fork bombs. To be at the limit is no offence. A bomb stays at the
-// limit and either consists of ever new processes while more and more forks are refused,
-// or has many forks refused for seconds, as happens to a program that does not give up.
-// A pool of workers, or a build that is refused a process now and then, does neither.
+// bombGuard ends fork bombs. Being at the limit is allowed. A bomb stays at the limit
+// and either constantly starts new processes while more and more forks are refused, or
+// has many forks refused for seconds, as happens to a program that does not give up. A
+// pool of workers, or a build that is refused a process now and then, does neither.
 //
 // The first time, the sessions with most of the new processes are killed, or every
 // session with a new process if none stands out. If that did not help (processes of a

@@ -16,7 +16,7 @@ import (
 	"github.com/cove-sh/cove/internal/guest/wire/agentv1"
 )
 
-// crowd is a group of made-up processes. What they do, step says every 20 ms.
+// crowd is a group of made-up processes. Every 20 ms, step says what they do.
 type crowd struct {
 	mu      sync.Mutex
 	session map[int]int // by process
@@ -245,8 +245,8 @@ func TestBombGuard(t *testing.T) {
 	}
 }
 
-// startLimited starts an agent that is PID 1, whose jobs may have so many
-// processes. It returns the cgroup that they share.
+// startLimited starts an agent as PID 1, with a limit on the processes of its jobs. It
+// returns the cgroup that they share.
 func startLimited(t *testing.T, limit int64) (*server, *pidLimiter) {
 	t.Helper()
 	_, dir := pidsCgroupDir(t)
@@ -259,7 +259,7 @@ func startLimited(t *testing.T, limit int64) (*server, *pidLimiter) {
 }
 
 func TestForkBomb(t *testing.T) {
-	// A process goes once it has started others, and some that could not do too.
+	// A process exits once it has started others, and sometimes if it could not.
 	const bomb = `perl -e 'A: while (1) { srand; my $k; for (1 .. 8) { my $p = fork; next A if defined $p && !$p; ` +
 		`$k++ if $p; select undef, undef, undef, 0.002 } exit if $k || rand() < 0.3 }'`
 	leaving := strings.Replace(bomb, "srand", "syscall 112; srand", 1) // setsid
@@ -299,7 +299,7 @@ func TestForkBomb(t *testing.T) {
 	}
 }
 
-// TestCrowdIsNoBomb fills the limit with processes that are no bomb.
+// TestCrowdIsNoBomb fills the limit with processes that are not a bomb.
 func TestCrowdIsNoBomb(t *testing.T) {
 	s, _ := startLimited(t, 40)
 	for _, tt := range []struct{ name, line string }{

@@ -15,7 +15,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// ran is what a whole run of code gave.
+// ran is everything that a run of code returned.
 type ran struct {
 	*agentv1.CodeResult
 	stdout, stderr string
@@ -92,7 +92,7 @@ func (s *server) py(t testing.TB, code string) *ran {
 	return s.code(t, in("python", code))
 }
 
-// value is the last expression's text.
+// value returns the text of the last expression.
 func (r *ran) value() string {
 	for _, o := range r.outputs {
 		if o.GetResult() {
@@ -194,7 +194,7 @@ func TestGoCode(t *testing.T) {
 	if r := run("import \"os\"\n\nos.Exit(9)"); r.GetExitCode() != 9 {
 		t.Errorf("got %+v %v", r, r.CodeResult)
 	}
-	// Columns too are those of the user's lines.
+	// Columns are those of the user's lines, too.
 	for code, place := range map[string]string{
 		"x := 1": "main.go:1:1: ", "import \"os\"\nx := 1": "main.go:2:1: ", "import (\"os\"); x := 1": "main.go:1:16: ",
 		"func main() { x := 1 }": "main.go:1:15: ",
@@ -208,8 +208,8 @@ func TestGoCode(t *testing.T) {
 	}
 }
 
-// An interpreter that was started ahead is that of the new sandbox: runs count
-// from 1, and it is where the sandbox is.
+// An interpreter that was started ahead adapts to the new sandbox: runs count from 1,
+// and its directory is the sandbox's.
 func TestSpareKernels(t *testing.T) {
 	s := start(t)
 	for _, l := range []string{"python", "bash", "javascript"} {
@@ -234,8 +234,8 @@ func TestSpareKernels(t *testing.T) {
 	}
 }
 
-// An interpreter that was started ahead for another user is replaced. Nobody's
-// variables are lost with it, and nobody is told so.
+// An interpreter that was started ahead for another user is replaced. It has no
+// variables yet, so the caller is not told that any are lost.
 func TestSpareKernelOfAnotherUser(t *testing.T) {
 	needs.Root(t)
 	s := start(t)
@@ -273,7 +273,7 @@ func (s *server) contextOf(t testing.TB, language string) *agentv1.CodeContext {
 	return nil
 }
 
-// Who has the result of a run finds its context free, and the run counted.
+// A caller that has the result of a run finds its context idle, and the run counted.
 func TestContextIsFreeWithTheResult(t *testing.T) {
 	s := start(t)
 	for n := range int32(300) {
@@ -284,8 +284,8 @@ func TestContextIsFreeWithTheResult(t *testing.T) {
 	}
 }
 
-// A context is deleted also in the moment in which a run in it is over and has
-// not left it yet.
+// A context can be deleted at the moment at which a run in it is over but has not left
+// it yet.
 func TestDeleteContextAsItsRunEnds(t *testing.T) {
 	s := start(t)
 	s.code(t, in("bash", ":"))
@@ -329,7 +329,7 @@ func TestCloseLeavesNoFiles(t *testing.T) {
 	}
 }
 
-// An interrupt that comes as a run ends takes nothing from one before.
+// An interrupt that comes as a run ends does not undo an earlier interrupt.
 func TestInterruptTwice(t *testing.T) {
 	r := newCodeRun(&stages{})
 	done := r.limit(t.Context(), 0, 0)

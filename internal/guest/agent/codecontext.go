@@ -37,8 +37,8 @@ type codeContext struct {
 	created time.Time // guarded by mu
 	count   int       // guarded by mu; number of the last run
 	home    string    // guarded by mu; where the kernel started
-	// spare is set while the interpreter has only run what warmed it up, in the
-	// sandbox that this one is a copy of.
+	// spare is set while the interpreter has run only the code that warmed it up, in
+	// the sandbox that this one is a copy of.
 	spare   bool           // guarded by mu
 	kernel  *kernel.Kernel // guarded by mu; nil: none
 	scratch string         // guarded by mu; directory of the kernel's files
@@ -119,7 +119,7 @@ func (c *codeContext) usable(epoch int) error {
 	return fail(connect.CodeAborted, "%s while the code waited for it; run it again", why)
 }
 
-// currentEpoch is for [codeContext.over].
+// currentEpoch returns the epoch to pass to [codeContext.over] later.
 func (c *codeContext) currentEpoch() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// Results that are data and figures come as data too, for who asks for it with
-// COVE_DATA, and not for others.
+// With COVE_DATA set, results that are data or figures are also returned as data;
+// without it, they are not.
 func TestCodeData(t *testing.T) {
 	const chart = "application/vnd.cove.chart+json"
 	eachPython(t, func(t *testing.T, s *server) {

@@ -17,8 +17,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// What code does to its interpreter, and that the next call works: each piece
-// runs in a context in which x is 1.
+// Code attacks its interpreter, and the next call must work. Each piece runs in a context
+// in which x is 1.
 func TestPythonHostile(t *testing.T) {
 	for _, tt := range []struct {
 		name, code string
@@ -86,7 +86,7 @@ func allBytes() []byte {
 	return b
 }
 
-// A kernel that dies while nobody looks is told with the next run.
+// The next run reports a kernel that has died while idle.
 func TestKernelDiesIdle(t *testing.T) {
 	s := start(t)
 	s.py(t, "import os, threading, time\ndef end():\n    while not os.path.exists('end'): time.sleep(0.01)\n    os._exit(3)\nthreading.Thread(target=end).start()")
@@ -105,8 +105,8 @@ func TestKernelDiesIdle(t *testing.T) {
 	}
 }
 
-// TestCodeTimeout ends code that goes on for longer than its interpreter has to
-// react, so that an interrupt that was lost shows.
+// TestCodeTimeout ends code that would run longer than the interrupt's grace, so that a lost
+// interrupt is noticed.
 func TestCodeTimeout(t *testing.T) {
 	needsParser(t)
 	tests := map[string]func(*testing.T){}
@@ -240,7 +240,7 @@ func TestCodeFlood(t *testing.T) {
 			t.Errorf("%s: got %d of %d", language, len(r.stdout), r.GetStdoutBytes())
 		}
 	}
-	// A child floods on: the next run has no more of it than fits.
+	// A child keeps flooding: the next run gets no more of its output than is kept.
 	s.code(t, in("bash", "yes & flood=$!"))
 	r = s.code(t, in("bash", "sleep 0.1; kill $flood; echo; echo end"))
 	if r.GetExitCode() != 0 || len(r.stdout) > sandbox.DefaultKeepBytes {
@@ -305,7 +305,7 @@ func TestCodeQueue(t *testing.T) {
 	if r := s.py(t, "sorted(seen)"); r.value() != "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]" {
 		t.Errorf("got %s", r.value())
 	}
-	// More wait than may.
+	// More runs wait than are allowed.
 	c := newCodeContext(contextKey{sandbox.Python, "q"}, &account{})
 	<-c.turn
 	ctx, cancel := context.WithCancel(t.Context())
@@ -382,8 +382,8 @@ func TestCodeRequests(t *testing.T) {
 	wantCode(t, err, connect.CodeResourceExhausted, "delete one")
 }
 
-// Output that comes between two runs is the next one's, and does not hold up
-// who writes it.
+// Output that comes between two runs belongs to the next one, and its writer does not
+// block.
 func TestCodeLateOutput(t *testing.T) {
 	s := start(t)
 	s.py(t, "import threading, time, os\ndef late():\n    while not os.path.exists('over'): time.sleep(0.01)\n    os.write(1, b'l' * 200_000)\n    open('written', 'w').close()\nthreading.Thread(target=late).start()")

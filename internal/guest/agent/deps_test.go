@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestImports keeps the agent small: it may be a program of its own, and every
-// package it links is one more thing that runs as root in a sandbox.
+// TestImports keeps the agent small: every package that it links makes it larger, and
+// runs as root in a sandbox.
 func TestImports(t *testing.T) {
 	allowed := []string{
 		"github.com/cove-sh/cove/sandbox",

@@ -10,8 +10,8 @@ import (
 	"github.com/cove-sh/cove/internal/guest/wire/agentv1"
 )
 
-// A link is shown with what it leads to, however long the way, and one that leads
-// nowhere or in a circle without.
+// A link is shown with the file at its end, however many links are on the way. A link
+// that leads nowhere or in a circle is shown without.
 func TestLinkedFile(t *testing.T) {
 	s := start(t)
 	dir := t.TempDir()

@@ -8,8 +8,8 @@ import (
 	"github.com/cove-sh/cove/internal/guest/wire/agentv1"
 )
 
-// A command that ends as soon as it has taken its input must not make the
-// write that closes the input fail.
+// If a command ends as soon as it has read its input, the write that closes the input
+// must not fail.
 func TestCloseInputOfCommandThatEndsAtOnce(t *testing.T) {
 	s := start(t)
 	for range 50 {

@@ -119,7 +119,7 @@ func stream(ctx context.Context, j *job, f *follower, detachMS int64, s *connect
 			return s.Send(&agentv1.JobEvent{Event: &agentv1.JobEvent_Exited{Exited: j.describe()}})
 		}
 		if f.full() {
-			j.out.expect(f) // before it is told, and can be back
+			j.out.expect(f) // before the reader is told and can come back
 			return s.Send(&agentv1.JobEvent{Event: &agentv1.JobEvent_Detached{Detached: j.describe()}})
 		}
 		if more {

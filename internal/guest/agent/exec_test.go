@@ -52,7 +52,7 @@ func TestExecStdin(t *testing.T) {
 			t.Errorf("stdin of %d bytes: the job read %s", size, got)
 		}
 	}
-	// A job that does not read its input is no error.
+	// A job that does not read its input is not an error.
 	if r := s.exec(t, &agentv1.ExecRequest{Argv: []string{"true"}, Stdin: make([]byte, 3<<20)}); r.last.GetExitCode() != 0 {
 		t.Errorf("job: %v", r.last)
 	}
@@ -204,7 +204,7 @@ func executablePath(t testing.TB) string {
 	return p
 }
 
-// TestKeptOutput looks at what remains of a job nobody followed.
+// TestKeptOutput checks what remains of the output of a job that nobody followed.
 func TestKeptOutput(t *testing.T) {
 	s := start(t)
 	job := s.background(t, &agentv1.ExecRequest{
@@ -242,15 +242,15 @@ func TestKeptOutput(t *testing.T) {
 	}
 }
 
-// TestTimes ends or leaves jobs when a time is over.
+// TestTimes ends jobs at their timeout, and detaches from jobs after a time.
 func TestTimes(t *testing.T) {
 	atOnce(t, map[string]func(*testing.T){
 		"timeout": testTimeoutKillsSession, "detach": testDetach, "kill": testSignalThenKill,
 	})
 }
 
-// enoughMs is such a time: long for the little that a job does before, also on a
-// machine that stands still for a moment.
+// enoughMs is such a time, in milliseconds: long enough for the little that a job does
+// before, even on a machine that stalls for a moment.
 const enoughMs = 3000
 
 func testTimeoutKillsSession(t *testing.T) {
@@ -306,7 +306,7 @@ func TestBackgroundChild(t *testing.T) {
 		res, err := s.ReadOutput(t.Context(), connect.NewRequest(&agentv1.ReadOutputRequest{JobId: "bg", Stream: agentv1.Stream_STREAM_STDOUT}))
 		return err == nil && string(res.Msg.GetData()) == "early\nlate\n"
 	})
-	// What the ended job left behind can still be signalled, once.
+	// Processes that the ended job left behind can still be signalled.
 	if _, err := s.Signal(t.Context(), connect.NewRequest(&agentv1.SignalRequest{JobId: "bg", Signal: 9})); err != nil {
 		t.Error(err)
 	}

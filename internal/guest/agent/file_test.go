@@ -273,7 +273,7 @@ func TestReadRefused(t *testing.T) {
 		_, _, err := s.fetch(t, tt.req)
 		wantCode(t, err, tt.code, tt.text)
 	}
-	// A file that does not tell its size is read to its end.
+	// A file that reports no size is read to its end.
 	got, _, err := s.fetch(t, &agentv1.ReadRequest{Path: "/proc/self/status"})
 	if err != nil || !bytes.Contains(got, []byte("Name:")) {
 		t.Errorf("/proc/self/status: %q, %v", got, err)
@@ -328,7 +328,7 @@ func TestEdit(t *testing.T) {
 	noLeftovers(t, s.dir)
 }
 
-// TestEditConcurrently loses no edit.
+// TestEditConcurrently checks that no concurrent edit is lost.
 func TestEditConcurrently(t *testing.T) {
 	s := start(t)
 	s.mustPut(t, "f", "<0><1><2><3><4><5><6><7>")

@@ -46,7 +46,7 @@ func paths(root string) identityPaths {
 	}
 }
 
-// shown is what a file holds, or what it is.
+// shown returns the content of a regular file, or what kind of file it is.
 func shown(t *testing.T, path string) string {
 	t.Helper()
 	info, err := os.Lstat(path)
@@ -217,7 +217,8 @@ func TestRenewHostKeys(t *testing.T) {
 	}
 }
 
-// The sum is of a file that "ssh-keygen -y" has read, and made this public key of.
+// The sum is that of a file that "ssh-keygen -y" accepts, and from which it prints this
+// public key.
 func TestFormatHostKey(t *testing.T) {
 	private, public := formatHostKey(ed25519.NewKeyFromSeed([]byte("0123456789abcdefghijklmnopqrstuv")), 0x01020304)
 	if got := fmt.Sprintf("%x", sha256.Sum256(private)); got != "5dd265953d914c0fa79f6f63d0841670e1222e1de4d19d7adf9cc533b53eabf7" {

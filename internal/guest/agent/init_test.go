@@ -22,10 +22,9 @@ import (
 	"github.com/cove-sh/cove/internal/testing/needs"
 )
 
-// initMain is an agent as PID 1 of namespaces of its own. It serves until its
-// standard input ends. It does not see the machine's hosts, and of its cgroups
-// at most the one that it is to enter. If it is told to, it applies merges to a
-// file system of 1 MiB.
+// initMain runs an agent as PID 1 of its own namespaces, until its standard input ends.
+// It does not see the machine's hosts file, and of the machine's cgroups at most the
+// one that it enters. It can apply merges to a file system of 1 MiB.
 func initMain() {
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
@@ -178,14 +177,14 @@ func TestInit(t *testing.T) {
 		return strings.TrimSpace(r.stdout.String()) == "0"
 	})
 
-	// What kills everything in the sandbox does not kill the agent.
+	// Killing everything in the sandbox does not kill the agent.
 	victim := s.background(t, &agentv1.ExecRequest{Argv: []string{"sleep", "300"}})
 	s.sh(t, "kill -9 -1")
 	if j := s.wait(t, victim.GetJobId()); j.GetSignal() != 9 || j.GetEndCause() != agentv1.EndCause_END_CAUSE_UNSPECIFIED {
 		t.Errorf("after kill -9 -1: %v", j)
 	}
 
-	// A daemon that left its job's session goes with the sandbox.
+	// A daemon that left its job's session ends with the sandbox.
 	s.sh(t, "setsid sleep 300 >/dev/null 2>&1 &")
 	s.background(t, &agentv1.ExecRequest{Argv: []string{"sleep", "300"}})
 	stop()

@@ -30,7 +30,7 @@ func TestGuard(t *testing.T) {
 		}
 		var killed []int
 		busy := false
-		var released int64 // MiB that are in use no more, but count still
+		var released int64 // MiB that are no longer in use, but still count
 		var files int64    // MiB of files on disk, which count as memory
 		g := &guard{
 			used: func() (int64, error) {
@@ -195,7 +195,7 @@ func FuzzPIDsCgroup(f *testing.F) {
 	})
 }
 
-// gVisor's total stays what it was when the limit is raised.
+// gVisor's total does not change when the limit is raised.
 func TestMeminfoBeyondTheTotal(t *testing.T) {
 	used, total, err := parseMeminfo([]byte("MemTotal: 100 kB\nMemAvailable: 0 kB\nAnonPages: 150 kB\nMapped: 7 kB\n"))
 	if err != nil || used != 157<<10 || total != 100<<10 {
@@ -217,7 +217,8 @@ func FuzzMeminfo(f *testing.F) {
 	})
 }
 
-// TestNotInit shows that an ordinary process limits and names nothing.
+// TestNotInit checks that an agent that is an ordinary process applies no limits and no
+// host name.
 func TestNotInit(t *testing.T) {
 	s := start(t)
 	before, err := os.Hostname()

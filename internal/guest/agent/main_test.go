@@ -85,7 +85,7 @@ func startWith(t testing.TB, cfg Config, h2 bool) *server {
 	return s
 }
 
-// result is what a whole run of a job gave.
+// result is everything that a run of a job returned.
 type result struct {
 	started        *agentv1.Job
 	last           *agentv1.Job
@@ -188,8 +188,7 @@ func (s *server) wait(t testing.TB, id string) *agentv1.Job {
 // patience is how long a test waits for what must come.
 const patience = 2 * time.Minute
 
-// eventually polls until ok: for what other processes do, of which nothing
-// tells.
+// eventually polls until ok, for actions of other processes that nothing announces.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(patience); time.Now().Before(end); {
@@ -201,8 +200,8 @@ func eventually(t testing.TB, what string, ok func() bool) {
 	t.Fatalf("never: %s", what)
 }
 
-// atOnce runs tests side by side, of which each waits for a time to pass: also
-// more than there are processors.
+// atOnce runs tests in parallel, even more than there are processors, because each
+// mostly waits for time to pass.
 func atOnce(t *testing.T, tests map[string]func(*testing.T)) {
 	var all sync.WaitGroup
 	defer all.Wait()

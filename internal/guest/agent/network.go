@@ -171,8 +171,8 @@ func trust(paths trustPaths, authority []byte) (map[string]string, error) {
 	return env, errors.Join(errs...)
 }
 
-// trustEnv is the environment in which programs find the file of all authorities, or
-// the one that they add to their own.
+// trustEnv returns the environment that names the file of all authorities, or the file
+// that programs add to their own.
 func trustEnv(bundle, own string) map[string]string {
 	env := map[string]string{"NODE_EXTRA_CA_CERTS": own, "DENO_CERT": own}
 	for _, name := range []string{

@@ -69,8 +69,8 @@ func TestSetResolver(t *testing.T) {
 	}
 }
 
-// Attack: root in a sandbox makes the hosts file a pipe, so that the agent waits
-// for its other end for ever, and with it everybody who configures it.
+// Attack: root in a sandbox replaces the hosts file with a pipe, so that the agent
+// would wait for its other end for ever, and so would every call of Configure.
 func TestHostsFileThatIsAPipe(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "hosts")
 	if err := unix.Mkfifo(path, 0o600); err != nil {
@@ -128,7 +128,7 @@ func put(t *testing.T, path, content string) {
 	}
 }
 
-// certificate makes one of an authority, in PEM.
+// certificate makes the certificate of an authority, in PEM.
 func certificate(t *testing.T, name string) string {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -143,7 +143,7 @@ func certificate(t *testing.T, name string) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
 }
 
-// Java reads what is made for it.
+// Java can read the trust store that is made for it.
 func TestTrustStoreOfJava(t *testing.T) {
 	needs.Command(t, "keytool")
 	dir := t.TempDir()
@@ -240,8 +240,8 @@ func TestTrust(t *testing.T) {
 	}
 }
 
-// Attack: what should be a bundle is a pipe, which would hold the agent up, or a
-// directory.
+// Attack: a pipe, which would make the agent wait, or a directory is in the place of a
+// bundle.
 func TestTrustStrangePlaces(t *testing.T) {
 	dir := t.TempDir()
 	paths := trustIn(dir)

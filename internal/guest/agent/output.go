@@ -100,7 +100,7 @@ func (k *kept) read(off int64, p []byte, live bool) (int64, int) {
 
 // output is what a job has written to stdout and stderr, and its followers.
 type output struct {
-	spool     *spool // what is no longer in memory; nil: it is lost
+	spool     *spool // has what is no longer in memory; nil: that is lost
 	mu        sync.Mutex
 	streams   [2]kept                // guarded by mu
 	followers map[*follower]struct{} // guarded by mu

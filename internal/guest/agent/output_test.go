@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// model is a stream kept whole.
+// model keeps a whole stream.
 type model struct {
 	kept
 	all []byte
@@ -84,8 +84,7 @@ func FuzzKept(f *testing.F) {
 	})
 }
 
-// TestStalledFollower shows that a reader holds up a job while it is slow, but
-// not for ever.
+// TestStalledFollower checks that a slow reader holds up a job, but not for ever.
 func TestStalledFollower(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var o output
@@ -129,7 +128,7 @@ func TestStalledFollower(t *testing.T) {
 	})
 }
 
-// TestFollowerLeaves frees a job that waits for a reader which goes away.
+// TestFollowerLeaves checks that a job no longer waits for a reader that has gone away.
 func TestFollowerLeaves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var o output

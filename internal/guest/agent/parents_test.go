@@ -8,8 +8,7 @@ import (
 	"testing"
 )
 
-// Many who make the same directories at once, each to put a file there, are not in
-// each other's way.
+// Many calls can make the same directories at once, each to put a file there.
 func TestMakeParentsAtOnce(t *testing.T) {
 	owner := account{uid: uint32(os.Geteuid()), gid: uint32(os.Getegid())}
 	for round := range 200 {

@@ -33,7 +33,7 @@ type pieces struct {
 	last int64 // how many of the bytes of each stream that are there already; 0: all
 }
 
-// begin returns where the reader begins that asks for position off.
+// begin returns where a reader that asks for position off begins.
 func (p pieces) begin(k *kept, off int64) int64 {
 	if p.last > 0 {
 		off = max(off, k.total-p.last)

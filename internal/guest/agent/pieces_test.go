@@ -13,7 +13,7 @@ import (
 
 const testPiece = liveWindow
 
-// flooded is output that a job without end writes to, in a bubble of synctest.
+// flooded returns the output of a job that writes without end, in a bubble of synctest.
 func flooded(t *testing.T) *output {
 	t.Helper()
 	o := &output{}
@@ -66,8 +66,8 @@ func readPiece(t *testing.T, o *output, at, last int64) (from, end int64) {
 	return from, end
 }
 
-// TestPieces has a job no further ahead of a reader of pieces than a window, and one
-// write, for as long as the reader comes back in time.
+// TestPieces checks that a job is at most a window and one write ahead of a reader that
+// takes pieces, for as long as the reader comes back in time.
 func TestPieces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := flooded(t)
@@ -86,8 +86,8 @@ func TestPieces(t *testing.T) {
 	})
 }
 
-// TestReaderStaysAway has a job wait for a reader that does not come back, and then no
-// longer. When it comes at last, it is told what it has missed, and the job waits again.
+// TestReaderStaysAway checks that a job waits for a reader that does not come back, but not
+// for ever. A reader that returns late learns what it has missed, and the job waits again.
 func TestReaderStaysAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := flooded(t)
@@ -116,8 +116,8 @@ func TestReaderStaysAway(t *testing.T) {
 	})
 }
 
-// TestSlowestReader has a job wait for the slowest reader of pieces; one that takes
-// output as it comes loses nothing by that.
+// TestSlowestReader checks that a job waits for the slowest reader that takes pieces. A
+// reader that takes output as it comes loses nothing.
 func TestSlowestReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := flooded(t)
@@ -165,8 +165,7 @@ func TestSlowestReader(t *testing.T) {
 	})
 }
 
-// TestTooFarBehind has a job not wait for a reader that would have to read very much before
-// it has caught up.
+// TestTooFarBehind checks that a job does not wait for a reader that is very far behind.
 func TestTooFarBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var o output
@@ -185,7 +184,7 @@ func TestTooFarBehind(t *testing.T) {
 	})
 }
 
-// TestEndedJobWaitsForNone ends a job that waits for a reader: its end is told at once.
+// TestEndedJobWaitsForNone ends a job that waits for a reader: its end is reported at once.
 func TestEndedJobWaitsForNone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := flooded(t)
@@ -250,8 +249,8 @@ func (s *server) pieceOf(t *testing.T, id string, at int64) (*result, int64) {
 	return r, at + int64(r.stdout.Len())
 }
 
-// TestTerminalFlood stops a program without end that waits for its reader, by Ctrl-C: the
-// program hears of it although it cannot write, and the answer comes after a window.
+// TestTerminalFlood stops an endless program that waits for its reader with Ctrl-C: the
+// program gets the signal although it cannot write, and its answer comes within a window.
 func TestTerminalFlood(t *testing.T) {
 	s := start(t)
 	j := s.background(t, &agentv1.ExecRequest{

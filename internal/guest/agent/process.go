@@ -59,7 +59,7 @@ func (l *usageLog) percent(all []*process, now time.Time) {
 	l.at, l.seen = now, seen
 }
 
-// process is what /proc shows of a process.
+// process is what /proc says about a process.
 type process struct {
 	pid, parent, session int
 	state                string

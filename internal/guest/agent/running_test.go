@@ -42,7 +42,7 @@ func TestRunTimer(t *testing.T) {
 	})
 }
 
-// A jump of the clock, as a pause is, takes one piece at most of what is left.
+// A jump of the clock, such as a pause, uses up at most one interval of the time left.
 func TestRunTimerJump(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()

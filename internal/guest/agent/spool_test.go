@@ -22,7 +22,7 @@ func testSpooler(t *testing.T) (*spooler, string) {
 	return s, dir
 }
 
-// pattern is output in which every place is different.
+// pattern returns output in which every position is different.
 func pattern(n int) []byte {
 	r := rand.NewChaCha8([32]byte{1})
 	p := make([]byte, n)
@@ -40,7 +40,7 @@ func feed(o *output, stream int, all []byte) {
 	o.end(stream)
 }
 
-// readAll reads a stream by ranges, and returns what it got at each place.
+// readAll reads a stream in ranges, and returns what it got and how much is missing.
 func readAll(t *testing.T, o *output, stream int, limit int) (got []byte, missing int64) {
 	t.Helper()
 	var pos int64
@@ -59,8 +59,8 @@ func readAll(t *testing.T, o *output, stream int, limit int) (got []byte, missin
 	}
 }
 
-// TestSpooledOutput reads long output back whole, by ranges and along with its
-// writer, from both streams.
+// TestSpooledOutput reads long output of both streams completely, in ranges and while
+// it is written.
 func TestSpooledOutput(t *testing.T) {
 	s, dir := testSpooler(t)
 	var o output
@@ -142,7 +142,8 @@ func TestSpoolRotates(t *testing.T) {
 	if at, n := sp.read(0, pos-10, buf[:]); at != pos-10 || n != 10 {
 		t.Errorf("the newest: %d bytes at %d", n, at)
 	}
-	// Another job's output takes the place of the largest's, not of small ones.
+	// Another job's output replaces that of the job with the most, not that of small
+	// ones.
 	other := s.newSpool()
 	other.write(1, 5, []byte("small"))
 	s.mu.Lock()
@@ -185,7 +186,7 @@ func TestSpoolHostile(t *testing.T) {
 			t.Fatalf("a wrong byte at %d", i)
 		}
 	}
-	// The directory is gone: the newest is in memory nevertheless.
+	// The directory is gone: the newest output is still in memory.
 	gone := filepath.Join(dir, "gone")
 	if err := os.Mkdir(gone, 0o700); err != nil {
 		t.Fatal(err)

@@ -11,7 +11,7 @@ import (
 	"github.com/cove-sh/cove/internal/guest/wire/agentv1"
 )
 
-// session follows a job in the test's own rhythm.
+// session follows a job step by step.
 type session struct {
 	t   *testing.T
 	s   *server
@@ -98,8 +98,7 @@ func TestTerminalEnd(t *testing.T) {
 	}
 }
 
-// TestTerminalHangup kills a shell in whose session a job of another process
-// group runs.
+// TestTerminalHangup kills a shell while another process group runs in its session.
 func TestTerminalHangup(t *testing.T) {
 	s := start(t)
 	c := s.open(t, &agentv1.ExecRequest{
@@ -147,8 +146,8 @@ func TestWriteInput(t *testing.T) {
 	wantCode(t, err, connect.CodeFailedPrecondition, "open standard input")
 }
 
-// TestWriteInputBlocks writes more than a job that does not read lets in: the
-// call ends with its caller, or with the job.
+// TestWriteInputBlocks writes more than fits to a job that does not read: the call ends
+// with its caller or with the job.
 func TestWriteInputBlocks(t *testing.T) {
 	s := start(t)
 	c := s.open(t, &agentv1.ExecRequest{Argv: []string{"sleep", "300"}, OpenStdin: true})

@@ -87,9 +87,9 @@ func TestDelete(t *testing.T) {
 	}
 }
 
-// TestSymlinkRace swaps a directory and a link to another while files are
-// written to and deleted from it. What is beyond the link must not be deleted,
-// and no temporary file may stay behind on either side.
+// TestSymlinkRace swaps a directory with a link to another while files are written to
+// and deleted from it. Nothing behind the link may be deleted, and no temporary file
+// may be left on either side.
 func TestSymlinkRace(t *testing.T) {
 	s := start(t)
 	outside := t.TempDir()
@@ -184,7 +184,7 @@ func TestMove(t *testing.T) {
 	if left, _ := os.ReadDir(other); len(left) != 0 {
 		t.Errorf("left: %v", left)
 	}
-	// One that cannot be copied stays where it was.
+	// A tree that cannot be copied stays where it was.
 	if err := unix.Mkfifo(s.dir+"/d2/fifo", 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -246,7 +246,7 @@ func TestList(t *testing.T) {
 			t.Errorf("pages of %d (-want +got):\n%s", limit, diff)
 		}
 	}
-	// After an entry that is gone, the listing goes on with the next.
+	// After an entry that is gone, the listing continues with the next.
 	got, _ = list(&agentv1.ListRequest{Path: ".", Depth: 3, After: s.dir + "/b/2/m/n"})
 	if diff := cmp.Diff(all[5:], got); diff != "" {
 		t.Errorf("after a gone entry (-want +got):\n%s", diff)
@@ -408,7 +408,8 @@ func TestWatch(t *testing.T) {
 		t.Fatal(err)
 	}
 	all(agentv1.WatchEvent_KIND_MODIFIED, "new/deep/er/f")
-	// What the agent writes is written to, although it is put in place whole.
+	// A file that the agent writes is reported as modified, although it is renamed into
+	// place.
 	s.mustPut(t, "new/other", "x")
 	all(agentv1.WatchEvent_KIND_CREATED, "new/other")
 	all(agentv1.WatchEvent_KIND_MODIFIED, "new/other")

@@ -2,8 +2,8 @@ package agent
 
 import "testing"
 
-// A watch is told of writes below it, each of which stands for one event; what is
-// undone stands for none, and nobody can make it keep more than it may.
+// A watch learns of the agent's writes below it, each for one event. An undone write
+// counts for none, and the number that is kept is bounded.
 func TestWritten(t *testing.T) {
 	var all written
 	w, other, root := &watch{root: "/a"}, &watch{root: "/ab"}, &watch{root: "/"}

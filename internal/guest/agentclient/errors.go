@@ -40,6 +40,10 @@ func mapError(ctx context.Context, err error) error {
 	}
 	ce, ok := errors.AsType[*connect.Error](err)
 	if !ok || !connect.IsWireError(err) {
+		// Whoever dials may know better why the agent cannot be reached.
+		if e, ok := errors.AsType[*sandbox.Error](err); ok {
+			return e
+		}
 		return sandbox.Wrap(sandbox.CodeUnavailable, err, "the agent in the sandbox does not answer; try again, or kill the sandbox and create a new one")
 	}
 	code, known := codes[ce.Code()]

@@ -207,8 +207,8 @@ const (
 	maxPath = 4 * sandbox.MaxPathBytes
 )
 
-// Apply applies a stream of package layer to files: to all of them, or to none if that or
-// content fails. The error of content is returned as it is.
+// Apply applies a stream of package layer to the sandbox's files. If it or content fails,
+// no file is changed. The error of content is returned unchanged.
 func (c *Client) Apply(ctx context.Context, content io.Reader) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // breaks off an unfinished stream, which the agent then ignores

@@ -371,6 +371,12 @@ func TestNoAgent(t *testing.T) {
 		}
 		c.Close()
 	}
+	away := sandbox.Errorf(sandbox.CodeUnavailable, "node a cannot be reached")
+	c := New("sbx-test", func(context.Context) (net.Conn, error) { return nil, away })
+	if _, err := c.Health(t.Context()); sandbox.MessageOf(err) != "node a cannot be reached" {
+		t.Errorf("a dial that says why it failed: %v", err)
+	}
+	c.Close()
 	for name, h := range map[string]http.HandlerFunc{
 		"redirect": func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "http://169.254.169.254/", http.StatusFound)

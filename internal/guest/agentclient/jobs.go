@@ -24,13 +24,13 @@ import (
 // when the job has exited or was detached, or, for a background command, when it has
 // started. A TimeoutMS of 0 or less is no timeout.
 //
-// If it fails after the start, it also returns the job as last known, which goes on. An
-// error of sink is returned as it is.
+// If it fails after the start, the job continues, and Exec also returns it as last
+// known. An error of sink is returned unchanged.
 func (c *Client) Exec(ctx context.Context, jobID string, req *sandbox.ExecRequest, sink sandbox.JobSink) (*sandbox.Job, error) {
 	return c.exec(ctx, jobID, req, sink, req.Background)
 }
 
-// ExecFollowed is [Client.Exec], but returns when a background command has exited, too.
+// ExecFollowed is [Client.Exec], but also waits for the exit of a background command.
 func (c *Client) ExecFollowed(ctx context.Context, jobID string, req *sandbox.ExecRequest, sink sandbox.JobSink) (*sandbox.Job, error) {
 	return c.exec(ctx, jobID, req, sink, false)
 }
@@ -104,7 +104,7 @@ type follower struct {
 	job          *sandbox.Job
 }
 
-// errStarted ends following a stream after the start of the job.
+// errStarted ends the reading of a stream after the start of the job.
 var errStarted = errors.New("the job has started")
 
 // follow reads a stream to its end. cancel is that of ctx.

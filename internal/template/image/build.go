@@ -148,7 +148,7 @@ func (p *Provider) makeRoot(name string, j *job, fill func() error) (digest stri
 		err = j.tree.sync()
 	}
 	if err == nil {
-		digest = contentDigest(digest, j)
+		digest = cmp.Or(j.as, contentDigest(digest, j))
 		err = p.adopt(content, digest)
 	}
 	return digest, explain(err)

@@ -25,6 +25,8 @@ type job struct {
 	dir    string
 	tree   *tree
 	report reporter
+	// as, if set, is the digest of the result in place of that of its content.
+	as string
 	// The fields below are results of build.
 	binds []engine.Bind
 	env   map[string]string // added to the definition's

@@ -6,7 +6,7 @@
 //	netload tokens N URL [CA]          the first event of streams, over one connection
 //	netload newtokens N URL [CA]       the same, over a connection each
 //	netload connect N HOST:PORT        connections, one after another
-//	netload flood N AT-ONCE HOST:PORT  N connections, so many at a time: one time for all
+//	netload flood N AT-ONCE HOST:PORT  N connections, AT-ONCE at a time: one time for all
 //	netload serve ADDRESS              answers every request, forever
 package main
 

@@ -12,10 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hold traces every thread of process 1, the agent, so that it stands still,
-// and lets go of it when somebody connects to the port args[0].
+// hold stops process 1, the agent, by tracing all of its threads, and releases it when
+// somebody connects to the port args[0].
 func hold(args []string) {
-	runtime.LockOSThread() // only the thread that traces may let go
+	runtime.LockOSThread() // only the tracing thread can release
 	l, err := net.Listen("tcp", ":"+args[0])
 	if err != nil {
 		result("listen", err)

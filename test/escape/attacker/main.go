@@ -43,8 +43,7 @@ func main() {
 	attacks[os.Args[1]](os.Args[2:])
 }
 
-// userns makes another attack as root of a user namespace of its own, which any
-// user may make.
+// userns runs another attack as root of a new user namespace, which any user can make.
 func userns(args []string) {
 	cmd := exec.Command("/proc/self/exe", args...)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
@@ -141,7 +140,7 @@ func contents(path string) []byte {
 	defer f.Close()
 	_ = f.SetReadDeadline(time.Now().Add(time.Second))
 	data, _ := io.ReadAll(io.LimitReader(f, 1<<20))
-	// Its own arguments name what it looks for.
+	// The attacker's own arguments contain what it looks for.
 	if bytes.Contains(data, []byte("\x00hunt\x00")) {
 		return nil
 	}

@@ -1,6 +1,6 @@
 // Package daytona runs Daytona's own SDK, unmodified, against "cove serve" with real
-// sandboxes. The checks are in checks/*.mjs; the table of docs/compat.md is made of
-// what they show.
+// sandboxes. The checks are in checks/*.mjs; the table of docs/compat.md is generated
+// from their results.
 package daytona
 
 import (

@@ -1,6 +1,6 @@
 // Package e2b runs E2B's own SDKs, unmodified, and an agent framework that uses
 // them, against "cove serve" with real sandboxes. The checks are in checks/*.mjs;
-// docs/compat.md's table is made of what they show.
+// the table of docs/compat.md is generated from their results.
 package e2b
 
 import (

@@ -2,7 +2,7 @@ package e2b
 
 import "github.com/cove-sh/cove/internal/testing/sdktest"
 
-// table is what the SDKs offer, and of what the run makes the table of docs/compat.md.
+// table lists what the SDKs offer. The run makes the table of docs/compat.md from it.
 var table = sdktest.Table{Product: "e2b", Sections: []sdktest.Section{
 	{Title: "Sandboxes", Classes: classes("Sandbox", "SandboxApi", "SandboxPaginator", "SnapshotPaginator")},
 	{Title: "Commands and terminals", Classes: classes("Commands", "CommandHandle", "Pty")},

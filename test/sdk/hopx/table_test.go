@@ -2,7 +2,7 @@ package hopx
 
 import "github.com/cove-sh/cove/internal/testing/sdktest"
 
-// table is what the SDK offers, and of what the run makes the table of docs/compat.md.
+// table lists what the SDK offers. The run makes the table of docs/compat.md from it.
 var table = sdktest.Table{Product: "hopx", Sections: []sdktest.Section{
 	section("sandboxes and code", "Sandbox"),
 	section("commands", "Commands"),

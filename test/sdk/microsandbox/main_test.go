@@ -1,6 +1,6 @@
 // Package microsandbox runs microsandbox's own SDK and its program msb, unmodified, in
 // their cloud mode against "cove serve" with real sandboxes. The checks are in
-// checks/*.mjs; the table of docs/compat.md is made of what they show.
+// checks/*.mjs; the table of docs/compat.md is generated from their results.
 package microsandbox
 
 import (

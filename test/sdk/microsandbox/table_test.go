@@ -6,7 +6,7 @@ import (
 	"github.com/cove-sh/cove/internal/testing/sdktest"
 )
 
-// table is what the SDK offers, and of what the run makes the table of docs/compat.md.
+// table lists what the SDK offers. The run makes the table of docs/compat.md from it.
 var table = sdktest.Table{Product: "microsandbox", Sections: []sdktest.Section{
 	section("sandboxes", "Sandbox sandbox", "SandboxHandle sandbox-handle", "SandboxListBuilder sandbox"),
 	section("commands and logs", "ExecHandle exec", "ExecSink exec", "LogStream logs"),

@@ -1,6 +1,7 @@
 // The program provider is a real OpenID provider for tests, with a few people and a page
-// on which they sign in. It is a module of its own, so that what it is made of is none of
-// Cove's. It prints the address at which it listens, and ends with its standard input.
+// on which they sign in. It is a separate module, so that Cove does not have its
+// dependencies. It prints the address at which it listens, and ends with its standard
+// input.
 package main
 
 import (
@@ -24,7 +25,7 @@ import (
 // password is everybody's.
 const password = "a password"
 
-// people are those who can sign in; their names are their subjects too.
+// people are the people who can sign in; their names are also their subjects.
 var people = map[string]person{
 	"alice": {user("alice", "alice@example.com", true), []string{"platform", "staff"}},
 	"bob":   {user("bob", "bob@example.com", true), []string{"staff"}},
@@ -53,7 +54,7 @@ func (directory) ExampleClientID() string                     { return "service"
 // records are the example's, with clients and claims of this program's own.
 type records struct{ *storage.Storage }
 
-// client is one that comes back to any port of this machine, at one path.
+// client is a client that can return to any port of this machine, at one path.
 type client struct {
 	op.Client
 	lifetime time.Duration
@@ -67,8 +68,8 @@ func (c client) PostLogoutRedirectURIGlobs() []string { return nil }
 func (c client) IDTokenLifetime() time.Duration       { return c.lifetime }
 func (c client) IDTokenUserinfoClaimsAssertion() bool { return c.whole }
 
-// GetClientByClientID tells clients apart by their ids: those of "whole" say all in the ID
-// token, and those of "late" get ID tokens that have expired.
+// GetClientByClientID returns a client by its id: "whole" gets all claims in the ID token,
+// and "late" gets expired ID tokens.
 func (r records) GetClientByClientID(ctx context.Context, id string) (op.Client, error) {
 	c, err := r.Storage.GetClientByClientID(ctx, id)
 	if err != nil {

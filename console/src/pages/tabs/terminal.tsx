@@ -208,20 +208,24 @@ function Screen({ of: s, job, ended }: { of: Sandbox; job: Job; ended: () => voi
     t.onData((d) => typed(new TextEncoder().encode(d)));
     t.onBinary((d) => typed(Uint8Array.from(d, (c) => c.charCodeAt(0))));
 
+    let told = ""; // the size that the shell knows
+    const tell = async () => {
+      const size = { cols: t.cols, rows: t.rows };
+      if (told === JSON.stringify(size) || !may("sandboxes:write")) return;
+      told = JSON.stringify(size);
+      await send("POST", `/v1/sandboxes/${enc(s.id)}/jobs/${enc(job.id)}/resize`, size).catch(() => {
+        told = "";
+      });
+    };
     let resizing = 0;
-    const resize = () => {
+    const watch = new ResizeObserver(() => {
       fit.fit();
       clearTimeout(resizing);
-      resizing = window.setTimeout(() => {
-        if (!may("sandboxes:write")) return;
-        send("POST", `/v1/sandboxes/${enc(s.id)}/jobs/${enc(job.id)}/resize`, { cols: t.cols, rows: t.rows }).catch(() => {});
-      }, 80);
-    };
-    resize();
-    const watch = new ResizeObserver(resize);
+      resizing = window.setTimeout(() => void tell(), 80);
+    });
+    fit.fit();
     watch.observe(box.current!);
     t.focus();
-    state.value = "open"; // what is typed arrives from now on
 
     // The next piece is asked for when little of the last is still to be drawn, and the program waits for that: who writes a
     // flood waits, and not the page, and Ctrl-C is answered after what is on the way, which is little.
@@ -255,7 +259,12 @@ function Screen({ of: s, job, ended }: { of: Sandbox; job: Job; ended: () => voi
         else state.value = why ? "lost" : "open";
       },
     };
-    void attach(stop.signal, s.id, job.id, to, undefined, { max: PIECE, last: KEEP });
+    // The size comes first: a shell that is typed to while its window changes writes its line again.
+    void tell().then(() => {
+      if (stop.signal.aborted) return;
+      state.value = "open"; // what is typed arrives from now on
+      void attach(stop.signal, s.id, job.id, to, undefined, { max: PIECE, last: KEEP });
+    });
     return () => {
       stop.abort();
       drawn();

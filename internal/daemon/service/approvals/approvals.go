@@ -1,11 +1,11 @@
 // Package approvals holds the questions that the network policies of sandboxes ask.
 //
 // The cells hold the connections that wait, and end them: a question is open for as long
-// as its cell says so. What is here can be lost at any moment, and a new daemon hears of
-// the questions that are still open from their cells. Nothing is allowed by losing it.
+// as its cell says so. The state here can be lost at any moment; a new daemon gets the
+// open questions from their cells. Losing it allows nothing.
 //
-// Cells are not trusted: what they ask is checked and bounded, and none can touch the
-// questions of another.
+// Cells are not trusted: what they ask is checked and bounded, and no cell can touch
+// another's questions.
 package approvals
 
 import (
@@ -24,42 +24,42 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Owner is who asks.
+// Owner is the sandbox that asks.
 type Owner struct {
 	call.Realm
-	// Instance is the engine's id of the machine in which the connections wait.
+	// Instance is the engine's id of the instance whose connections wait.
 	Instance  string
 	SandboxID string
 	Name      string
 }
 
-// Book is the questions of a server. It is safe for concurrent use.
+// Book has the questions of a server. It is safe for concurrent use.
 type Book struct {
 	tell func(Owner, sandbox.Approval)
 
-	// telling is held while something is changed and told of, so that all of one question
-	// is told in its order.
+	// telling is held while a change is made and reported, so that the changes of one
+	// question are reported in order.
 	telling sync.Mutex
 
 	mu    sync.Mutex
 	open  map[string]*entry        // guarded by mu; by id
-	ended []*entry                 // guarded by mu; the oldest first
-	teams map[string]int           // guarded by mu; open questions
-	more  map[string]*rate.Limiter // guarded by mu; new questions, by instance
+	ended []*entry                 // guarded by mu; oldest first
+	teams map[string]int           // guarded by mu; how many are open, by team
+	more  map[string]*rate.Limiter // guarded by mu; limits new questions, by instance
 }
 
 // entry is a question. It is guarded by Book.mu.
 type entry struct {
 	Owner
 	sandbox.Approval
-	// claimed says that somebody's answer is under way.
+	// claimed says that an answer is being applied.
 	claimed bool
-	// gone says that the cell does not ask any more.
+	// gone says that the cell no longer asks.
 	gone bool
 }
 
-// New returns a book without questions. Tell is told of each question when it is asked
-// and when it has ended; it must not call the book.
+// New returns a book without questions. It calls tell with each question when it is asked
+// and when it has ended; tell must not call the book.
 func New(tell func(Owner, sandbox.Approval)) *Book {
 	return &Book{tell: tell, open: map[string]*entry{}, teams: map[string]int{}, more: map[string]*rate.Limiter{}}
 }
@@ -70,7 +70,7 @@ var (
 	validHost   = regexp.MustCompile(`^[a-z0-9_.-]{1,253}$`)
 )
 
-// valid reports whether a question is one that a cell of Cove's may ask.
+// valid reports whether a question is one that Cove's own cells could ask.
 func valid(q *engine.Question) bool {
 	if !validID.MatchString(q.ID) || q.Protocol != "tcp" && q.Protocol != "udp" || q.Port < 1 || q.Port > 65535 || q.Secret != "" && !validSecret.MatchString(q.Secret) {
 		return false
@@ -85,7 +85,8 @@ func valid(q *engine.Question) bool {
 // maxOpen is the longest time for which a policy lets a question be open.
 const maxOpen = sandbox.MaxAskTimeoutSeconds * time.Second
 
-// bounded returns a question with the times and the number of one that is open now.
+// bounded returns a question with its times and number limited to what is possible for an
+// open question.
 func bounded(q engine.Question) engine.Question {
 	now := time.Now()
 	within := func(t, first, last time.Time) time.Time {
@@ -103,8 +104,8 @@ func bounded(q engine.Question) engine.Question {
 	return q
 }
 
-// Report replaces the open questions of an instance. It returns the ids of those for
-// which there is no room: they are to be refused.
+// Report replaces the open questions of an instance. It returns the ids of questions for
+// which there is no room, and which the caller must refuse.
 func (b *Book) Report(o Owner, questions []engine.Question) (excess []string) {
 	b.telling.Lock()
 	defer b.telling.Unlock()
@@ -125,7 +126,7 @@ func (b *Book) Report(o Owner, questions []engine.Question) (excess []string) {
 			e.Waiting = q.Waiting
 			b.move(e, o)
 		case b.known(q.ID):
-			continue // it has ended here, and the cell does not know yet
+			continue // it has ended here; the cell does not know yet
 		case len(b.open) >= sandbox.MaxOpenApprovalsServer || b.teams[o.Team] >= sandbox.MaxOpenApprovalsTeam || !b.another(o.Instance):
 			excess = append(excess, q.ID)
 			continue
@@ -142,9 +143,9 @@ func (b *Book) Report(o Owner, questions []engine.Question) (excess []string) {
 	return excess
 }
 
-// another reports whether an instance may ask a new question now. It may twice as often as
-// a cell of Cove's does: each question is an event and in the audit record, however short
-// it is open. It requires mu.
+// another reports whether an instance may ask a new question now: twice as often as
+// Cove's own cells do. Each question makes an event and an audit record, however short it
+// is open. It requires mu.
 func (b *Book) another(instance string) bool {
 	l := b.more[instance]
 	if l == nil {
@@ -169,7 +170,7 @@ func (b *Book) add(o Owner, q *engine.Question) *entry {
 	return e
 }
 
-// Move gives the open questions of an instance to the sandbox that it has become.
+// Move gives the open questions of an instance to the sandbox that it now belongs to.
 func (b *Book) Move(o Owner) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -180,7 +181,7 @@ func (b *Book) Move(o Owner) {
 	}
 }
 
-// move gives a question to the sandbox that its instance has become. It requires mu.
+// move gives a question to the sandbox that its instance now belongs to. It requires mu.
 func (b *Book) move(e *entry, o Owner) {
 	b.leaveTeam(e)
 	e.Owner, e.Approval.SandboxID, e.SandboxName = o, o.SandboxID, o.Name
@@ -194,8 +195,8 @@ func (b *Book) leaveTeam(e *entry) {
 	}
 }
 
-// lapse ends the questions that an instance does not ask any more, but for those that are
-// being answered. It requires mu.
+// lapse ends the questions that an instance no longer asks, except those that are being
+// answered. It requires mu.
 func (b *Book) lapse(instance string, asked map[string]bool) (ended []*entry) {
 	for id, e := range b.open {
 		if e.Instance != instance || asked[id] {
@@ -210,11 +211,11 @@ func (b *Book) lapse(instance string, asked map[string]bool) (ended []*entry) {
 	return ended
 }
 
-// expiryGrace is how much before its end a question may be reported as gone that has
-// expired: clocks are read in two processes.
+// expiryGrace is how long before its expiry a question that is gone already counts as
+// expired, because two processes read the clock.
 const expiryGrace = 100 * time.Millisecond
 
-// lapsed is how a question ends that nobody has answered.
+// lapsed returns the final state of a question that nobody has answered.
 func lapsed(e *entry) sandbox.ApprovalState {
 	if time.Until(e.ExpiresAt) <= expiryGrace {
 		return sandbox.ApprovalExpired
@@ -254,7 +255,7 @@ func (b *Book) tellOf(entries []*entry, all []sandbox.Approval) {
 	}
 }
 
-// List returns the questions of a realm that are wanted, in no order.
+// List returns the questions of a realm that wanted selects, in no order.
 func (b *Book) List(in call.Realm, wanted func(*sandbox.Approval) bool) []sandbox.Approval {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -315,7 +316,7 @@ func (b *Book) Claim(in call.Realm, id string) (Owner, sandbox.Approval, error) 
 	return e.Owner, e.Approval, nil
 }
 
-// over says why a question cannot be answered.
+// over returns the error that says why a question cannot be answered.
 func over(a *sandbox.Approval) error {
 	how := "has " + string(a.State)
 	switch a.State {
@@ -327,8 +328,8 @@ func over(a *sandbox.Approval) error {
 	return sandbox.Errorf(sandbox.CodeConflict, "approval %s %s; if the sandbox tries again, it asks again", a.ID, how)
 }
 
-// Settle ends the claim of a question. With an answer it is answered; with nil it is open
-// again, if the cell still asks.
+// Settle ends the claim of a question. With an answer, the question is answered; with
+// nil, it is open again if the cell still asks.
 func (b *Book) Settle(id string, answer *sandbox.Approval) (sandbox.Approval, error) {
 	b.telling.Lock()
 	defer b.telling.Unlock()
@@ -359,7 +360,7 @@ func (b *Book) Settle(id string, answer *sandbox.Approval) (sandbox.Approval, er
 	return now, nil
 }
 
-// Gone notes that the cell of a claimed question does not ask any more.
+// Gone notes that the cell of a claimed question no longer asks.
 func (b *Book) Gone(id string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

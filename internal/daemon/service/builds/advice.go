@@ -13,35 +13,34 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// maxBlockedTold bounds the places that a failure names.
+// maxBlockedTold bounds the blocked destinations that an error names.
 const maxBlockedTold = 5
 
-// logWait is how long the network log is waited for, where it may explain a
-// failure.
+// logWait bounds the wait for the network log, if it may explain a failure.
 const logWait = 2 * time.Second
 
-// ofNetwork are words of failures that the network may be the reason of.
+// ofNetwork matches the output of failures that the network may have caused.
 var ofNetwork = regexp.MustCompile(`(?i)resolve|not known|network|connect|refused|unreachable|timed? ?out|Failed to fetch|No matching distribution`)
 
-// noPackage are words of installers for what their registries do not have.
+// noPackage has, by installer, the words for packages that a registry does not have.
 var noPackage = map[string][]string{
 	"apt": {"Unable to locate package", "has no installation candidate", "was not found"},
 	"pip": {"No matching distribution found"},
 	"npm": {"code E404", "code ETARGET"},
 }
 
-// advise adds to a failed command of a step what to do about it, if that shows:
-// installers say of a network that they may not use that a package does not
-// exist, or that one is behind a proxy.
+// advise adds advice to the error of a failed command of a step, if the cause can be
+// seen: if the network is denied, installers say that a package does not exist, or
+// suspect a proxy.
 func (x *Builder) advise(ctx context.Context, m *buildMachine, installs, network string, err error) error {
 	code := sandbox.CodeOf(err)
 	if code != sandbox.CodeInvalid && code != sandbox.CodeConflict && code != sandbox.CodeTimeout {
-		return err // it is none of the command's
+		return err // not an error of the command
 	}
 	said := sandbox.MessageOf(err)
 	blocked := x.blockedIn(ctx, m.id)
 	for late := time.Now().Add(logWait); len(blocked) == 0 && time.Now().Before(late) && ofNetwork.MatchString(said); blocked = x.blockedIn(ctx, m.id) {
-		select { // the log is written a little later, or more on a busy disk
+		select { // the log is written a little later, on a busy disk much later
 		case <-time.After(100 * time.Millisecond):
 		case <-ctx.Done():
 			return err
@@ -60,8 +59,8 @@ func (x *Builder) advise(ctx context.Context, m *buildMachine, installs, network
 	return err
 }
 
-// blockedIn returns what the network policy of a build's sandbox has denied, with
-// the reasons.
+// blockedIn returns the destinations that the network policy of a build's sandbox has
+// denied, with reasons.
 func (x *Builder) blockedIn(ctx context.Context, id string) []string {
 	if x.cfg.NetworkLog == nil {
 		return nil
@@ -86,7 +85,7 @@ func (x *Builder) blockedIn(ctx context.Context, id string) []string {
 	return told
 }
 
-// plain is a name as it is, or quoted if it has what names of hosts have not.
+// plain returns a name, quoted if it has characters that host names cannot have.
 func plain(name string) string {
 	odd := func(r rune) bool { return r <= ' ' || r > '~' || r == '"' }
 	if len(name) > 80 || strings.ContainsFunc(name, odd) {

@@ -1,6 +1,6 @@
-// Package builds makes templates: a build is a record, a log on disk and work in the
-// background, of which each step runs in a sandbox of its own. It takes the archives
-// that builds need, too.
+// Package builds makes templates. A build is a record, a log on disk and work in the
+// background; each step runs in a sandbox of its own. The package also receives the
+// archives that builds need.
 package builds
 
 import (
@@ -27,8 +27,8 @@ func (x *Builder) StartBuild(ctx context.Context, req sandbox.BuildTemplateReque
 	})
 }
 
-// BuildTemplate implements [sandbox.Templates]. It is a build in the background
-// that ends with its caller.
+// BuildTemplate implements [sandbox.Templates]. It starts a background build that ends
+// if its caller goes away.
 func (x *Builder) BuildTemplate(ctx context.Context, req sandbox.BuildTemplateRequest, f func(sandbox.BuildEvent) error) (*sandbox.Template, error) {
 	return call.Do(ctx, x.cfg.Gate, call.AuditedAtOnce(sandbox.ScopeTemplatesWrite, "template.build"), func(c *call.Call) (*sandbox.Template, error) {
 		b, err := x.startBuild(c, &req)
@@ -70,7 +70,7 @@ func (x *Builder) GetBuild(ctx context.Context, id string) (*sandbox.Build, erro
 	})
 }
 
-// buildOf returns a build as it is now.
+// buildOf returns the current state of a build.
 func (x *Builder) buildOf(ctx context.Context, id string) (*sandbox.Build, error) {
 	if b := x.underWay(id); b != nil {
 		return b.now(), nil
@@ -181,11 +181,10 @@ func (x *Builder) DeleteTemplate(ctx context.Context, name string) error {
 	})
 }
 
-// tidyEvery is how often old builds and templates are looked for.
+// tidyEvery is the least time between two clean-ups of old builds and templates.
 const tidyEvery = 10 * time.Minute
 
-// Tidy forgets old builds and removes what is left of old templates, now
-// and then.
+// Tidy removes old builds and what is left of old templates, at most every [tidyEvery].
 func (x *Builder) Tidy(ctx context.Context) error {
 	x.mu.Lock()
 	due := time.Since(x.tidied) > tidyEvery

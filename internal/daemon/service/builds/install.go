@@ -19,7 +19,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// buildSteps returns the steps of a spec in their order.
+// buildSteps returns the steps of a spec, in order.
 func (x *Builder) buildSteps(spec *sandbox.TemplateSpec, base *image.Foundation) []buildStep {
 	network := sandbox.NetworkPolicy{Preset: sandbox.NetworkPackages}
 	if spec.BuildNetwork != nil {
@@ -29,8 +29,8 @@ func (x *Builder) buildSteps(spec *sandbox.TemplateSpec, base *image.Foundation)
 	add := func(title string, key any, env map[string]string, policy sandbox.NetworkPolicy, run func(context.Context, *buildMachine) error) {
 		steps = append(steps, buildStep{title: title, key: []any{"step 1", key, env, spec.BuildNetwork}, network: policy, run: run})
 	}
-	// Packages are installed in the base's environment, so that templates with
-	// different ones of their own share these steps.
+	// Packages are installed in the base's environment, so that templates whose own
+	// environments differ share these steps.
 	install := func(with string, packages []string, policy sandbox.NetworkPolicy, key any, run func(context.Context, *buildMachine) error) {
 		add(titled(with, packages), key, base.Template.Env, policy, run)
 		steps[len(steps)-1].installs = with
@@ -87,8 +87,8 @@ func (x *Builder) buildSteps(spec *sandbox.TemplateSpec, base *image.Foundation)
 	return steps
 }
 
-// command runs a command of a template, in which npm asks as the machine's own
-// does.
+// command runs a command of a template. In it, npm uses the registry of the machine's
+// own npm.
 func (m *buildMachine) command(ctx context.Context, settings image.NPMSettings, step *sandbox.TemplateStep) error {
 	given := maps.Clone(step.Env)
 	if given == nil {
@@ -115,7 +115,7 @@ func (m *buildMachine) command(ctx context.Context, settings image.NPMSettings, 
 	})
 }
 
-// aptMissing are the packages that the base does not have already.
+// aptMissing returns the packages that the base does not have yet.
 func aptMissing(spec *sandbox.TemplateSpec, base *image.Foundation) []string {
 	if spec.From.Debian == "" {
 		return spec.Apt // steps may have removed what the base is said to have
@@ -147,15 +147,15 @@ func (m *buildMachine) files(ctx context.Context, spec *sandbox.TemplateSpec, ba
 }
 
 const (
-	// addUserScript makes a user that is missing, with what the system has for it.
-	// An image that has the user may have no program that tells so.
+	// addUserScript adds a user that is missing, with the tools that the system has. An
+	// image that has the user may lack the program that says so.
 	addUserScript = `id -u "$1" >/dev/null 2>&1 && exit 0
 if [ -r /etc/passwd ]; then while IFS=: read -r name rest; do if [ "$name" = "$1" ]; then exit 0; fi; done </etc/passwd; fi
 if command -v useradd >/dev/null 2>&1; then exec useradd -m -s /bin/sh "$1"; fi
 if command -v adduser >/dev/null 2>&1; then exec adduser -D "$1"; fi
 echo "there is no user $1, and neither useradd nor adduser to make it" >&2; exit 1`
 
-	// workDirScript makes a directory that is missing, and makes it its user's.
+	// workDirScript makes a missing directory that belongs to the user.
 	workDirScript = `test -d "$1" && exit 0
 mkdir -p "$1" || exit 1
 uid=$(id -u "$2" 2>/dev/null) || uid=${2%%:*}
@@ -195,15 +195,15 @@ export npm_config_fetch_retry_mintimeout npm_config_fetch_retry_maxtimeout
 exec npm install -g --prefix "$prefix" --no-fund --no-audit --no-update-notifier --cache /tmp/npm-cache --loglevel warn -- "$@"`
 )
 
-// aptDir is where a step finds the machine's settings of apt: in memory, so
-// that they are no part of the template.
+// aptDir is where a step finds the machine's settings of apt. It is in memory, so
+// the settings do not become part of the template.
 const aptDir = "/tmp/cove-apt"
 
-// npmAuthorities is where a step finds certificates that the machine's npm
-// trusts, likewise.
+// npmAuthorities is where a step finds the certificates that the machine's npm trusts,
+// also in memory.
 const npmAuthorities = "/tmp/cove-npm/ca.pem"
 
-// apt installs Debian's packages.
+// apt installs Debian packages.
 func (m *buildMachine) apt(ctx context.Context, files map[string][]byte, packages []string) error {
 	dir := ""
 	for name, content := range files {
@@ -219,14 +219,14 @@ func (m *buildMachine) apt(ctx context.Context, files map[string][]byte, package
 	})
 }
 
-// pip installs Python's packages: for all users, or for the template's own
-// where the system's directories are the machine's.
+// pip installs Python packages: for all users, or only for the template's own user if
+// the system's directories are the host machine's.
 func (m *buildMachine) pip(ctx context.Context, packages []string, host bool, user string) error {
 	args, as := []string{"--root-user-action=ignore", "--"}, stepRoot
 	if host {
 		args, as = []string{"--user", "--"}, user
 	}
-	// Old versions know no --root-user-action, but its variable does no harm.
+	// Old versions do not know --root-user-action, but ignore its variable.
 	env := map[string]string{"PIP_BREAK_SYSTEM_PACKAGES": "1", "PIP_ROOT_USER_ACTION": "ignore", "PYTHONDONTWRITEBYTECODE": "1"}
 	if !host {
 		args = args[1:]
@@ -247,9 +247,8 @@ func (m *buildMachine) npm(ctx context.Context, settings image.NPMSettings, pack
 	return m.exec(ctx, sandbox.ExecRequest{Command: shell(npmScript, append([]string{prefix}, packages...)...), User: as, WorkDir: "/", Env: env})
 }
 
-// npmEnv is the environment in which npm asks as the machine's own does. What a
-// template's environment says of registry, proxies and certificates comes before
-// that.
+// npmEnv returns the environment that gives npm the machine's own settings of registry,
+// proxies and certificates. Those in the template's environment take precedence.
 func (m *buildMachine) npmEnv(ctx context.Context, settings image.NPMSettings, given map[string]string) (map[string]string, error) {
 	env := npmOwn(given)
 	said := func(name string) bool {
@@ -275,12 +274,12 @@ func (m *buildMachine) npmEnv(ctx context.Context, settings image.NPMSettings, g
 	return env, nil
 }
 
-// nodeAuthorities is the variable with the file of certificates that Node.js
-// trusts besides its own.
+// nodeAuthorities is the variable that names a file of certificates that Node.js trusts
+// in addition to its own.
 const nodeAuthorities = "NODE_EXTRA_CA_CERTS"
 
-// npmOwn are npm's settings in an environment. npm takes their names in upper case
-// too, and an empty one as if it were not there.
+// npmOwn returns npm's settings in an environment. npm also takes their names in upper
+// case, and ignores empty ones.
 func npmOwn(env map[string]string) map[string]string {
 	own := map[string]string{}
 	for name, value := range env {
@@ -291,8 +290,8 @@ func npmOwn(env map[string]string) map[string]string {
 	return own
 }
 
-// npmNetwork is the policy with which a step reaches the registry and proxies
-// that the machine's settings name.
+// npmNetwork returns the policy that lets a step reach the registry and proxies that
+// the machine's settings name.
 func npmNetwork(settings image.NPMSettings, policy sandbox.NetworkPolicy) sandbox.NetworkPolicy {
 	policy = *validate.ClonePolicy(&policy)
 	for _, at := range []string{settings.Registry, settings.Proxy, settings.HTTPSProxy} {
@@ -301,8 +300,8 @@ func npmNetwork(settings image.NPMSettings, policy sandbox.NetworkPolicy) sandbo
 	return policy
 }
 
-// aptSetup returns the machine's settings of apt as files, and the policy with
-// which a step reaches the mirrors and proxies that they name.
+// aptSetup returns the machine's settings of apt as files, and the policy that lets a
+// step reach the mirrors and proxies that they name.
 func (x *Builder) aptSetup(policy sandbox.NetworkPolicy) (map[string][]byte, sandbox.NetworkPolicy) {
 	sources, conf := x.cfg.Templates.AptSettings()
 	files := map[string][]byte{}
@@ -311,7 +310,7 @@ func (x *Builder) aptSetup(policy sandbox.NetworkPolicy) (map[string][]byte, san
 	}
 	if sources != "" {
 		text := signedBy.ReplaceAllStringFunc(sources, func(by string) string {
-			// Keys that the template may not have are brought along.
+			// Copies keyrings that the template may not have.
 			path := strings.TrimPrefix(by, "signed-by=")
 			key, err := os.ReadFile(path)
 			if err != nil || len(key) > maxKeyring {
@@ -338,11 +337,11 @@ var (
 	addresses = regexp.MustCompile(`https?://[^\s"\]]+`)
 )
 
-// maxKeyring bounds a file of keys.
+// maxKeyring bounds a keyring, in bytes.
 const maxKeyring = 1 << 20
 
-// mirrorRules allow what the machine's owner has set: also addresses of its own
-// network, which are otherwise closed.
+// mirrorRules returns rules that allow an address of the machine's settings, even if it
+// is in the machine's own network, which is otherwise denied.
 func mirrorRules(address string) []sandbox.NetworkRule {
 	u, err := url.Parse(address)
 	if err != nil || u.Hostname() == "" {
@@ -365,7 +364,7 @@ func mirrorRules(address string) []sandbox.NetworkRule {
 	return rules
 }
 
-// canBuild refuses at once what no step could do.
+// canBuild refuses a spec at once if this server cannot perform its steps.
 func (x *Builder) canBuild(spec *sandbox.TemplateSpec) error {
 	steps := len(spec.Apt)+len(spec.Pip)+len(spec.NPM)+len(spec.Files)+len(spec.Run) > 0 || spec.WorkDir != "" || spec.User != ""
 	if steps && x.cfg.Keeper == nil {
@@ -377,7 +376,7 @@ func (x *Builder) canBuild(spec *sandbox.TemplateSpec) error {
 	return nil
 }
 
-// checkNetworks checks the policies of a spec, which become copies.
+// checkNetworks checks the policies of a spec and replaces them with copies.
 func checkNetworks(spec *sandbox.TemplateSpec) error {
 	for _, p := range []**sandbox.NetworkPolicy{&spec.BuildNetwork, &spec.Network} {
 		if *p == nil {

@@ -18,14 +18,14 @@ import (
 )
 
 const (
-	// maxBuildLog bounds what is kept of the output of a build on disk. Steps are
-	// told of beyond that too, for which there is room for a while.
+	// maxBuildLog bounds the output of a build that is kept on disk. Beyond it, the
+	// titles of steps are still kept, up to a further bound.
 	maxBuildLog   = 16 << 20
 	maxBuildSteps = 1 << 20
 )
 
-// buildLog keeps the events of a build on disk, a line of JSON each, and tells
-// followers of new ones. It is safe for concurrent use.
+// buildLog keeps the events of a build on disk, one line of JSON each, and wakes
+// followers for new ones. It is safe for concurrent use.
 type buildLog struct {
 	mu      sync.Mutex
 	file    *os.File      // guarded by mu; nil when the log has ended or cannot be kept
@@ -50,8 +50,8 @@ func (x *Builder) newBuildLog(id string) (*buildLog, error) {
 	return &buildLog{file: f, changed: make(chan struct{})}, nil
 }
 
-// add keeps an event. A log that cannot be written ends there: the build is
-// what matters.
+// add keeps an event. If the log cannot be written, it ends there and the build
+// continues.
 func (l *buildLog) add(e sandbox.BuildEvent) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -78,7 +78,7 @@ func (l *buildLog) add(e sandbox.BuildEvent) {
 	l.changed = make(chan struct{})
 }
 
-// end says that nothing follows.
+// end marks the log as complete.
 func (l *buildLog) end() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -100,8 +100,8 @@ func (l *buildLog) state() (changed <-chan struct{}, ended bool) {
 	return l.changed, l.ended
 }
 
-// followLog passes the events of a build to sink, from the first: those that
-// are kept, and new ones if live is not nil, until it has ended.
+// followLog passes the events of a build to sink, from the first: the kept ones and, if
+// live is not nil, new ones until the build has ended.
 func (x *Builder) followLog(ctx context.Context, id string, live *buildLog, sink func(sandbox.BuildEvent) error) error {
 	f, err := os.Open(x.buildLogFile(id))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -133,7 +133,7 @@ func (x *Builder) followLog(ctx context.Context, id string, live *buildLog, sink
 	}
 }
 
-// passLines passes the whole lines that there are, and keeps the rest in part.
+// passLines passes all complete lines to sink, and keeps the rest in part.
 func passLines(ctx context.Context, r *bufio.Reader, part *strings.Builder, sink func(sandbox.BuildEvent) error) error {
 	for {
 		if err := ctx.Err(); err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// noteMachine notes that a build has a sandbox, or has it no more.
+// noteMachine notes that a build has a sandbox, or no longer has it.
 func (x *Builder) noteMachine(id string, here bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -23,15 +23,15 @@ func (x *Builder) noteMachine(id string, here bool) {
 	x.machines[id] = true
 }
 
-// Owns reports whether a sandbox is one of a build.
+// Owns reports whether an instance is a build's sandbox.
 func (x *Builder) Owns(id string) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.machines[id]
 }
 
-// keepEnd keeps how a build ended that the store could not take, since the disk
-// is full for example. [Builder.recordEnds] tries again.
+// keepEnd keeps the end of a build that the store could not take, for example because
+// the disk is full. [Builder.recordEnds] tries again.
 func (x *Builder) keepEnd(r store.BuildRecord) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -41,8 +41,7 @@ func (x *Builder) keepEnd(r store.BuildRecord) {
 	x.ends[r.ID] = r
 }
 
-// endOf returns a build of which the store does not know yet that it has ended,
-// or nil.
+// endOf returns a build whose end is not in the store yet, or nil.
 func (x *Builder) endOf(id string) *sandbox.Build {
 	x.mu.Lock()
 	defer x.mu.Unlock()

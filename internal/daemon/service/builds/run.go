@@ -34,32 +34,33 @@ type Config struct {
 	Templates Templates
 	Log       *slog.Logger
 	Quota     store.Quota
-	// Largest is what this machine has; 0 is no bound.
+	// Largest is the capacity of this machine; 0 is no bound.
 	Largest sandbox.Resources
-	// Network is the policy of templates that do not say.
+	// Network is the policy of templates without one.
 	Network sandbox.NetworkPreset
 	// Dir is for the logs of builds.
 	Dir string
-	// Key signs links for uploads, and UploadURL makes the address of one; nil has none.
+	// Key signs links for uploads, and UploadURL makes the address of one; if it is
+	// nil, there are no links.
 	Key       []byte
 	UploadURL func(link string) string
-	// Keeper and NetworkLog are the engine, or nil if it cannot.
+	// Keeper and NetworkLog are the engine, or nil if the engine does not support them.
 	Keeper     engine.Checkpointer
 	NetworkLog engine.NetworkLogger
-	// Slot waits for a turn to create a sandbox, which release gives back.
+	// Slot waits for a place to create a sandbox; release gives it back.
 	Slot func(ctx context.Context) (release func(), err error)
 	// Hold keeps a checkpoint in place until it is released.
 	Hold func(checkpoint string) (release func())
 	// Prepare makes the golden checkpoint of a template for a team; nil makes none.
 	Prepare func(ctx context.Context, template, team string) error
-	// Roots returns the digests of root file systems that are in use, and Forget
-	// has no more sandboxes begin with those that are gone.
+	// Roots returns the digests of root file systems that are in use. Forget stops
+	// sandboxes from starting with those that were removed.
 	Roots  func(ctx context.Context) (map[string]bool, error)
 	Forget func(digests []string)
 }
 
-// Builder implements [sandbox.Templates] but for looking at them. It is safe for
-// concurrent use.
+// Builder implements [sandbox.Templates], except for ListTemplates and GetTemplate. It
+// is safe for concurrent use.
 type Builder struct {
 	cfg Config
 
@@ -68,12 +69,11 @@ type Builder struct {
 	tidied  time.Time            // guarded by mu; see [Builder.Tidy]
 	// machines are the sandboxes of builds, which have no record; guarded by mu.
 	machines map[string]bool
-	// ends are builds that have ended and could not be recorded; guarded by mu.
+	// ends are builds whose end could not be recorded; guarded by mu.
 	ends map[string]store.BuildRecord
 }
 
-// New returns a builder, of which [Builder.FailLost] puts right what a crash has
-// left.
+// New returns a builder. [Builder.FailLost] repairs what a crash has left.
 func New(cfg Config) *Builder { return &Builder{cfg: cfg} }
 
 // building is a build under way.
@@ -92,7 +92,7 @@ type building struct {
 	err      error             // guarded by mu; why it made nothing
 }
 
-// now is the build as callers see it.
+// now returns the build as callers see it.
 func (b *building) now() *sandbox.Build {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -100,7 +100,7 @@ func (b *building) now() *sandbox.Build {
 	return &out
 }
 
-// report tells how it goes. The record has the step.
+// report reports progress to followers, and keeps the step in the record.
 func (b *building) report(step string, fraction float64, log string) {
 	b.mu.Lock()
 	changed := step != "" && step != b.record.Step
@@ -198,7 +198,7 @@ func (b *building) begin(ctx context.Context) (err error) {
 	return nil
 }
 
-// alreadyThere records a build that has nothing to do.
+// alreadyThere records a build that has nothing to do because the template is ready.
 func (b *building) alreadyThere(ctx context.Context) error {
 	defer close(b.done)
 	now := time.Now().UTC()
@@ -213,8 +213,8 @@ func (b *building) alreadyThere(ctx context.Context) error {
 	return nil
 }
 
-// admitBuild takes a place for a build, and asks the quota of its team for its
-// sandbox: there is one at a time.
+// admitBuild takes a place for a build, and checks the quota of its team for its
+// sandbox. A build has one sandbox at a time.
 func (x *Builder) admitBuild(ctx context.Context, b *building) error {
 	used, err := x.cfg.Store.SandboxUsage(ctx, b.record.Team)
 	if err != nil {
@@ -241,9 +241,8 @@ func buildUsage(r sandbox.Resources) store.Usage {
 	return store.Usage{Sandboxes: 1, VCPUs: r.VCPUs, MemoryMiB: r.MemoryMiB}
 }
 
-// room reports whether a team may have one more build. Nobody waits in a line: a
-// place that gets free is for whoever asks next, which is never a team that has
-// its share, however often it asks.
+// room returns an error unless a team may have one more build. There is no queue: a
+// free place goes to the next team that asks and does not have its share yet.
 //
 // Preconditions: mu is held.
 func (x *Builder) room(team string) error {
@@ -266,7 +265,7 @@ func (x *Builder) room(team string) error {
 	return err
 }
 
-// beside adds to what a team uses what its builds do.
+// beside adds the usage of a team's builds to used.
 //
 // Preconditions: mu is held.
 func (x *Builder) beside(used store.Usage, team string) store.Usage {
@@ -280,8 +279,8 @@ func (x *Builder) beside(used store.Usage, team string) store.Usage {
 	return used
 }
 
-// growBuild asks the quota of a build's team for what its sandboxes take now
-// that it is known what they begin with.
+// growBuild checks the quota of a build's team again, once the base is known and with
+// it what the build's sandboxes take.
 func (x *Builder) growBuild(ctx context.Context, b *building, base *image.Foundation) error {
 	used, err := x.cfg.Store.SandboxUsage(ctx, b.record.Team)
 	if err != nil {
@@ -299,8 +298,8 @@ func (x *Builder) growBuild(ctx context.Context, b *building, base *image.Founda
 	return nil
 }
 
-// Admit asks a team's quota for more while it has builds, whose
-// sandboxes no record counts.
+// Admit checks a team's quota for more usage. It counts the sandboxes of builds, which
+// have no records.
 func (x *Builder) Admit(ctx context.Context, team string, more store.Usage) error {
 	x.mu.Lock()
 	building := x.beside(store.Usage{}, team) != store.Usage{}
@@ -330,14 +329,14 @@ func (x *Builder) underWay(id string) *building {
 	return x.running[id]
 }
 
-// Any reports whether one is under way.
+// Any reports whether a build is under way.
 func (x *Builder) Any() bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return len(x.running) > 0
 }
 
-// run does the build and records how it ended.
+// run performs the build and records its end.
 func (b *building) run(ctx context.Context, claimed func(error)) {
 	x := b.x
 	defer close(b.done)
@@ -358,7 +357,7 @@ func (b *building) run(ctx context.Context, claimed func(error)) {
 	b.end(t, err)
 }
 
-// interrupted says why a build ended that was stopped.
+// interrupted returns the error of a build that was stopped.
 func (b *building) interrupted(ctx context.Context) error {
 	switch cause := context.Cause(ctx); {
 	case errors.Is(cause, errBuildCancelled):
@@ -369,8 +368,8 @@ func (b *building) interrupted(ctx context.Context) error {
 	return sandbox.Errorf(sandbox.CodeUnavailable, "the server stopped while the template was being built; build it again")
 }
 
-// golden keeps the state of a first sandbox, so that others begin with it.
-// Without one sandboxes are created too, only not as fast.
+// golden makes the template's golden checkpoint. Without it, sandboxes are created all
+// the same, only not as fast.
 func (b *building) golden(ctx context.Context, t *sandbox.Template) {
 	x := b.x
 	if x.cfg.Prepare == nil {
@@ -383,8 +382,7 @@ func (b *building) golden(ctx context.Context, t *sandbox.Template) {
 	}
 }
 
-// end records how a build ended, gives its place back and tells whoever follows
-// it.
+// end records how a build ended, gives its place back and informs its followers.
 func (b *building) end(t *sandbox.Template, err error) {
 	now := time.Now().UTC()
 	b.mu.Lock()
@@ -407,8 +405,8 @@ func (b *building) end(t *sandbox.Template, err error) {
 	ctx, cancel := call.Teardown(b.x.cfg.Gate.Context())
 	defer cancel()
 	if uerr := b.x.cfg.Store.UpdateBuild(ctx, r); uerr != nil {
-		// It is tried again. If the server ends before, the next start finds the
-		// build running and says that it failed.
+		// recordEnds tries again. If the server ends before that, the next start finds
+		// the build running and records that it failed.
 		b.x.keepEnd(r)
 		b.x.cfg.Log.Error("record the end of a build", "build", r.ID, "error", uerr)
 	}
@@ -416,8 +414,8 @@ func (b *building) end(t *sandbox.Template, err error) {
 	b.x.cfg.Log.Info("template build ended", "build", r.ID, "template", r.Template, "state", r.State, "reason", r.Reason)
 }
 
-// over tells that a build has ended, and takes it from those under way in the
-// same instant: who has heard of the end, in whatever way, finds the place free.
+// over publishes the end of a build and removes it from those under way, at once:
+// whoever learns of the end finds the place free.
 func (b *building) over(r store.BuildRecord, last sandbox.BuildEvent, t *sandbox.Template, err error) {
 	b.x.mu.Lock()
 	defer b.x.mu.Unlock()
@@ -431,7 +429,7 @@ func (b *building) over(r store.BuildRecord, last sandbox.BuildEvent, t *sandbox
 	delete(b.x.running, r.ID)
 }
 
-// FailLost records that builds ended with the daemon that ran them.
+// FailLost records as failed the builds that an earlier daemon left unfinished.
 func (x *Builder) FailLost(ctx context.Context) error {
 	for {
 		lost, _, err := x.cfg.Store.ListBuilds(ctx, store.BuildFilter{Running: true}, sandbox.Page{Limit: sandbox.MaxPageSize})
@@ -448,7 +446,7 @@ func (x *Builder) FailLost(ctx context.Context) error {
 	}
 }
 
-// trimBuilds forgets builds that ended long ago, with their logs.
+// trimBuilds removes builds that ended long ago, with their logs.
 func (x *Builder) trimBuilds(ctx context.Context) error {
 	if _, err := x.cfg.Store.TrimBuilds(ctx, time.Now().Add(-sandbox.BuildRetention)); err != nil {
 		return err
@@ -474,7 +472,7 @@ func (x *Builder) trimBuilds(ctx context.Context) error {
 	return nil
 }
 
-// buildResources are those of the sandbox in which steps run.
+// buildResources returns the resources of the sandbox in which steps run.
 func (x *Builder) buildResources(spec *sandbox.TemplateSpec, t *sandbox.Template) sandbox.Resources {
 	if t == nil {
 		t = &sandbox.Template{}

@@ -16,20 +16,20 @@ import (
 const (
 	// maxPackages bounds the packages of a template, of each kind.
 	maxPackages = sandbox.MaxTemplatePackages
-	// maxPackageBytes bounds what names one.
+	// maxPackageBytes bounds the name of a package, in bytes.
 	maxPackageBytes = 512
-	// maxDescription bounds the description of a template.
+	// maxDescription bounds the description of a template, in bytes.
 	maxDescription = 1024
-	// maxSourceBytes bounds a reference of an image and the like.
+	// maxSourceBytes bounds each field of a source, in bytes.
 	maxSourceBytes = 1024
 )
 
-// aptPackages are names of Debian's packages, with an architecture, a version or
-// a release if need be.
+// aptPackages matches the name of a Debian package, with an optional architecture and
+// an optional version or release.
 var aptPackages = regexp.MustCompile(`^[a-z0-9][a-z0-9+.-]{0,127}(:[a-z0-9-]{1,32})?([=/][A-Za-z0-9.+:~-]{1,128})?$`)
 
-// checkBuild refuses what is wrong with a request for a build. What it changes
-// of the spec is a copy's.
+// checkBuild refuses an invalid request for a build. It changes only a copy of the
+// spec.
 func checkBuild(req *sandbox.BuildTemplateRequest) error {
 	if !validate.NewTemplateNames.MatchString(req.Name) {
 		return validate.Errorf("name %s is not valid; use 1 to 63 lower-case letters, digits, dashes, underscores and dots, with a letter or digit first and last", validate.Quote(req.Name))
@@ -59,11 +59,11 @@ func checkBuild(req *sandbox.BuildTemplateRequest) error {
 	return nil
 }
 
-// maxLoginName bounds the user name of a login.
+// maxLoginName bounds the user name of a login, in bytes.
 const maxLoginName = 256
 
-// checkLogin refuses what no registry could be told. It does not repeat what is
-// wrong: a password may be where the name should be.
+// checkLogin refuses a login that cannot be sent to a registry. The error does not
+// quote it, since a password may be in the place of the name.
 func checkLogin(login *sandbox.RegistryLogin) error {
 	if login == nil {
 		return nil
@@ -99,7 +99,7 @@ func checkSpec(spec *sandbox.TemplateSpec) error {
 		checkDesktop(spec.Desktop), checkServed(spec.Ports), checkNetworks(spec))
 }
 
-// checkSource sees to it that a template begins with one thing.
+// checkSource checks that a template has exactly one source.
 func checkSource(from *sandbox.TemplateSource) error {
 	given := 0
 	if from.Host {
@@ -141,7 +141,7 @@ func checkApt(packages []string) error {
 	return nil
 }
 
-// checkInstalled checks packages that an installer gets as arguments.
+// checkInstalled checks packages that are passed to an installer as arguments.
 func checkInstalled(field string, packages []string) error {
 	if len(packages) > maxPackages {
 		return validate.Errorf("%s has %d packages; use at most %d", field, len(packages), maxPackages)
@@ -163,8 +163,8 @@ func checkInstalled(field string, packages []string) error {
 	return nil
 }
 
-// notInTemplates are directories whose content no template has: memory, and
-// what is made for each sandbox.
+// notInTemplates are directories whose content is never part of a template: they are in
+// memory, or made for each sandbox.
 var notInTemplates = []string{"/proc", "/sys", "/dev", "/tmp", "/run/cove", "/.cove"}
 
 func checkTemplateFiles(files []sandbox.TemplateFile) error {
@@ -236,10 +236,11 @@ func checkSteps(steps []sandbox.TemplateStep) error {
 	return nil
 }
 
-// uploads are names of archives that were sent here.
+// uploads matches the name of an uploaded archive.
 var uploads = regexp.MustCompile(`^upload-[a-z2-7]{26}$`)
 
-// checkOwner refuses what is no user, and no user with a group, each by name or number.
+// checkOwner refuses an owner unless it is a user, or a user and a group, each by name
+// or number.
 func checkOwner(field, owner string) error {
 	user, group, both := strings.Cut(owner, ":")
 	if strings.Contains(group, ":") || both && validate.User(field, group) != nil {

@@ -22,41 +22,44 @@ import (
 )
 
 const (
-	// maxLayerBytes bounds the content of what one step has changed.
+	// maxLayerBytes bounds the content of the files that one step has changed.
 	maxLayerBytes = 32 << 30
-	// stepOutput is what the sandbox itself keeps of a step's output.
+	// stepOutput is how much of a step's output the sandbox itself keeps, in bytes.
 	stepOutput = 64 << 10
-	// stepWords and stepLines bound the last output that a failure tells.
+	// stepWords (bytes) and stepLines bound the last output that an error quotes.
 	stepWords = 2 << 10
 	stepLines = 10
-	// stepRoot is who runs steps. Images without accounts know no name for it.
+	// stepRoot is the user who runs steps, root. It is a number because images without
+	// accounts have no name for it.
 	stepRoot = "0"
 )
 
-// buildStep is one step of a build. Each runs in a sandbox of its own, so that
-// it makes no difference which of those before it were run and which were kept.
+// buildStep is one step of a build. Each runs in a sandbox of its own, so it makes no
+// difference whether the steps before it ran or were kept from an earlier build.
 type buildStep struct {
 	title string
-	// installs is the installer of a step for packages.
+	// installs is the installer, if the step installs packages.
 	installs string
-	// key is all that its result depends on, besides the root.
+	// key is everything that the result depends on, besides the root.
 	key     any
 	run     func(ctx context.Context, m *buildMachine) error
 	network sandbox.NetworkPolicy
 	// copy, set instead of run and key, needs no sandbox.
 	copy *sandbox.TemplateCopy
-	// from and to are where in the whole build it begins and ends.
+	// from and to are where in the whole build the step begins and ends, from 0 to 1.
 	from, to float64
 }
 
 const (
-	// baseShare and stepsShare are how much of a build its base and its steps are.
+	// baseShare and stepsShare are the shares of the base and of the steps in a build's
+	// progress.
 	baseShare, stepsShare = 0.3, 0.6
-	// aptWeight is how many other steps the installation of packages counts for.
+	// aptWeight is how many other steps an installation by apt counts for.
 	aptWeight = 5
 )
 
-// stepShares says where in the whole build each step begins, and the last ends.
+// stepShares returns where in the whole build each step begins, and where the last
+// ends.
 func stepShares(steps []buildStep) []float64 {
 	weights, all := make([]float64, len(steps)), 0.0
 	for i, step := range steps {
@@ -72,7 +75,7 @@ func stepShares(steps []buildStep) []float64 {
 	return shares
 }
 
-// build makes a template as planned. When it fails, nothing is left.
+// build makes a template as planned. If it fails, nothing is left.
 func (x *Builder) build(ctx context.Context, b *building) (*sandbox.Template, error) {
 	spec := &b.plan.Spec
 	base, err := x.buildBase(ctx, b)
@@ -122,7 +125,7 @@ func (x *Builder) build(ctx context.Context, b *building) (*sandbox.Template, er
 	return t, nil
 }
 
-// copyStep puts files of an upload above a base.
+// copyStep adds files of an upload to a base.
 func (x *Builder) copyStep(ctx context.Context, b *building, base *image.Foundation, step *buildStep, title string, fraction float64) (*image.Foundation, error) {
 	b.report(title, fraction, "")
 	keeper, err := x.archives()
@@ -136,7 +139,7 @@ func (x *Builder) copyStep(ctx context.Context, b *building, base *image.Foundat
 	return next, err
 }
 
-// buildBase makes what the steps begin with.
+// buildBase makes the root that the steps begin with.
 func (x *Builder) buildBase(ctx context.Context, b *building) (*image.Foundation, error) {
 	b.report("begin", 0, "")
 	if b.from != nil {
@@ -146,7 +149,7 @@ func (x *Builder) buildBase(ctx context.Context, b *building) (*image.Foundation
 	if spec := &b.plan.Spec; len(spec.Apt)+len(spec.Pip)+len(spec.NPM)+len(spec.Files)+len(spec.Run) == 0 {
 		share = baseShare + stepsShare
 	}
-	defer func() { b.plan.Login = nil }() // it is of no use any more
+	defer func() { b.plan.Login = nil }() // it is no longer needed
 	return x.cfg.Templates.Base(ctx, b.plan, func(step string, fraction float64, log string) {
 		if log != "" && !strings.HasSuffix(log, "\n") {
 			log += "\n"
@@ -155,7 +158,7 @@ func (x *Builder) buildBase(ctx context.Context, b *building) (*image.Foundation
 	})
 }
 
-// snapshotBase makes a root of the files of a snapshot.
+// snapshotBase makes a root from the files of a snapshot.
 func (x *Builder) snapshotBase(ctx context.Context, b *building) (*image.Foundation, error) {
 	snap := b.from
 	root, err := startup.RootOf(snap.Root)
@@ -178,7 +181,7 @@ func (x *Builder) snapshotBase(ctx context.Context, b *building) (*image.Foundat
 	return x.cfg.Templates.Extend(ctx, base, key, x.changesOf(engine.Source{Checkpoint: snap.Checkpoint}, opts))
 }
 
-// boundPaths are those of a root that are shown from the host.
+// boundPaths returns the paths of a root that are mounted from the host.
 func boundPaths(root engine.Root) []string {
 	paths := make([]string, len(root.Binds))
 	for i, b := range root.Binds {
@@ -187,7 +190,8 @@ func boundPaths(root engine.Root) []string {
 	return paths
 }
 
-// changesOf opens what was changed in an instance or a checkpoint as a layer.
+// changesOf returns a function that opens the changes of an instance or a checkpoint as
+// a layer.
 func (x *Builder) changesOf(of engine.Source, opts layer.ImageOptions) func(context.Context) (io.ReadCloser, error) {
 	return func(ctx context.Context) (io.ReadCloser, error) {
 		changes, err := x.cfg.Keeper.Changes(ctx, of)
@@ -206,20 +210,20 @@ func (x *Builder) changesOf(of engine.Source, opts layer.ImageOptions) func(cont
 	}
 }
 
-// pipedLayer is a layer that is being written; its end is waited for.
+// pipedLayer is a layer that is being written by a goroutine.
 type pipedLayer struct {
 	*io.PipeReader
 	done chan struct{}
 }
 
-// Close ends the writer.
+// Close ends the writer and waits for it.
 func (p *pipedLayer) Close() error {
 	err := p.PipeReader.Close()
 	<-p.done
 	return err
 }
 
-// stepError says of an error in which step it was.
+// stepError adds to an error in which step it happened.
 func stepError(err error, n, of int, title string) error {
 	switch code := sandbox.CodeOf(err); code {
 	case sandbox.CodeInternal, sandbox.CodeCancelled:
@@ -229,8 +233,8 @@ func stepError(err error, n, of int, title string) error {
 	}
 }
 
-// buildMachine is the sandbox in which a step runs. It has no record: it is in
-// no list, and what a crash leaves of it is removed at the next start.
+// buildMachine is the sandbox in which a step runs. It has no record: listings do not
+// show it, and the next start removes what a crash leaves of it.
 type buildMachine struct {
 	b      *building
 	id     string
@@ -238,16 +242,16 @@ type buildMachine struct {
 	// env and workDir are those of the steps after the packages.
 	env     map[string]string
 	workDir string
-	// from and to are where in the whole build its step begins and ends.
+	// from and to are where in the whole build its step begins and ends, from 0 to 1.
 	from, to float64
 }
 
-// report tells how far the step is, from 0 to 1, and what it has written.
+// report reports how far the step is, from 0 to 1, and its new output.
 func (m *buildMachine) report(fraction float64, log string) {
 	m.b.report("", m.from+(m.to-m.from)*fraction, log)
 }
 
-// runStep runs a step and makes a root of what it changed.
+// runStep runs a step and makes a root with its changes.
 func (x *Builder) runStep(ctx context.Context, b *building, base *image.Foundation, step *buildStep, key string) (*image.Foundation, error) {
 	var next *image.Foundation
 	err := x.inMachine(ctx, b, base, step.network, func(m *buildMachine) error {
@@ -263,7 +267,7 @@ func (x *Builder) runStep(ctx context.Context, b *building, base *image.Foundati
 	return next, err
 }
 
-// inMachine calls f with a sandbox of a root, which is gone afterwards.
+// inMachine calls f with a new sandbox of a root, and removes the sandbox afterwards.
 func (x *Builder) inMachine(ctx context.Context, b *building, base *image.Foundation, network sandbox.NetworkPolicy, f func(*buildMachine) error) (err error) {
 	id := ids.New(ids.Sandbox)
 	env := stepEnv(&b.plan.Spec, base)
@@ -273,7 +277,7 @@ func (x *Builder) inMachine(ctx context.Context, b *building, base *image.Founda
 		clean, cancel := call.Teardown(ctx)
 		defer cancel()
 		if derr := x.cfg.Engine.Destroy(clean, id); derr != nil {
-			// The next start finds it without a record.
+			// The next start finds the sandbox without a record and removes it.
 			x.cfg.Log.Error("remove the sandbox of a build", "instance", id, "error", derr)
 		}
 		if x.cfg.NetworkLog != nil {
@@ -300,7 +304,7 @@ func (x *Builder) inMachine(ctx context.Context, b *building, base *image.Founda
 	return f(&buildMachine{b: b, id: id, client: client, env: env, workDir: cmp.Or(b.plan.Spec.WorkDir, base.Template.WorkDir)})
 }
 
-// stepEnv is the environment of the steps after the packages.
+// stepEnv returns the environment of the steps after the packages.
 func stepEnv(spec *sandbox.TemplateSpec, base *image.Foundation) map[string]string {
 	env := map[string]string{}
 	maps.Copy(env, base.Template.Env)
@@ -308,8 +312,8 @@ func stepEnv(spec *sandbox.TemplateSpec, base *image.Foundation) map[string]stri
 	return env
 }
 
-// tryStart sees to it that the template's start command is ready in time,
-// before anybody has a sandbox that waits for it.
+// tryStart checks that the template's start command is ready in time, before anybody
+// has a sandbox that waits for it.
 func (x *Builder) tryStart(ctx context.Context, b *building, base *image.Foundation) error {
 	spec := &b.plan.Spec
 	if spec.Start == nil {
@@ -329,13 +333,12 @@ func (x *Builder) tryStart(ctx context.Context, b *building, base *image.Foundat
 	})
 }
 
-// exec runs a command as a step, or a part of one, and streams its output to
-// the log.
+// exec runs a command of a step and streams its output to the log.
 func (m *buildMachine) exec(ctx context.Context, req sandbox.ExecRequest) error {
 	return m.execTold(ctx, req, func(text string) { m.b.report("", -1, text) })
 }
 
-// execTold is exec for a command whose output report understands.
+// execTold is exec with a function that gets the output.
 func (m *buildMachine) execTold(ctx context.Context, req sandbox.ExecRequest, report func(text string)) error {
 	var tail lastOutput
 	tell := func(text string) {
@@ -366,7 +369,7 @@ func (m *buildMachine) execTold(ctx context.Context, req sandbox.ExecRequest, re
 	return nil
 }
 
-// lastOutput keeps the end of an output.
+// lastOutput keeps the end of a command's output.
 type lastOutput struct{ data []byte }
 
 func (l *lastOutput) write(text string) {
@@ -376,7 +379,7 @@ func (l *lastOutput) write(text string) {
 	}
 }
 
-// text is how a message goes on that has the output.
+// text returns the output as the continuation of an error message.
 func (l *lastOutput) text() string {
 	lines := bytes.Split(bytes.TrimSpace(l.data), []byte("\n"))
 	lines = lines[max(0, len(lines)-stepLines):]
@@ -387,12 +390,13 @@ func (l *lastOutput) text() string {
 	return "; its last output:\n" + out
 }
 
-// shell is a script of ours for a step, with arguments as $1 and so on.
+// shell returns the command that runs one of this package's scripts, with arguments as
+// $1 and so on.
 func shell(script string, args ...string) []string {
 	return append([]string{"/bin/sh", "-c", script, "sh"}, args...)
 }
 
-// putFile writes a file of a spec. Its directories are made, for everyone.
+// putFile writes a file of a spec. Missing directories are made, readable for everyone.
 func (m *buildMachine) putFile(ctx context.Context, f *sandbox.TemplateFile) error {
 	mode, err := validate.Mode(cmp.Or(f.Mode, "0644"))
 	if err != nil {
@@ -406,7 +410,7 @@ func (m *buildMachine) putFile(ctx context.Context, f *sandbox.TemplateFile) err
 	return nil
 }
 
-// titled is a title of bounded length, on one line.
+// titled returns the title of a step, of bounded length and on one line.
 func titled(kind string, words []string) string {
 	text := strings.Join(strings.Fields(strings.Join(words, ", ")), " ")
 	if r := []rune(text); len(r) > 60 {

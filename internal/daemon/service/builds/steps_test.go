@@ -12,7 +12,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// steps is a template with commands.
+// steps returns a spec with these commands.
 func steps(run ...string) *sandbox.TemplateSpec {
 	s := &sandbox.TemplateSpec{From: sandbox.TemplateSource{Debian: "bookworm"}}
 	for _, r := range run {
@@ -21,14 +21,14 @@ func steps(run ...string) *sandbox.TemplateSpec {
 	return s
 }
 
-// planner is a builder that plans steps, and runs none.
+// planner returns a builder that plans steps but runs none.
 func planner(t *testing.T) (*Builder, *faketemplates.Provider) {
 	templates := faketemplates.New(t.TempDir())
 	return New(Config{Templates: templates, Dir: t.TempDir()}), templates
 }
 
-// TestAptAboveDebian checks that packages are a step above the Debian that all
-// share, without those that it has, and that this step is most of the build.
+// TestAptAboveDebian checks that packages are a step on top of the shared Debian root,
+// without packages that this root has, and that the step is most of the build.
 func TestAptAboveDebian(t *testing.T) {
 	x, _ := planner(t)
 	debian := &image.Foundation{Template: sandbox.Template{Packages: []string{"sudo"}}}
@@ -56,8 +56,8 @@ func TestAptAboveDebian(t *testing.T) {
 	}
 }
 
-// Steps have a network by default that reaches the registry of the machine's own
-// npm. A network that the template has chosen stays as it is.
+// By default, steps can reach the registry of the machine's own npm. A policy that the
+// template sets is not changed.
 func TestNPMNetwork(t *testing.T) {
 	x, templates := planner(t)
 	templates.NPM = image.NPMSettings{Registry: "http://127.0.0.1:4873/"}
@@ -73,8 +73,8 @@ func TestNPMNetwork(t *testing.T) {
 	}
 }
 
-// Templates that install the same packages share these steps whatever their
-// environments are, unless npm is told something else in them.
+// Templates that install the same packages share these steps, whatever their
+// environments, unless these have settings of npm.
 func TestInstallStepsShared(t *testing.T) {
 	x, _ := planner(t)
 	keys := func(env map[string]string) []any {
@@ -94,7 +94,7 @@ func TestInstallStepsShared(t *testing.T) {
 	}
 }
 
-// TestBuildLogBounded has a step write more than is kept.
+// TestBuildLogBounded runs a step that writes more than the log keeps.
 func TestBuildLogBounded(t *testing.T) {
 	x, _ := planner(t)
 	l, err := x.newBuildLog("bld-long")

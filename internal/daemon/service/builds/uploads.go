@@ -21,9 +21,9 @@ import (
 
 const uploadLinkVersion = "u2"
 
-// LinkUpload implements [sandbox.Templates]. An archive's name is made of its
-// team's and the caller's name for it, with a key: no other team has the same,
-// and nobody can tell one who does not know the key.
+// LinkUpload implements [sandbox.Templates]. The name of an archive is computed with a
+// key from the team and the caller's name for the archive, so no other team gets the
+// same name, and nobody can guess one.
 func (x *Builder) LinkUpload(ctx context.Context, req sandbox.UploadLinkRequest) (*sandbox.UploadLink, error) {
 	return call.Do(ctx, x.cfg.Gate, call.AuditedAtOnce(sandbox.ScopeTemplatesWrite, "template.upload_link"), func(c *call.Call) (*sandbox.UploadLink, error) {
 		if req.Name == "" || len(req.Name) > sandbox.MaxUploadName {
@@ -57,8 +57,8 @@ func (x *Builder) LinkUpload(ctx context.Context, req sandbox.UploadLinkRequest)
 	})
 }
 
-// SignUpload returns a link: it is good for one archive of at most so many
-// bytes, once, until then.
+// SignUpload returns a link that is valid once, for one archive of at most size bytes,
+// until the given time.
 func (x *Builder) SignUpload(archive string, size int64, until time.Time) string {
 	what := fmt.Sprintf("%s.%s.%d.%d.%s", uploadLinkVersion, archive, size, until.Unix(), strings.ToLower(rand.Text()))
 	return what + "." + base64.RawURLEncoding.EncodeToString(x.uploadMAC(what))
@@ -70,14 +70,14 @@ func (x *Builder) uploadMAC(what string) []byte {
 	return mac.Sum(nil)
 }
 
-// errNoUpload is the answer to whoever has no good link.
+// errNoUpload is the error for every invalid link.
 var errNoUpload = sandbox.Errorf(sandbox.CodeForbidden, "this link is not valid or has expired; request another")
 
 // maxUploadLink bounds a link, in bytes.
 const maxUploadLink = 256
 
-// ReceiveUpload keeps an archive that comes by a link, whose holder need not be
-// anybody. size is how long it says it is, or -1.
+// ReceiveUpload keeps an archive that is sent with a link; the sender needs no key.
+// Size is the announced length in bytes, or -1.
 func (x *Builder) ReceiveUpload(ctx context.Context, link string, size int64, content io.Reader) (*sandbox.ArchiveUpload, error) {
 	i := strings.LastIndexByte(link, '.')
 	if len(link) > maxUploadLink || i < 0 {
@@ -87,7 +87,7 @@ func (x *Builder) ReceiveUpload(ctx context.Context, link string, size int64, co
 	if err != nil || !hmac.Equal(mac, x.uploadMAC(link[:i])) {
 		return nil, errNoUpload
 	}
-	// It is ours, and as it was made.
+	// The signature is valid, so the parts are as SignUpload wrote them.
 	parts := strings.Split(link[:i], ".")
 	most, err := strconv.ParseInt(parts[2], 10, 64)
 	if err != nil {

@@ -17,7 +17,7 @@ type Verb struct {
 	atOnce bool
 }
 
-// Unaudited is a verb of which nothing is recorded.
+// Unaudited is a verb that is not recorded.
 func Unaudited(scope sandbox.Scope) Verb { return Verb{scope: scope} }
 
 // Audited is a verb that is recorded as an action, a little later.
@@ -28,7 +28,7 @@ func AuditedAtOnce(scope sandbox.Scope, action string) Verb {
 	return Verb{scope: scope, action: action, atOnce: true}
 }
 
-// AnyScope is of verbs for which every key is good that has a scope at all.
+// AnyScope is the scope of verbs that any key with at least one scope may call.
 const AnyScope sandbox.Scope = ""
 
 // Call is one call of a verb: who calls, and what the audit record will say.
@@ -49,7 +49,8 @@ type Call struct {
 	done   func()
 }
 
-// Do runs f as a call of a verb, if the caller may. Its error is made public.
+// Do runs f as a call of a verb, if the caller may call it. Its error is made public;
+// see [Gate.Public].
 func Do[T any](ctx context.Context, g *Gate, verb Verb, f func(*Call) (T, error)) (result T, err error) {
 	c, err := g.Enter(ctx, verb)
 	defer c.Leave(&err)
@@ -111,11 +112,11 @@ func (c *Call) Leave(err *error) {
 	c.done()
 }
 
-// AtEnd has f called when the call ends. There is one at most.
+// AtEnd sets the function that is called when the call ends. A call has at most one.
 func (c *Call) AtEnd(f func()) { c.atEnd = f }
 
-// Go runs f in the background. It may outlive the call, and the service waits
-// for it when it closes.
+// Go runs f in the background. It may outlive the call; the service waits for it when
+// it closes.
 func (c *Call) Go(f func()) { c.gate.wg.Go(f) }
 
 func (c *Call) record(err error) {
@@ -137,12 +138,12 @@ func (c *Call) record(err error) {
 	}
 }
 
-// Denied records that the caller asked for an operation that no scope of theirs
-// allows, when a door knows that before it reads the request.
+// Denied records that the caller requested an operation that their scopes do not allow.
+// Doors call it if they refuse before they read the request.
 func (g *Gate) Denied(ctx context.Context, operation string) {
 	c, err := g.Enter(ctx, Audited(AnyScope, operation))
 	if sandbox.CodeOf(err) == sandbox.CodeUnavailable {
-		return // there is no record any more
+		return // the gate is closed
 	}
 	err = sandbox.Errorf(sandbox.CodeForbidden, "denied")
 	c.Leave(&err)

@@ -13,8 +13,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// NoSandbox is the one answer for what does not exist and what is another
-// team's or in another namespace.
+// NoSandbox is the error for a sandbox that does not exist, and the same error for one
+// that is another team's or in another namespace.
 func NoSandbox(ref string) error {
 	return sandbox.Errorf(sandbox.CodeNotFound, "there is no sandbox %s; list the sandboxes to see which exist", validate.Quote(ref))
 }
@@ -24,7 +24,7 @@ func NoSnapshot(ref string) error {
 	return sandbox.Errorf(sandbox.CodeNotFound, "there is no snapshot %s; list the snapshots to see which exist", validate.Quote(ref))
 }
 
-// NotRunning says why a sandbox cannot do what was asked, and what to do.
+// NotRunning returns an error that says why a sandbox is not running, and what to do.
 func NotRunning(r *store.Record) error {
 	switch r.State {
 	case sandbox.StateCreating:
@@ -37,7 +37,7 @@ func NotRunning(r *store.Record) error {
 	return Ended(r)
 }
 
-// Ended tells when and why a sandbox ended.
+// Ended returns an error that says when and why a sandbox ended.
 func Ended(r *store.Record) error {
 	verb, when, why := "was killed", "", ""
 	if r.State == sandbox.StateFailed {
@@ -55,8 +55,8 @@ func Ended(r *store.Record) error {
 // ErrNoCheckpoints says that the engine keeps no state.
 var ErrNoCheckpoints = sandbox.Errorf(sandbox.CodeUnsupported, "this server cannot keep the state of sandboxes; use one that runs them with gVisor")
 
-// CallbackError is an error that the caller's own function returned, and gets
-// back as it is.
+// CallbackError is an error of the caller's own function, which the caller gets back
+// unchanged.
 type CallbackError struct{ Err error }
 
 // Error implements error.
@@ -66,7 +66,7 @@ func (e *CallbackError) Error() string { return e.Err.Error() }
 func (e *CallbackError) Unwrap() error { return e.Err }
 
 // Public turns any error into one that a caller may see, and logs what only the
-// operator is to know.
+// operator may know.
 func (g *Gate) Public(err error, action string) error {
 	if err == nil {
 		return nil
@@ -88,18 +88,18 @@ func (g *Gate) Public(err error, action string) error {
 	return sandbox.Wrap(code, err, sandbox.MessageOf(err))
 }
 
-// DiskFull reports whether an error says that the server's disk is full, in
-// the words of the system or of the database.
+// DiskFull reports whether an error of the system or of the database says that the
+// server's disk is full.
 func DiskFull(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || strings.Contains(err.Error(), "database or disk is full")
 }
 
-// Unavailable is a failure of a part of Cove that a retry may mend.
+// Unavailable returns an error for a failure of a part of Cove that a retry may fix.
 func Unavailable(cause error, format string, args ...any) error {
 	return sandbox.Wrap(sandbox.CodeUnavailable, cause, fmt.Sprintf(format, args...))
 }
 
-// Detailed shows the cause of a domain error, for logs.
+// Detailed returns an error whose text includes the cause of a domain error, for logs.
 func Detailed(err error) error {
 	if e, ok := errors.AsType[*sandbox.Error](err); ok && e.Unwrap() != nil {
 		return fmt.Errorf("%s: %w", e.Message, e.Unwrap())
@@ -107,17 +107,17 @@ func Detailed(err error) error {
 	return err
 }
 
-// teardownTimeout bounds the removal of one sandbox, which no longer
-// depends on whoever asked for it.
+// teardownTimeout bounds work that continues without its caller, such as the removal of
+// a sandbox.
 const teardownTimeout = 60 * time.Second
 
-// Teardown returns a context for work that must be done although whoever asked
-// for it is gone.
+// Teardown returns a context for work that must be completed even if its caller is
+// gone.
 func Teardown(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), teardownTimeout)
 }
 
-// RetryLater says when to try again of an error that says the quota is used up.
+// RetryLater adds to an error about a used-up quota when to try again.
 func RetryLater(err error) error {
 	if e, ok := errors.AsType[*sandbox.Error](err); ok && e.Code == sandbox.CodeQuotaExceeded && e.RetryAfter == 0 {
 		e.RetryAfter = 10 * time.Second

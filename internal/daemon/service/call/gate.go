@@ -1,6 +1,6 @@
-// Package call is what is around every verb of the service: who calls and whether
-// they may, which sandbox they mean, what the audit record says of it, and that
-// the service is not closed under it.
+// Package call does what every verb of the service needs: it checks who calls and
+// whether they may, finds the sandbox that they mean, writes the audit record, and
+// keeps the service open until the verb is done.
 package call
 
 import (
@@ -19,28 +19,28 @@ type Config struct {
 	Store store.Store
 	Audit *audit.Recorder
 	Log   *slog.Logger
-	// Observe is told of each recorded verb when it has ended.
+	// Observe is called when a recorded verb has ended.
 	Observe func(action string, began time.Time, err error)
 }
 
-// Gate lets calls and work in the background begin until it is closed. It is
-// safe for concurrent use.
+// Gate lets calls and background work begin until it is closed. It is safe for
+// concurrent use.
 type Gate struct {
 	cfg Config
 
-	// ctx ends when the gate is closed; wg is the work in the background.
+	// ctx ends when the gate is closed; wg counts the background work.
 	ctx    context.Context
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
 	mu       sync.Mutex
-	drained  *sync.Cond // calls has become 0; of mu
+	drained  *sync.Cond // calls has become 0; its lock is mu
 	closed   bool       // guarded by mu
 	calls    int        // guarded by mu; under way
 	lastCall time.Time  // guarded by mu; when one last began or ended
 }
 
-// NewGate returns a gate that is open.
+// NewGate returns an open gate.
 func NewGate(cfg Config) *Gate {
 	g := &Gate{cfg: cfg, lastCall: time.Now()}
 	g.drained = sync.NewCond(&g.mu)
@@ -48,8 +48,8 @@ func NewGate(cfg Config) *Gate {
 	return g
 }
 
-// Close cancels the calls under way, waits for them and refuses others. Work in
-// the background may go on; see [Gate.Wait].
+// Close refuses new calls, cancels those under way and waits for them. Background work
+// may continue; see [Gate.Wait].
 func (g *Gate) Close() {
 	g.cancel()
 	g.mu.Lock()
@@ -100,15 +100,15 @@ func (g *Gate) end() {
 	}
 }
 
-// Calls tells how many calls are under way, and when one last began or ended.
+// Calls returns how many calls are under way, and when one last began or ended.
 func (g *Gate) Calls() (n int, last time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.calls, g.lastCall
 }
 
-// Anonymous begins a call of somebody who needs no key of the server's. Leave
-// ends it, and makes its error public.
+// Anonymous begins a call of somebody who needs no API key. Leave ends it, and makes
+// its error public.
 func (g *Gate) Anonymous(ctx context.Context, action string) (_ context.Context, leave func(*error), err error) {
 	done, err := g.Begin()
 	if err != nil {
@@ -122,7 +122,7 @@ func (g *Gate) Anonymous(ctx context.Context, action string) (_ context.Context,
 	}, nil
 }
 
-// cancelled returns a context that ends with the gate too.
+// cancelled returns a context that also ends when the gate is closed.
 func (g *Gate) cancelled(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(g.ctx, cancel)

@@ -13,11 +13,11 @@ import (
 // LocalKeyID is the key id of the user who runs the daemon. Ids of real keys differ.
 var LocalKeyID = sandbox.LocalCaller().KeyID
 
-// Realm is what a caller may know of: a namespace of a team, or for "" all of
-// the team. Volumes, secrets and templates are the team's in any case.
+// Realm is what a caller can see: a namespace of a team, or for "" the whole team.
+// Volumes, secrets and templates belong to no namespace.
 type Realm struct{ Team, Namespace string }
 
-// RealmOf is where a sandbox finds others by their names.
+// RealmOf returns the realm in which a sandbox finds others by name.
 func RealmOf(r *store.Record) Realm { return Realm{r.Team, r.Namespace} }
 
 // Has reports whether a sandbox or snapshot is in the realm.
@@ -25,14 +25,14 @@ func (m Realm) Has(team, namespace string) bool {
 	return m.Team == team && (m.Namespace == "" || m.Namespace == namespace)
 }
 
-// Realm is what the caller may know of.
+// Realm returns what the caller can see.
 func (c *Call) Realm() Realm { return Realm{c.Caller.Team, c.Caller.Namespace} }
 
-// anyNamespace asks for those of all namespaces that the caller may know of.
+// anyNamespace selects all namespaces that the caller can see.
 const anyNamespace = "*"
 
-// Namespace returns the namespace that a request asks for, of a caller that may
-// be in one. Another than the caller's is refused, whether it is there or not.
+// Namespace returns the namespace that a request selects. A caller that is in a
+// namespace gets an error for any other, whether it exists or not.
 func (c *Call) Namespace(asked string) (string, error) {
 	own := c.Caller.Namespace
 	if asked == anyNamespace {
@@ -49,8 +49,8 @@ func (c *Call) Namespace(asked string) (string, error) {
 	return cmp.Or(own, asked), nil
 }
 
-// NeedTeam refuses what concerns the whole team to a caller that is in one
-// namespace.
+// NeedTeam returns an error if the caller is in a namespace, for verbs that concern the
+// whole team.
 func (c *Call) NeedTeam(what string) error {
 	if c.Caller.Namespace == "" {
 		return nil
@@ -101,7 +101,7 @@ func (g *Gate) snapshot(ctx context.Context, in Realm, ref string) (store.Snapsh
 	return snap, err
 }
 
-// PolicyOf returns the policy of a record.
+// PolicyOf returns the network policy of a record.
 func PolicyOf(r *store.Record) sandbox.NetworkPolicy {
 	if r.Network == nil {
 		return sandbox.NetworkPolicy{Preset: sandbox.NetworkOpen}

@@ -1,8 +1,8 @@
-// Package events remembers what has happened and tells it to those who follow.
+// Package events keeps what has happened and reports it to those who follow.
 //
-// What is written to the store is told by the store itself, as [Watch] wraps it, after
-// it is written: no verb can forget to, and nobody hears of what did not happen. A
-// [Log] never waits for those who follow it.
+// [Watch] wraps the store and reports each change after it is written: no verb can
+// forget to, and nothing is reported that did not happen. A [Log] never waits for its
+// followers.
 package events
 
 import (
@@ -20,9 +20,9 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Entry is an event and who may know of it.
+// Entry is an event and who may see it.
 type Entry struct {
-	// Team is whose event it is; empty is everybody's.
+	// Team is the team that may see the event; empty is every team.
 	Team      string
 	Namespace string
 	sandbox.Event
@@ -30,14 +30,15 @@ type Entry struct {
 	number uint64
 }
 
-// Log remembers the last [sandbox.EventsKept] events, and of the samples of each
-// sandbox the last. It is safe for concurrent use.
+// Log keeps the last [sandbox.EventsKept] events, and the last sample of what each
+// sandbox uses. It is safe for concurrent use.
 type Log struct {
-	// run is in the id of each event: those of another run of the server mean nothing.
+	// run is part of each event's id, since ids of another run of the server mean
+	// nothing.
 	run string
 
 	mu      sync.Mutex
-	entries []Entry          // guarded by mu; the oldest first
+	entries []Entry          // guarded by mu; oldest first
 	samples map[string]Entry // guarded by mu; by sandbox
 	last    uint64           // guarded by mu; the number of the newest event
 	closed  bool             // guarded by mu
@@ -49,7 +50,7 @@ func NewLog() *Log {
 	return &Log{run: strings.ToLower(rand.Text()), samples: map[string]Entry{}, grown: make(chan struct{})}
 }
 
-// Add appends an event and tells it; the log fills in ID and At.
+// Add appends an event and wakes the followers. The log fills in ID and At.
 func (l *Log) Add(e Entry) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -74,16 +75,16 @@ func (l *Log) append(e Entry) {
 	l.entries = append(l.entries, e)
 }
 
-// KeepSamples forgets the samples of sandboxes that do not run: one may be added just
-// after the sandbox's end.
+// KeepSamples drops the samples of sandboxes that do not run, since one may be added
+// just after a sandbox's end.
 func (l *Log) KeepSamples(runs func(sandboxID string) bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	maps.DeleteFunc(l.samples, func(id string, _ Entry) bool { return !runs(id) })
 }
 
-// Close ends all who follow, and who follow later after what is remembered. Events can
-// be added still.
+// Close ends all followers. Later ones get the kept events and then end. Events can
+// still be added.
 func (l *Log) Close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -117,25 +118,25 @@ func (l *Log) position(after string) (uint64, bool) {
 	return number, true
 }
 
-// kept are the entries that are remembered. The caller holds mu.
+// kept returns the entries that are not too old. The caller holds mu.
 func (l *Log) kept() []Entry {
 	return l.entries[max(0, len(l.entries)-sandbox.EventsKept):]
 }
 
-// before is the number before the oldest entry. The caller holds mu.
+// before returns the number before the oldest entry. The caller holds mu.
 func (l *Log) before(kept []Entry) uint64 {
 	if len(kept) == 0 {
 		return l.last
 	}
 	if len(l.entries) <= sandbox.EventsKept {
-		return 0 // nothing was forgotten but samples, which are not missed
+		return 0 // only samples were dropped, which do not count as missed
 	}
 	return kept[0].number - 1
 }
 
-// since returns what came after a position, the oldest first; and a channel that is
-// closed when there is more. Whole is false if not all of that is remembered, and closed
-// tells that the log is.
+// since returns what came after a position, oldest first, and a channel that is closed
+// when there is more. Whole is false if some of it is no longer kept; closed says that
+// the log is closed.
 func (l *Log) since(position uint64) (found []Entry, more <-chan struct{}, whole, closed bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -154,12 +155,12 @@ func (l *Log) since(position uint64) (found []Entry, more <-chan struct{}, whole
 	return found, l.grown, true, l.closed
 }
 
-// ErrClosed is the end of those who follow a log that was closed.
+// ErrClosed is the error of [Log.Follow] when the log was closed.
 var ErrClosed = errors.New("the log of events is closed")
 
-// Follow passes to sink what comes after an event, if it is wanted, until ctx is
-// cancelled, sink fails, the log is closed, or, with once, all is told that is
-// remembered. The error is that of ctx or of sink, or [ErrClosed].
+// Follow passes the wanted events after the event with id after to sink, until ctx is
+// cancelled, sink fails, the log is closed or, with once, all kept events were passed.
+// The error is that of ctx or of sink, or [ErrClosed].
 func (l *Log) Follow(ctx context.Context, after string, once bool, wanted func(*Entry) bool, sink func(sandbox.Event) error) error {
 	position, known := l.position(after)
 	if err := sink(l.begun(position, !known)); err != nil {

@@ -25,7 +25,7 @@ func statsEvent(id string, memory int64) Entry {
 
 func everything(*Entry) bool { return true }
 
-// told returns what a log tells after an event, without waiting.
+// told returns the events of a log after an event, without waiting.
 func told(t *testing.T, l *Log, after string) (events []sandbox.Event) {
 	t.Helper()
 	err := l.Follow(t.Context(), after, true, everything, func(e sandbox.Event) error {
@@ -38,7 +38,7 @@ func told(t *testing.T, l *Log, after string) (events []sandbox.Event) {
 	return events
 }
 
-// text is what events are, in short.
+// text returns a short text for each event.
 func text(events []sandbox.Event) (texts []string) {
 	for _, e := range events {
 		s := string(e.Kind) + " " + e.SandboxID
@@ -79,7 +79,7 @@ func TestResume(t *testing.T) {
 	}
 }
 
-// What was forgotten is said to be missed, and what is remembered is bounded.
+// Events that are no longer kept are reported as missed, and the kept ones are bounded.
 func TestForgets(t *testing.T) {
 	l := NewLog()
 	l.Add(sandboxEvent("first", sandbox.StateRunning))
@@ -98,7 +98,7 @@ func TestForgets(t *testing.T) {
 	}
 }
 
-// Of the samples of a sandbox the last is remembered, for as long as it lives.
+// The last sample of a sandbox is kept for as long as the sandbox lives.
 func TestSamples(t *testing.T) {
 	l := NewLog()
 	l.Add(sandboxEvent("a", sandbox.StateRunning))
@@ -149,7 +149,7 @@ func TestFollow(t *testing.T) {
 	})
 }
 
-// Who is too slow is told so, and goes on with what comes then.
+// A follower that is too slow gets an event that says so, and continues from there.
 func TestSlowFollower(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := NewLog()
@@ -163,7 +163,7 @@ func TestSlowFollower(t *testing.T) {
 				return nil
 			})
 		}()
-		synctest.Wait() // it holds the first event
+		synctest.Wait() // the follower holds the first event
 		for range 3 * sandbox.EventsKept {
 			l.Add(sandboxEvent("x", sandbox.StateRunning))
 		}
@@ -194,7 +194,7 @@ func TestSinkFails(t *testing.T) {
 	}
 }
 
-// Many who add and follow see each event once, in its order.
+// With many that add and follow, each follower sees each event once, in order.
 func TestConcurrently(t *testing.T) {
 	l := NewLog()
 	const writers, each = 4, 200
@@ -240,7 +240,7 @@ func TestConcurrently(t *testing.T) {
 	}
 }
 
-// The end of the server ends those who follow, and nobody waits afterwards.
+// The end of the server ends all followers, and later ones do not wait.
 func TestClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := NewLog()

@@ -8,11 +8,11 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Watch returns a store that tells the log of what is written to it: sandboxes,
-// snapshots and builds. View makes of a record what callers see.
+// Watch returns a store that adds to the log what is written to it: sandboxes,
+// snapshots and builds. View turns a record into what callers see.
 //
-// Times of last use are not told, nor records that are removed long after their
-// sandbox has ended, nor ends of lifetimes that move with the machine's clock.
+// It does not report times of last use, the removal of records long after their sandbox
+// has ended, or ends of lifetimes that move with the machine's clock.
 func Watch(s store.Store, log *Log, view func(store.Record) *sandbox.Sandbox) store.Store {
 	return &watched{Store: s, log: log, view: view, writing: map[string]*writers{}}
 }
@@ -26,8 +26,8 @@ type watched struct {
 	writing map[string]*writers // guarded by mu; by the id of the record
 }
 
-// writers are those who write a record now. Who was not alone does not know whether
-// their state is the last one, and reads the record again to tell of it.
+// writers counts the concurrent writes of a record. A write that was not alone may not
+// be the last one, so the record is read again before it is reported.
 type writers struct {
 	count    int
 	together bool
@@ -48,8 +48,8 @@ func (w *watched) begin(ids ...string) {
 	}
 }
 
-// end notes that a record was written, if written is true, and tells of it. With again
-// the record has to be read for that. What is told of a record never goes back.
+// end ends the write of a record and, if it was written, calls tell to report it. With
+// again, tell must read the record first. Reports of a record never go back in time.
 func (w *watched) end(id string, written bool, tell func(again bool)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -62,19 +62,19 @@ func (w *watched) end(id string, written bool, tell func(again bool)) {
 	}
 }
 
-// sandbox ends the writing of a sandbox.
+// sandbox ends the write of a sandbox.
 func (w *watched) sandbox(ctx context.Context, r store.Record, err error) {
 	w.end(r.ID, err == nil, func(again bool) {
 		if again {
 			if r, err = w.Store.Sandbox(context.WithoutCancel(ctx), r.ID); err != nil {
-				return // it was deleted, which is told too
+				return // it was deleted, which is reported too
 			}
 		}
 		w.log.Add(Entry{Team: r.Team, Namespace: r.Namespace, Event: sandbox.Event{Kind: sandbox.EventSandbox, SandboxID: r.ID, Sandbox: w.view(r)}})
 	})
 }
 
-// CreateSandbox tells of the sandbox.
+// CreateSandbox reports the sandbox.
 func (w *watched) CreateSandbox(ctx context.Context, r store.Record, q store.Quota) error {
 	w.begin(r.ID)
 	err := w.Store.CreateSandbox(ctx, r, q)
@@ -82,7 +82,7 @@ func (w *watched) CreateSandbox(ctx context.Context, r store.Record, q store.Quo
 	return err
 }
 
-// CreateSandboxes tells of each sandbox.
+// CreateSandboxes reports each sandbox.
 func (w *watched) CreateSandboxes(ctx context.Context, records []store.Record, q store.Quota) error {
 	for i := range records {
 		w.begin(records[i].ID)
@@ -94,7 +94,7 @@ func (w *watched) CreateSandboxes(ctx context.Context, records []store.Record, q
 	return err
 }
 
-// UpdateSandbox tells of the sandbox.
+// UpdateSandbox reports the sandbox.
 func (w *watched) UpdateSandbox(ctx context.Context, id string, c store.Change) (store.Record, error) {
 	w.begin(id)
 	r, err := w.Store.UpdateSandbox(ctx, id, c)
@@ -104,7 +104,7 @@ func (w *watched) UpdateSandbox(ctx context.Context, id string, c store.Change) 
 	return r, err
 }
 
-// UpdateSandboxes tells of each sandbox, in the order of ids.
+// UpdateSandboxes reports each sandbox, in the order of ids.
 func (w *watched) UpdateSandboxes(ctx context.Context, ids []string, apply func(map[string]*store.Record) error) (map[string]store.Record, error) {
 	w.begin(ids...)
 	records, err := w.Store.UpdateSandboxes(ctx, ids, apply)
@@ -116,7 +116,7 @@ func (w *watched) UpdateSandboxes(ctx context.Context, ids []string, apply func(
 	return records, err
 }
 
-// DeleteSandbox tells that the record is gone.
+// DeleteSandbox reports that the record is gone.
 func (w *watched) DeleteSandbox(ctx context.Context, id string) error {
 	r, found := w.Store.Sandbox(ctx, id)
 	w.begin(id)
@@ -127,14 +127,14 @@ func (w *watched) DeleteSandbox(ctx context.Context, id string) error {
 	return err
 }
 
-// CreateSnapshot tells of the snapshot.
+// CreateSnapshot reports the snapshot.
 func (w *watched) CreateSnapshot(ctx context.Context, r store.SnapshotRecord, q store.Quota) error {
 	w.begin(r.ID)
 	err := w.Store.CreateSnapshot(ctx, r, q)
 	w.end(r.ID, err == nil, func(again bool) {
 		if again {
 			if _, err := w.Store.Snapshot(context.WithoutCancel(ctx), r.ID); err != nil {
-				return // it was deleted, which is told too
+				return // it was deleted, which is reported too
 			}
 		}
 		w.log.Add(Entry{Team: r.Team, Namespace: r.Namespace, Event: sandbox.Event{Kind: sandbox.EventSnapshot, SandboxID: r.SandboxID, SnapshotID: r.ID, Snapshot: &r.Snapshot}})
@@ -142,7 +142,7 @@ func (w *watched) CreateSnapshot(ctx context.Context, r store.SnapshotRecord, q 
 	return err
 }
 
-// DeleteSnapshot tells that the snapshot is gone.
+// DeleteSnapshot reports that the snapshot is gone.
 func (w *watched) DeleteSnapshot(ctx context.Context, id string) error {
 	r, found := w.Store.Snapshot(ctx, id)
 	w.begin(id)
@@ -153,7 +153,7 @@ func (w *watched) DeleteSnapshot(ctx context.Context, id string) error {
 	return err
 }
 
-// CreateBuild tells of the build.
+// CreateBuild reports the build.
 func (w *watched) CreateBuild(ctx context.Context, b store.BuildRecord) error {
 	w.begin(b.ID)
 	err := w.Store.CreateBuild(ctx, b)
@@ -161,7 +161,7 @@ func (w *watched) CreateBuild(ctx context.Context, b store.BuildRecord) error {
 	return err
 }
 
-// UpdateBuild tells of the build.
+// UpdateBuild reports the build.
 func (w *watched) UpdateBuild(ctx context.Context, b store.BuildRecord) error {
 	w.begin(b.ID)
 	err := w.Store.UpdateBuild(ctx, b)
@@ -169,7 +169,7 @@ func (w *watched) UpdateBuild(ctx context.Context, b store.BuildRecord) error {
 	return err
 }
 
-// build ends the writing of a build.
+// build ends the write of a build.
 func (w *watched) build(ctx context.Context, b store.BuildRecord, err error) {
 	w.end(b.ID, err == nil, func(again bool) {
 		if again {

@@ -1,5 +1,5 @@
-// Package expose leads others to the ports of sandboxes: visitors of previews and of live
-// views, clients of ports that are published on the host, and other sandboxes.
+// Package expose connects others to the ports of sandboxes: visitors of previews and
+// live views, clients of ports that are published on the host, and other sandboxes.
 package expose
 
 import (
@@ -22,26 +22,26 @@ type Config struct {
 	Store store.Store
 	Log   *slog.Logger
 	Links Links
-	// URL makes the URL of a preview of the first label of its host name.
+	// URL makes the URL of a preview from the first label of its host name.
 	URL func(label string) string
 	// Open opens a sandbox of a realm by its id or name, and resumes it if it is
-	// paused; OpenFor opens one for a call, which counts as one on it; OpenRecord
-	// opens one that runs by its record.
+	// paused. OpenFor does so for a call, which counts as use. OpenRecord opens a
+	// running sandbox by its record.
 	Open       func(ctx context.Context, in call.Realm, ref string) (Sandbox, error)
 	OpenFor    func(c *call.Call, ref string) (Sandbox, error)
 	OpenRecord func(ctx context.Context, r *store.Record) (Sandbox, error)
-	// Wake resumes a paused sandbox, once however many ask at a time.
+	// Wake resumes a paused sandbox, once for all concurrent callers.
 	Wake func(ctx context.Context, r *store.Record) (store.Record, error)
-	// NoScreen says of a sandbox that it is no computer.
+	// NoScreen returns the error for a sandbox that is not a computer.
 	NoScreen func(ctx context.Context, id string) error
 }
 
-// Sandbox is a sandbox that runs.
+// Sandbox is a running sandbox.
 type Sandbox interface {
-	// DialPort opens a connection to a port, on the loopback device or on that of
-	// other sandboxes' traffic. Errors are for the caller.
+	// DialPort opens a connection to a port, on the loopback device or on the device
+	// for traffic of other sandboxes. Errors are for the caller.
 	DialPort(ctx context.Context, port int, loopback bool) (net.Conn, error)
-	// Touch notes that the sandbox was in use at the given time.
+	// Touch records that the sandbox was in use at the given time.
 	Touch(at time.Time)
 }
 
@@ -92,7 +92,7 @@ func (x *Exposer) dialPort(ctx context.Context, sbx Sandbox, port int, loopback 
 	return &portConn{Conn: conn, sbx: sbx}, nil
 }
 
-// touchEvery is how exactly the use of a connection is noted.
+// touchEvery is the resolution with which the use of a connection is recorded.
 const touchEvery = time.Second
 
 // portConn is a connection to a port of a sandbox.
@@ -116,7 +116,7 @@ func (c *portConn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// CloseWrite ends what is sent, if the connection below can.
+// CloseWrite ends the sending direction; see [closeWrite].
 func (c *portConn) CloseWrite() error { return closeWrite(c.Conn) }
 
 func (c *portConn) used(n int) {
@@ -126,8 +126,8 @@ func (c *portConn) used(n int) {
 	}
 }
 
-// closeWrite ends one direction of a connection, or all of one that has no
-// directions of its own.
+// closeWrite closes the sending direction of a connection, or the whole connection if
+// its directions cannot be closed separately.
 func closeWrite(c net.Conn) error {
 	if half, ok := c.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
@@ -135,8 +135,7 @@ func closeWrite(c net.Conn) error {
 	return c.Close()
 }
 
-// visitors are the connections of previews that are open. Its zero value has
-// none.
+// visitors has the open connections of previews. Its zero value has none.
 type visitors struct {
 	mu   sync.Mutex
 	open map[string]map[*visitConn]bool // by preview; guarded by mu
@@ -150,7 +149,7 @@ type visitConn struct {
 	expiry *time.Timer // guarded by the mu of visitors
 }
 
-// CloseWrite ends what is sent, if the connection below can.
+// CloseWrite ends the sending direction; see [closeWrite].
 func (c *visitConn) CloseWrite() error { return closeWrite(c.Conn) }
 
 // Close implements [net.Conn].
@@ -159,7 +158,7 @@ func (c *visitConn) Close() error {
 	return c.Conn.Close()
 }
 
-// add notes a connection of a preview that may expire.
+// add registers a connection of a preview, which ends when the preview expires.
 func (v *visitors) add(preview string, conn net.Conn, expires *time.Time) net.Conn {
 	c := &visitConn{Conn: conn}
 	c.gone = func() {

@@ -18,8 +18,8 @@ type Links struct{ Key []byte }
 
 const linkVersion = "v1"
 
-// SignPreview returns the signed part of a link: it is good for this preview with
-// its present key until then.
+// SignPreview returns the signed part of a link, which is valid for this preview with
+// its current key until the given time.
 func (l Links) SignPreview(p *store.PreviewRecord, until time.Time) string {
 	expires := strconv.FormatInt(until.Unix(), 10)
 	return linkVersion + "." + expires + "." + base64.RawURLEncoding.EncodeToString(l.linkMAC(p, expires))
@@ -31,8 +31,7 @@ func (l Links) linkMAC(p *store.PreviewRecord, expires string) []byte {
 	return mac.Sum(nil)
 }
 
-// OpensPreview reports whether a link is one that was signed for a preview, and
-// has not expired.
+// OpensPreview reports whether a link was signed for a preview and has not expired.
 func (l Links) OpensPreview(p *store.PreviewRecord, link string) bool {
 	version, rest, _ := strings.Cut(link, ".")
 	expires, sum, ok := strings.Cut(rest, ".")
@@ -47,8 +46,8 @@ func (l Links) OpensPreview(p *store.PreviewRecord, link string) bool {
 	return err == nil && time.Now().Before(time.Unix(until, 0))
 }
 
-// SignView returns the signed part of a link: it is good for this sandbox until
-// then.
+// SignView returns the signed part of a link, which is valid for this sandbox's live
+// view until the given time.
 func (l Links) SignView(id string, control bool, until time.Time) string {
 	kind, expires := viewKind(control), strconv.FormatInt(until.Unix(), 10)
 	return strings.Join([]string{linkVersion, kind, expires, base64.RawURLEncoding.EncodeToString(l.viewMAC(id, kind, expires))}, ".")
@@ -60,7 +59,7 @@ func (l Links) viewMAC(id, kind, expires string) []byte {
 	return mac.Sum(nil)
 }
 
-// openView returns what a link opens.
+// openView returns the view that a link opens.
 func (l Links) openView(id, link string) (*sandbox.View, error) {
 	parts := strings.Split(link, ".")
 	if len(parts) != 4 || parts[0] != linkVersion {

@@ -11,9 +11,9 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// DialPeer opens a connection from one sandbox to a port of the sandbox of a
-// name in its namespace, which is resumed if it is paused. The gateway that asks has
-// judged by its policy; its word is not taken for it.
+// DialPeer opens a connection from one sandbox to a port of another, found by name in
+// the same namespace and resumed if it is paused. The requesting gateway has already
+// applied its policy, but it is not trusted: the policy in the record is applied again.
 func (x *Exposer) DialPeer(ctx context.Context, fromSandboxID, name string, port int) (_ net.Conn, err error) {
 	ctx, leave, err := x.cfg.Gate.Anonymous(ctx, "preview.visit")
 	defer leave(&err)
@@ -47,7 +47,7 @@ func (x *Exposer) DialPeer(ctx context.Context, fromSandboxID, name string, port
 
 // allowsPeer reports whether a policy allows a connection to another sandbox.
 func allowsPeer(p *sandbox.NetworkPolicy, name string, port int) bool {
-	// The host's addresses make no difference here.
+	// The host's addresses do not matter for rules about sandboxes.
 	compiled, err := egress.Compile(*p, func() []netip.Addr { return nil })
 	return err == nil && compiled.Judge(egress.Attempt{Protocol: "tcp", Port: uint16(port), Peer: name}).Allow
 }

@@ -27,11 +27,11 @@ const (
 	maxLinkPath = 2048
 )
 
-// previewLabels are the first labels of the host names of previews: a port and
-// the id of a sandbox.
+// previewLabels matches the first label of a preview's host name: a port and the id of
+// a sandbox.
 var previewLabels = regexp.MustCompile(`^([1-9][0-9]{0,4})-(` + ids.Sandbox + `[a-z0-9]{26})$`)
 
-// ErrNoPreview is the answer to every visitor of what is not there.
+// ErrNoPreview is the error for every visitor of a preview that does not exist.
 var ErrNoPreview = sandbox.Errorf(sandbox.CodeNotFound, "there is no preview at this address; it may have expired, so ask the person who gave it to you")
 
 // CreatePreview implements [sandbox.Previews].
@@ -69,7 +69,7 @@ func (x *Exposer) CreatePreview(ctx context.Context, ref string, req sandbox.Cre
 		if err != nil {
 			return nil, err
 		}
-		// Whoever came in by what was before comes in again, or not.
+		// Visitors that the old preview admitted must be admitted again.
 		x.visitors.end(p.ID)
 		return &sandbox.NewPreview{Preview: x.viewPreview(&p), Key: key}, nil
 	})
@@ -83,7 +83,7 @@ func expiresAt(from time.Time, seconds int64) *time.Time {
 	return &at
 }
 
-// checkPreview refuses what is wrong and fills in what was left out.
+// checkPreview refuses an invalid request and fills in defaults.
 func checkPreview(req *sandbox.CreatePreviewRequest) error {
 	req.Access = cmp.Or(req.Access, sandbox.PreviewPrivate)
 	if req.Access != sandbox.PreviewPrivate && req.Access != sandbox.PreviewPublic {
@@ -126,7 +126,7 @@ func (x *Exposer) ListPreviews(ctx context.Context, ref string, page sandbox.Pag
 	})
 }
 
-// preview returns a preview that has not expired.
+// preview returns the preview of a port, if there is one that has not expired.
 func (x *Exposer) preview(ctx context.Context, sandboxID string, port int) (store.PreviewRecord, error) {
 	p, err := x.cfg.Store.Preview(ctx, sandboxID, port)
 	if sandbox.CodeOf(err) == sandbox.CodeNotFound || err == nil && p.ExpiresAt != nil && !time.Now().Before(*p.ExpiresAt) {
@@ -169,8 +169,8 @@ func (x *Exposer) LinkPreview(ctx context.Context, ref string, port int, req san
 	})
 }
 
-// checkLink refuses what is wrong, fills in what was left out and returns
-// where the link leads: a path, with a query or without.
+// checkLink refuses an invalid request, fills in defaults and returns where the link
+// leads: a path, perhaps with a query.
 func checkLink(req *sandbox.PreviewLinkRequest) (*url.URL, error) {
 	req.ExpiresInSeconds = cmp.Or(req.ExpiresInSeconds, int64(sandbox.DefaultPreviewLink/time.Second))
 	if err := validate.Range("expires_in_seconds", req.ExpiresInSeconds, 1, int64(sandbox.MaxPreviewLink/time.Second)); err != nil {
@@ -240,7 +240,7 @@ func (x *Exposer) VisitPreview(ctx context.Context, visit sandbox.PreviewVisit) 
 	return &view, nil
 }
 
-// admitVisitor says whether a visitor may open a preview.
+// admitVisitor returns an error unless a visitor may open a preview.
 func (x *Exposer) admitVisitor(p *store.PreviewRecord, visit *sandbox.PreviewVisit) error {
 	if p.Access == sandbox.PreviewPublic {
 		return nil
@@ -257,8 +257,8 @@ func (x *Exposer) admitVisitor(p *store.PreviewRecord, visit *sandbox.PreviewVis
 	return sandbox.Errorf(sandbox.CodeForbidden, "the key or link does not open this preview; it may have expired, so ask for a new one")
 }
 
-// awake returns the record of a preview's sandbox, which runs, and resumes it
-// if it is paused and the preview may. What it says is for strangers.
+// awake returns the record of a preview's sandbox, which is running. It resumes a
+// paused one if the preview allows that. Errors are for strangers and say little.
 func (x *Exposer) awake(ctx context.Context, p *store.PreviewRecord) (store.Record, error) {
 	r, err := x.cfg.Store.Sandbox(ctx, p.SandboxID)
 	if err != nil {
@@ -294,7 +294,7 @@ func (x *Exposer) DialPreview(ctx context.Context, visited *sandbox.Preview) (_ 
 	if err != nil {
 		return nil, err
 	}
-	// It may have been deleted or changed meanwhile.
+	// The preview may have been deleted or changed since the visit.
 	p, err := x.preview(ctx, visited.SandboxID, visited.Port)
 	if err != nil {
 		return nil, err
@@ -315,8 +315,8 @@ func (x *Exposer) DialPreview(ctx context.Context, visited *sandbox.Preview) (_ 
 		return nil, err
 	}
 	conn = x.visitors.add(p.ID, conn, p.ExpiresAt)
-	// Whoever deletes or changes it ends the connections that there are, of which
-	// this was none yet.
+	// Deleting or changing a preview ends its registered connections, but this one was
+	// not registered yet.
 	now, err := x.preview(ctx, p.SandboxID, p.Port)
 	if err == nil && (now.ID != p.ID || now.Generation != p.Generation || now.Access != p.Access) {
 		err = ErrNoPreview

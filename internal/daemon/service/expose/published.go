@@ -21,12 +21,12 @@ import (
 )
 
 const (
-	// defaultAddress is where ports are published unless the request says.
+	// defaultAddress is where ports are published if the request names no address.
 	defaultAddress = "127.0.0.1"
-	// maxPublished bounds the connections of one sandbox's published ports at
-	// the same time; more are closed.
+	// maxPublished bounds the concurrent connections of one sandbox's published ports;
+	// more are closed.
 	maxPublished = 512
-	// firstFreePort is the first that callers from afar may have.
+	// firstFreePort is the lowest port for callers who are not the user of the server.
 	firstFreePort = 1024
 	// publishDial bounds how long a connection waits for its sandbox, which may
 	// be paused.
@@ -52,8 +52,8 @@ type Published struct {
 	conns  map[net.Conn]struct{} // guarded by mu
 }
 
-// CheckPorts refuses what is wrong and fills in what was left out. Who is not
-// the user of the server gets loopback and no privileged ports.
+// CheckPorts refuses invalid ports and fills in defaults. A caller who is not the user
+// of the server gets only loopback and no privileged ports.
 func CheckPorts(ports []sandbox.PublishedPort, caller *sandbox.Caller) error {
 	if len(ports) > sandbox.MaxPublishedPorts {
 		return validate.Errorf("ports has %d entries; publish at most %d", len(ports), sandbox.MaxPublishedPorts)
@@ -82,9 +82,9 @@ func CheckPorts(ports []sandbox.PublishedPort, caller *sandbox.Caller) error {
 	return nil
 }
 
-// Listen opens the ports of a record, which gets the numbers of those that
-// were to be free. Nothing is accepted yet; whoever ends the sandbox closes
-// them. On an error none is open.
+// Listen opens the ports of a record, and sets in it the numbers of ports that the
+// system picks. Nothing is accepted yet. The end of the sandbox closes the ports. After
+// an error, none is open.
 func (p *Publisher) Listen(ctx context.Context, r *store.Record) (*Published, error) {
 	if len(r.Ports) == 0 {
 		return nil, nil
@@ -109,7 +109,7 @@ func (p *Publisher) Listen(ctx context.Context, r *store.Record) (*Published, er
 	return pub, nil
 }
 
-// portError tells why a port of the host cannot be listened on.
+// portError explains why it is not possible to listen on a port of the host.
 func portError(err error, p sandbox.PublishedPort) error {
 	where := net.JoinHostPort(p.Address, strconv.Itoa(p.Host))
 	switch {
@@ -123,7 +123,7 @@ func portError(err error, p sandbox.PublishedPort) error {
 	return call.Unavailable(err, "the server cannot listen on port %s now; choose another", where)
 }
 
-// Serve begins to accept connections. A nil pub is none.
+// Serve begins to accept connections. It does nothing if pub is nil.
 func (p *Publisher) Serve(pub *Published) {
 	if pub == nil {
 		return
@@ -133,7 +133,7 @@ func (p *Publisher) Serve(pub *Published) {
 	}
 }
 
-// accept relays what comes to one port until it is closed.
+// accept relays the connections of one port until it is closed.
 func (p *Publisher) accept(pub *Published, l net.Listener, guest int) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -143,7 +143,7 @@ func (p *Publisher) accept(pub *Published, l net.Listener, guest int) {
 			return
 		}
 		if err != nil {
-			// The process has too many open files, or the like.
+			// For example, the process has too many open files.
 			select {
 			case <-p.x.cfg.Gate.Context().Done():
 				return
@@ -163,7 +163,7 @@ func (p *Publisher) accept(pub *Published, l net.Listener, guest int) {
 	}
 }
 
-// relay leads one connection to the sandbox, which is resumed if it is paused.
+// relay connects one client to the sandbox, which is resumed if it is paused.
 func (p *Publisher) relay(pub *Published, near net.Conn, guest int) {
 	defer near.Close()
 	if !pub.add(near) {
@@ -173,7 +173,7 @@ func (p *Publisher) relay(pub *Published, near net.Conn, guest int) {
 	far, err := p.dial(pub, guest)
 	if err != nil {
 		p.x.cfg.Log.Debug("relay a published port", "sandbox", pub.id, "port", guest, "error", call.Detailed(err))
-		// A reset tells the other side that nothing was there.
+		// A reset tells the client that nothing listens.
 		if tcp, ok := near.(*net.TCPConn); ok {
 			_ = tcp.SetLinger(0)
 		}
@@ -202,7 +202,7 @@ func (p *Publisher) dial(pub *Published, guest int) (net.Conn, error) {
 	return p.x.dialPort(ctx, h, guest, true)
 }
 
-// splice copies both ways until both are done, or one has failed.
+// splice copies in both directions until both are done or one has failed.
 func splice(a, b net.Conn) {
 	var wg sync.WaitGroup
 	pipe := func(to, from net.Conn) {
@@ -247,8 +247,8 @@ func (p *Publisher) Any() bool {
 	return len(p.open) > 0
 }
 
-// Reopen listens for all sandboxes that have published ports and live, after a
-// start or where it failed before.
+// Reopen listens for all living sandboxes with published ports, after a start or if it
+// failed before.
 func (p *Publisher) Reopen(ctx context.Context) error {
 	f := store.SandboxFilter{States: []sandbox.State{sandbox.StateRunning, sandbox.StatePaused}}
 	var errs []error

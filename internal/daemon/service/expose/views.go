@@ -17,18 +17,18 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// vncPort is where the X server of display 0 speaks VNC, on the loopback device;
-// others come after it.
+// vncPort is the VNC port of display 0, on the loopback device. The port of display n
+// is n higher.
 const vncPort = 5900
 
 // maxDisplay is the largest number of a display.
 const maxDisplay = 99
 
-// errNoView is the answer to every visitor of what is not there for them.
+// errNoView is the error for every link that opens no live view.
 var errNoView = sandbox.Errorf(sandbox.CodeForbidden, "this link does not open a live view; it may have expired, so ask for a new one")
 
-// ViewComputer implements [sandbox.Computers]. It does not wake a paused
-// computer, and neither does whoever opens the link.
+// ViewComputer implements [sandbox.Computers]. Neither the call nor opening the link
+// resumes a paused computer.
 func (x *Exposer) ViewComputer(ctx context.Context, ref string, req sandbox.ViewRequest) (*sandbox.ViewLink, error) {
 	return call.Do(ctx, x.cfg.Gate, call.AuditedAtOnce(sandbox.ScopeComputersWrite, "computer.view"), func(c *call.Call) (*sandbox.ViewLink, error) {
 		req.TTLSeconds = cmp.Or(req.TTLSeconds, int64(sandbox.DefaultPreviewLink/time.Second))
@@ -75,10 +75,10 @@ func displayNumber(display string) (int, error) {
 	return int(n), nil
 }
 
-// VisitView admits a visitor of a live view, who needs no key of the server's.
-// The error is forbidden for a link that opens nothing, not_found for a
-// computer that is gone, not_running for one that is paused, which comes with its
-// view. It wakes none: a page that stays open would keep it awake for ever.
+// VisitView admits a visitor of a live view, who needs no API key. The error is
+// forbidden for a link that opens nothing, not_found for a computer that is gone, and
+// not_running for a paused one; then the view is returned too. It resumes no computer:
+// a page that stays open would keep it awake for ever.
 func (x *Exposer) VisitView(ctx context.Context, visit sandbox.ViewVisit) (_ *sandbox.View, err error) {
 	ctx, leave, err := x.cfg.Gate.Anonymous(ctx, "preview.visit")
 	defer leave(&err)
@@ -116,7 +116,7 @@ func (x *Exposer) visitView(ctx context.Context, visit sandbox.ViewVisit) (*sand
 	return view, r, sandbox.Errorf(sandbox.CodeNotRunning, "this computer is not running")
 }
 
-// HasView reports whether there is such a computer, whoever may see it.
+// HasView reports whether a computer with this id exists, without checking a link.
 func (x *Exposer) HasView(ctx context.Context, id string) bool {
 	if !ids.IsSandbox(id) {
 		return false
@@ -125,9 +125,9 @@ func (x *Exposer) HasView(ctx context.Context, id string) bool {
 	return err == nil && !r.State.Final() && startup.DesktopOf(&r) != nil
 }
 
-// DialView opens a connection to the VNC server of a computer for a visitor. It
-// ends with the link. Watching is no use of the computer, and does not keep it
-// from being idle; used notes that the visitor did something.
+// DialView opens a connection to the VNC server of a computer for a visitor. The
+// connection ends when the link expires. Watching does not count as use of the
+// computer; call used when the visitor does something.
 func (x *Exposer) DialView(ctx context.Context, visit sandbox.ViewVisit) (_ net.Conn, used func(), err error) {
 	ctx, leave, err := x.cfg.Gate.Anonymous(ctx, "preview.visit")
 	defer leave(&err)

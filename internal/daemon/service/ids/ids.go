@@ -1,5 +1,5 @@
-// Package ids makes ids. What an id names shows by its prefix, and no name may
-// begin like an id, so that the two are never taken for each other.
+// Package ids makes ids. The prefix of an id says what it names. No name may begin like
+// an id, so that the two are never confused.
 package ids
 
 import (

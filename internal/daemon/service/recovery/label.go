@@ -8,7 +8,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// What the state of a sandbox was kept for.
+// The purposes for which the state of a sandbox is kept.
 const (
 	KeptSnapshot = "snapshot"
 	KeptPause    = "pause"
@@ -16,23 +16,22 @@ const (
 	keptRunning  = "running" // it was not kept until its record was found missing
 )
 
-// keptAs is what a checkpoint says of itself, for the case that its record is
-// lost.
+// keptAs is what a checkpoint says about itself, in case its record is lost.
 type keptAs struct {
 	For      string               `json:"for"`
 	Snapshot store.SnapshotRecord `json:"snapshot"`
 }
 
-// Label is the label of a checkpoint that was kept for the given purpose.
+// Label returns the label of a checkpoint that is kept for the given purpose.
 func Label(what string, snap *store.SnapshotRecord) json.RawMessage {
 	data, err := json.Marshal(keptAs{what, *snap})
 	if err != nil {
-		return nil // it is kept all the same
+		return nil // the checkpoint is kept without a label
 	}
 	return data
 }
 
-// SandboxLabel is the label of a sandbox's checkpoint that is not of a snapshot.
+// SandboxLabel returns the label of a sandbox's checkpoint that is not a snapshot.
 func SandboxLabel(what string, r *store.Record) json.RawMessage {
 	snap := store.SnapshotRecord{Snapshot: sandbox.Snapshot{Kind: sandbox.SnapshotMemory, CreatedAt: time.Now().UTC()}}
 	SnapshotOf(&snap, r)
@@ -42,15 +41,15 @@ func SandboxLabel(what string, r *store.Record) json.RawMessage {
 	return Label(what, &snap)
 }
 
-// InstanceLabel is the label of a running sandbox. What the sandbox may reach can
-// change while it runs, so that the label allows nothing.
+// InstanceLabel returns the label of a running sandbox. Its network policy can change
+// while it runs, so the label allows no network.
 func InstanceLabel(r *store.Record) json.RawMessage {
 	closed := *r
 	closed.Network, closed.Bindings = &sandbox.NetworkPolicy{Preset: sandbox.NetworkNone}, nil
 	return SandboxLabel(keptRunning, &closed)
 }
 
-// SnapshotOf fills in what a snapshot has of its sandbox.
+// SnapshotOf fills in what a snapshot takes from its sandbox.
 func SnapshotOf(snap *store.SnapshotRecord, r *store.Record) {
 	snap.Team, snap.Namespace, snap.SandboxID, snap.ParentID, snap.Template, snap.Resources = r.Team, r.Namespace, r.ID, r.Snapshot, r.Template, r.Resources
 	snap.Root, snap.Origin, snap.BaseEnv, snap.Env, snap.User, snap.WorkDir = r.Root, r.Origin, r.BaseEnv, r.Env, r.User, r.WorkDir

@@ -20,10 +20,10 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// unnamedVolume is the name of a volume that says nothing of itself.
+// unnamedVolume is the name of a recovered volume without a label.
 const unnamedVolume = "recovered"
 
-// view is what callers see of something that was set aside.
+// view returns an orphan as callers see it.
 func (s *Recovery) view(it *orphan.Item) sandbox.Orphan {
 	return sandbox.Orphan{
 		ID: it.ID, Kind: sandbox.OrphanKind(it.Kind), Team: it.Team, Name: it.Name, SandboxID: it.SandboxID,
@@ -31,8 +31,8 @@ func (s *Recovery) view(it *orphan.Item) sandbox.Orphan {
 	}
 }
 
-// maySeeFor reports whether something that was set aside is the caller's: what says
-// nothing of itself is of the user who runs the server.
+// maySeeFor reports whether the caller may see an orphan. One that does not say whose
+// it is is visible only to the user who runs the server.
 func (s *Recovery) maySeeFor(c *call.Call, it *orphan.Item) bool {
 	return c.Caller.KeyID == call.LocalKeyID || it.Team == c.Caller.Team
 }
@@ -82,7 +82,8 @@ func (s *Recovery) RecoverOrphan(ctx context.Context, id string) (*sandbox.Recov
 		}
 		c.Detail = string(it.Kind) + " " + it.ID
 		out := &sandbox.Recovered{Orphan: s.view(&it)}
-		// It is somewhere between two places from here on, whoever leaves.
+		// From here on the orphan is being moved, which must be completed even if the
+		// caller goes away.
 		clean := context.WithoutCancel(c.Ctx)
 		switch it.Kind {
 		case orphan.Checkpoint:
@@ -103,7 +104,7 @@ func noOrphan(id string) error {
 	return sandbox.Errorf(sandbox.CodeNotFound, "no data with the id %s is set aside; list it with cove recover", validate.Quote(id))
 }
 
-// recoverVolume makes a volume of what was set aside.
+// recoverVolume makes a volume from an orphan.
 func (s *Recovery) recoverVolume(ctx context.Context, c *call.Call, it *orphan.Item) (*sandbox.Volume, error) {
 	if s.cfg.VolumeFiles == nil {
 		return nil, volumes.ErrNone
@@ -126,13 +127,13 @@ func (s *Recovery) recoverVolume(ctx context.Context, c *call.Call, it *orphan.I
 	return &r.Volume, nil
 }
 
-// renamed is a name for something whose own is taken.
+// renamed returns a new name for an orphan whose own name is taken.
 func renamed(name, id string) string {
 	end := "-" + id[max(0, len(id)-8):]
 	return name[:min(len(name), sandbox.MaxNameLength-len(end))] + end
 }
 
-// recoverCheckpoint makes a snapshot of what was set aside.
+// recoverCheckpoint makes a snapshot from an orphan.
 func (s *Recovery) recoverCheckpoint(ctx context.Context, v *call.Call, it *orphan.Item) (*sandbox.Snapshot, error) {
 	if s.cfg.Checkpointer == nil {
 		return nil, call.ErrNoCheckpoints
@@ -148,7 +149,7 @@ func (s *Recovery) recoverCheckpoint(ctx context.Context, v *call.Call, it *orph
 		return err
 	})
 	if e, ok := errors.AsType[*sandbox.Error](err); ok {
-		return nil, e // such as: it is damaged
+		return nil, e // for example, the checkpoint is damaged
 	}
 	if err == nil {
 		err = s.recordAgain(ctx, &snap, &c)
@@ -162,18 +163,17 @@ func (s *Recovery) recoverCheckpoint(ctx context.Context, v *call.Call, it *orph
 	return &snap.Snapshot, nil
 }
 
-// snapshotAgain returns the record that a checkpoint is to have, as far as it
-// tells of itself.
+// snapshotAgain returns the new record of a checkpoint, as far as its label says.
 func (s *Recovery) snapshotAgain(ctx context.Context, c *call.Call, it *orphan.Item) (store.SnapshotRecord, error) {
 	var known keptAs
 	if json.Unmarshal(it.Record, &known) != nil || known.Snapshot.Team == "" {
 		known = keptAs{}
 		known.Snapshot.Team, known.Snapshot.Label = c.Caller.Team, "recovered"
-		// Nobody knows what it was allowed to reach.
+		// Its network policy is unknown.
 		known.Snapshot.Network = &sandbox.NetworkPolicy{Preset: sandbox.NetworkNone}
 	}
 	snap := known.Snapshot
-	// Copies of before snapshots had one do not say.
+	// Labels from before snapshots had namespaces do not name one.
 	snap.Namespace = cmp.Or(snap.Namespace, sandbox.DefaultNamespace)
 	if snap.Automatic { // its history is gone
 		snap.Automatic, snap.Step = false, 0
@@ -210,14 +210,14 @@ func (s *Recovery) snapshotAgain(ctx context.Context, c *call.Call, it *orphan.I
 	return snap, nil
 }
 
-// recordAgain records the snapshot of a checkpoint that is back in its place.
+// recordAgain records the snapshot of a checkpoint that was moved back to its place.
 func (s *Recovery) recordAgain(ctx context.Context, snap *store.SnapshotRecord, c *engine.Checkpoint) error {
 	snap.Checkpoint, snap.SizeBytes = c.ID, c.SizeBytes
 	snap.Kind = sandbox.SnapshotMemory
 	if c.FilesOnly {
 		snap.Kind = sandbox.SnapshotFiles
 	}
-	if len(snap.Root) == 0 { // it says nothing of itself
+	if len(snap.Root) == 0 { // the checkpoint has no label
 		data, err := json.Marshal(startup.Provenance{Root: c.Root})
 		if err != nil {
 			return fmt.Errorf("encode the root of a snapshot: %w", err)

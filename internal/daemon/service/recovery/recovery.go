@@ -1,7 +1,5 @@
-// Package recovery keeps what no record names: the states of sandboxes and volumes that
-// are found without a record are set aside for a while, and recovered on request.
 // Package recovery keeps what no record names: checkpoints that are found without a
-// record are set aside for a while, and recovered on request like volumes.
+// record are set aside for a while, as volumes are, and it recovers both on request.
 package recovery
 
 import (
@@ -31,8 +29,8 @@ const (
 	// free, or that many bytes.
 	lowPart = 20
 	lowMost = 2 << 30
-	// saveTimeout bounds how long the state of a sandbox without a record may
-	// take to be kept, measureTimeout how long its volume is measured.
+	// saveTimeout bounds keeping the state of a sandbox without a record, and
+	// measureTimeout measuring its volume.
 	saveTimeout = time.Minute
 )
 
@@ -44,7 +42,7 @@ type Config struct {
 	// Checkpointer is the engine, or nil if it keeps no state.
 	Checkpointer engine.Checkpointer
 	Log          *slog.Logger
-	// Dir takes orphans, for Retention; without it there are none.
+	// Dir keeps orphans for Retention; without it there are none.
 	Dir       *orphan.Dir
 	Retention time.Duration
 	// Room returns the free and the total bytes of the disk of Dir.
@@ -60,7 +58,7 @@ type Config struct {
 // Recovery implements [sandbox.Orphans]. It is safe for concurrent use.
 type Recovery struct {
 	cfg Config
-	// changing is held by whoever changes what is set aside.
+	// changing is held while orphans are added, recovered or removed.
 	changing sync.Mutex
 
 	mu sync.Mutex
@@ -68,10 +66,10 @@ type Recovery struct {
 	stuck map[string]bool
 }
 
-// New returns the orphans of a server.
+// New returns the recovery of a server.
 func New(cfg Config) *Recovery { return &Recovery{cfg: cfg, stuck: map[string]bool{}} }
 
-// SetAside keeps a checkpoint for whoever misses it.
+// SetAside makes an orphan of a checkpoint, so that it can be recovered.
 func (s *Recovery) SetAside(ctx context.Context, c *engine.Checkpoint, why string) error {
 	it := orphan.Item{ID: c.ID, Kind: orphan.Checkpoint, SizeBytes: c.SizeBytes, Why: why, Record: c.Label}
 	var known keptAs
@@ -86,9 +84,8 @@ func (s *Recovery) SetAside(ctx context.Context, c *engine.Checkpoint, why strin
 	return nil
 }
 
-// SetAsideOrLeave is SetAside for one that stays where it is if that
-// fails, as on another file system, so that others are looked at. It says so
-// once.
+// SetAsideOrLeave is SetAside, but leaves the checkpoint where it is if that fails, for
+// example because it is on another file system. It logs that once per checkpoint.
 func (s *Recovery) SetAsideOrLeave(ctx context.Context, c *engine.Checkpoint, why string) {
 	err := s.SetAside(ctx, c, why)
 	s.mu.Lock()
@@ -104,8 +101,8 @@ func (s *Recovery) SetAsideOrLeave(ctx context.Context, c *engine.Checkpoint, wh
 	}
 }
 
-// EndUnknown ends an instance that no record names. One that was somebody's
-// sandbox has its state kept first, if it can be.
+// EndUnknown ends an instance that no record names. If it was somebody's sandbox, its
+// state is kept first if possible.
 func (s *Recovery) EndUnknown(ctx context.Context, st engine.Status) error {
 	if st.Running && st.Label != nil && s.cfg.Checkpointer != nil && s.cfg.Dir != nil {
 		err := s.saveUnknown(ctx, &st)
@@ -138,8 +135,8 @@ func (s *Recovery) endOf(it *orphan.Item) time.Time {
 	return it.Since.Add(s.cfg.Retention)
 }
 
-// Trim removes what was aside for long enough and, while the disk is low,
-// the rest, the oldest first.
+// Trim removes orphans whose retention is over and, while the disk is low, the others,
+// oldest first.
 func (s *Recovery) Trim(now time.Time) error {
 	if s.cfg.Dir == nil {
 		return nil
@@ -170,7 +167,7 @@ func (s *Recovery) Trim(now time.Time) error {
 	return errors.Join(errs...)
 }
 
-// diskLow reports whether the disk is so full that what is set aside must go.
+// diskLow reports whether the disk is so full that orphans must be removed.
 func (s *Recovery) diskLow() (bool, error) {
 	free, total, err := s.cfg.Room()
 	if err != nil {
@@ -188,8 +185,7 @@ func RoomOf(dir string) (free, total int64, err error) {
 	return int64(st.Bavail) * st.Bsize, int64(st.Blocks) * st.Bsize, nil
 }
 
-// Roots returns the digests of root file systems that are needed by what is
-// aside.
+// Roots returns the digests of root file systems that orphans need.
 func (s *Recovery) Roots() (map[string]bool, error) {
 	roots := map[string]bool{}
 	if s.cfg.Dir == nil {

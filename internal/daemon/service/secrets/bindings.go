@@ -13,7 +13,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// envNames are of variables that get a placeholder: what every shell takes.
+// envNames matches the variables that can get a placeholder: names that every shell
+// accepts.
 var envNames = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
 
 // AttachSecret implements [sandbox.Secrets].
@@ -41,12 +42,13 @@ func (s *Secrets) AttachSecret(ctx context.Context, ref, secret, env string) (*s
 		if err != nil {
 			return nil, err
 		}
-		// The secret may be gone since it was looked up; then the gateway knows.
+		// The secret may have been deleted since it was looked up; then the gateway has
+		// it as revoked.
 		return s.cfg.View(r), nil
 	})
 }
 
-// bind makes a binding of the caller's secret, with a placeholder of its own.
+// bind makes a binding of the caller's secret, with a new placeholder.
 func (s *Secrets) bind(c *call.Call, env, secret string) (store.Binding, error) {
 	if s.cfg.Vault == nil {
 		return store.Binding{}, ErrNone
@@ -65,8 +67,8 @@ func (s *Secrets) bind(c *call.Call, env, secret string) (store.Binding, error) 
 	return store.Binding{Env: env, SecretID: r.ID, Secret: r.Name, Placeholder: placeholder}, nil
 }
 
-// BindAll adds bindings of the caller's secrets to a record that is being
-// made; they count before those that it has.
+// BindAll adds bindings of the caller's secrets to a new record. They override bindings
+// that the record already has.
 func (s *Secrets) BindAll(c *call.Call, r *store.Record, secrets map[string]string) error {
 	for env, secret := range secrets {
 		b, err := s.bind(c, env, secret)
@@ -106,8 +108,7 @@ func (s *Secrets) DetachSecret(ctx context.Context, ref, env string) (*sandbox.S
 	})
 }
 
-// boundAs returns the place of the binding that has an environment variable,
-// or -1.
+// boundAs returns the index of the binding with an environment variable, or -1.
 func boundAs(r *store.Record, env string) int {
 	return slices.IndexFunc(r.Bindings, func(b store.Binding) bool { return b.Env == env })
 }
@@ -119,7 +120,7 @@ func checkEnv(env string) error {
 	return nil
 }
 
-// CheckBindings refuses variables that a record has twice, and too many.
+// CheckBindings refuses a record that has a variable twice, or too many bindings.
 func CheckBindings(r *store.Record) error {
 	if len(r.Bindings) > sandbox.MaxSecretsPerSandbox {
 		return validate.Errorf("the sandbox has %d secrets; attach at most %d", len(r.Bindings), sandbox.MaxSecretsPerSandbox)
@@ -132,7 +133,7 @@ func CheckBindings(r *store.Record) error {
 	return nil
 }
 
-// Names tells which secrets a record has, as callers see it.
+// Names returns the secrets of a record as callers see them, by environment variable.
 func Names(r *store.Record) map[string]string {
 	var names map[string]string
 	for _, b := range r.Bindings {

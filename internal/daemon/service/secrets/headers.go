@@ -55,7 +55,7 @@ func ReplaceHeaderBindings(r *store.Record, bound []store.Binding) error {
 	return CheckBindings(r)
 }
 
-// HeaderPlaceholder returns what stands for a secret in the headers of a record's policy.
+// HeaderPlaceholder returns the placeholder of a secret in the headers of a record's policy.
 func HeaderPlaceholder(r *store.Record, secret string) string {
 	for _, b := range r.Bindings {
 		if b.Env == "" && b.Secret == secret {
@@ -65,12 +65,13 @@ func HeaderPlaceholder(r *store.Record, secret string) string {
 	return ""
 }
 
-// HeaderHosts returns those of the hosts of header rules that a secret is for.
+// HeaderHosts returns the hosts of header rules that a secret is for.
 func HeaderHosts(r *store.SecretRecord, hosts []string) []string {
 	return slices.DeleteFunc(slices.Clone(hosts), func(host string) bool { return !covers(r.Hosts, host) })
 }
 
-// covers reports whether a secret with hosts is for a host, or for all below a domain.
+// covers reports whether a secret with these hosts is for a host, or for all hosts below a
+// domain.
 func covers(hosts []string, host string) bool {
 	return slices.ContainsFunc(hosts, func(h string) bool {
 		below, wildcard := strings.CutPrefix(h, "*") // ".example.com"

@@ -17,8 +17,8 @@ func (s *Secrets) RotateSecretsKey(ctx context.Context) (*sandbox.Resealed, erro
 		if s.cfg.Vault == nil {
 			return nil, ErrNone
 		}
-		// What was being sealed with the old key as the new one came is waited for,
-		// so that it is found.
+		// Waits for values that are still being sealed with the old key, so that they
+		// are found and sealed again.
 		settled := func() {
 			s.sealing.Lock()
 			defer s.sealing.Unlock()
@@ -31,10 +31,10 @@ func (s *Secrets) RotateSecretsKey(ctx context.Context) (*sandbox.Resealed, erro
 	})
 }
 
-// RotateKey makes a new key for all that is sealed in a store, seals it with that
-// and throws the older keys away. Settled is called after the new key is in use,
-// and returns when nothing that was sealed with another is still to be stored. If
-// it is interrupted, the keys stay, and another call finishes the work.
+// RotateKey makes a new key, seals with it everything that is sealed in a store, and
+// deletes the older keys. It calls settled once the new key is in use; settled returns
+// when no value that was sealed with an older key is still to be stored. If RotateKey
+// is interrupted, all keys stay, and another call finishes the work.
 func RotateKey(ctx context.Context, st store.Store, v *vault.Vault, settled func()) (*sandbox.Resealed, error) {
 	r := &sandbox.Resealed{}
 	err := v.Rotate(ctx, func(ctx context.Context, reseal func(vault.Ref, []byte) ([]byte, error)) error {
@@ -42,7 +42,10 @@ func RotateKey(ctx context.Context, st store.Store, v *vault.Vault, settled func
 		if err := resealSecrets(ctx, st, reseal, r); err != nil {
 			return err
 		}
-		return resealWebhooks(ctx, st, reseal)
+		if err := resealWebhooks(ctx, st, reseal); err != nil {
+			return err
+		}
+		return resealObjectKey(ctx, st, reseal)
 	})
 	if err != nil {
 		return nil, err
@@ -50,12 +53,11 @@ func RotateKey(ctx context.Context, st store.Store, v *vault.Vault, settled func
 	return r, nil
 }
 
-// toldLost is how many secrets without a key the log names at the start.
+// toldLost bounds the secrets without a key that the log names at the start.
 const toldLost = 10
 
-// LogLostKeys says in the log which secrets are sealed with a key that is not
-// there: a lost key file is made anew, and nobody would know before a secret is
-// used.
+// LogLostKeys logs which secrets are sealed with a missing key. A lost key file is
+// replaced by a new one, so otherwise nobody would know before such a secret is used.
 func (s *Secrets) LogLostKeys(ctx context.Context) error {
 	if s.cfg.Vault == nil {
 		return nil
@@ -101,8 +103,7 @@ func resealSecrets(ctx context.Context, st store.Store, reseal resealer, r *sand
 	return nil
 }
 
-// resealWebhooks seals again what webhooks that are not delivered yet have of
-// secrets.
+// resealWebhooks seals again the secrets of webhooks that are not delivered yet.
 func resealWebhooks(ctx context.Context, st store.Store, reseal resealer) error {
 	for d, err := range store.All(ctx, st.ListDeliveries, store.DeliveryFilter{Open: true}) {
 		if err != nil {
@@ -125,7 +126,24 @@ func resealWebhooks(ctx context.Context, st store.Store, reseal resealer) error 
 	return nil
 }
 
-// unsealable tells whether a value cannot be opened by any key that is there.
+// ObjectKeyRef is what the key of the object store is sealed for.
+var ObjectKeyRef = vault.Ref{Secret: "object-store"}
+
+// resealObjectKey seals the key of the object store again. If it cannot be opened, the
+// rotation fails: without the key that sealed it, everything in the object store is lost.
+func resealObjectKey(ctx context.Context, st store.Store, reseal resealer) error {
+	old, err := st.ObjectKey(ctx)
+	if err != nil || old == nil {
+		return err
+	}
+	sealed, err := reseal(ObjectKeyRef, old)
+	if err != nil {
+		return fmt.Errorf("key of the object store: %w", err)
+	}
+	return st.SetObjectKey(ctx, old, sealed)
+}
+
+// unsealable reports whether an error says that no key opens a value.
 func unsealable(err error) bool {
 	return errors.Is(err, vault.ErrKeyMissing) || errors.Is(err, vault.ErrDamaged)
 }

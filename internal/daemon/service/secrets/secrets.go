@@ -1,5 +1,6 @@
 // Package secrets keeps the values of secrets sealed and binds secrets to sandboxes. A
-// sandbox gets a placeholder; its gateway gets the value, again after each change.
+// sandbox gets a placeholder; its gateway gets the value, and gets it again after each
+// change.
 package secrets
 
 import (
@@ -27,7 +28,7 @@ import (
 const (
 	// maxSecrets is how many secrets a team may have.
 	maxSecrets = 1000
-	// pushes is how many gateways are told of a change at the same time.
+	// pushes is how many gateways get a change at the same time.
 	pushes = 8
 )
 
@@ -41,12 +42,12 @@ type Config struct {
 	Log   *slog.Logger
 	// Vault seals and opens values; without it there are no secrets.
 	Vault *vault.Vault
-	// NetworkLog tells when secrets were used; nil does not.
+	// NetworkLog says when secrets were used; if it is nil, LastUsedAt is never set.
 	NetworkLog engine.NetworkLogger
 	// Push sends the values of a sandbox's secrets to its gateway, if it runs.
 	Push func(ctx context.Context, sandboxID string) error
-	// Change changes the bindings of a sandbox's record, and has them take effect
-	// if the sandbox runs.
+	// Change changes the bindings of a sandbox's record, and applies them if the
+	// sandbox runs.
 	Change func(ctx context.Context, sandboxID string, apply func(*store.Record) error) (store.Record, error)
 	// View returns a record as callers see it.
 	View func(store.Record) *sandbox.Sandbox
@@ -59,7 +60,7 @@ type Secrets struct {
 	sealing sync.RWMutex
 
 	mu sync.Mutex
-	// unpushed are the sandboxes whose gateways do not know of a changed secret.
+	// unpushed are the sandboxes whose gateways do not have a changed secret yet.
 	// Guarded by mu.
 	unpushed map[string]bool
 	// usedUntil is the time up to which the use of secrets is recorded. Guarded by
@@ -72,8 +73,8 @@ func New(cfg Config) *Secrets {
 	return &Secrets{cfg: cfg, unpushed: map[string]bool{}, usedUntil: time.Now()}
 }
 
-// Sealing is held by whoever seals a value, from before that until the value is
-// stored: a change of the vault's key waits for it.
+// Sealing returns the lock to hold from before a value is sealed until it is stored: a
+// change of the vault's key waits for it.
 func (s *Secrets) Sealing() sync.Locker { return s.sealing.RLocker() }
 
 func isID(s string) bool { return strings.HasPrefix(s, ids.Secret) }
@@ -110,7 +111,7 @@ func (s *Secrets) CreateSecret(ctx context.Context, req sandbox.CreateSecretRequ
 	})
 }
 
-// detail is what the audit record says of a secret.
+// detail returns the audit record's text for a secret.
 func detail(r *store.SecretRecord) string { return r.ID + " named " + r.Name }
 
 // seal encrypts the value of a record's version.
@@ -199,7 +200,7 @@ func (s *Secrets) RotateSecret(ctx context.Context, ref string, req sandbox.Rota
 	})
 }
 
-// replaceValue stores another value of a secret.
+// replaceValue stores a new value of a secret.
 func (s *Secrets) replaceValue(ctx context.Context, id string, req *sandbox.RotateSecretRequest) (store.SecretRecord, error) {
 	s.sealing.RLock()
 	defer s.sealing.RUnlock()
@@ -230,12 +231,13 @@ func (s *Secrets) DeleteSecret(ctx context.Context, ref string) error {
 	})
 }
 
-// pushBound tells the gateways of all sandboxes that have a secret what has
-// become of it. Those that do not answer are told later, and so is the caller.
+// pushBound sends a changed secret to the gateways of all sandboxes that have it. For
+// gateways that do not answer, it is sent again later, and the error says so.
 func (s *Secrets) pushBound(ctx context.Context, secretID string) error {
 	ctx, cancel := call.Teardown(ctx)
 	defer cancel()
-	// One that is being created is waited for: it may have read the old value.
+	// A sandbox that is being created is waited for, since it may have read the old
+	// value.
 	f := store.SandboxFilter{SecretID: secretID, States: []sandbox.State{sandbox.StateCreating, sandbox.StateRunning}}
 	var g errgroup.Group
 	g.SetLimit(pushes)
@@ -263,15 +265,14 @@ func (s *Secrets) pushBound(ctx context.Context, secretID string) error {
 	return nil
 }
 
-// PushLater notes a sandbox whose gateway does not know yet what its secrets
-// are.
+// PushLater notes that a sandbox's gateway still needs the current secrets.
 func (s *Secrets) PushLater(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.unpushed[id] = true
 }
 
-// PushUnpushed tries again to tell those gateways.
+// PushUnpushed tries again to send the secrets to the gateways of [Secrets.PushLater].
 func (s *Secrets) PushUnpushed(ctx context.Context) error {
 	s.mu.Lock()
 	late := s.unpushed

@@ -9,12 +9,12 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// UseLag is how much later than its time an event may be in the network log.
+// UseLag is how much later than its time an event may appear in the network log.
 const UseLag = 10 * time.Second
 
-// NoteUse records when secrets were last used, by what the network logs of
-// running sandboxes say since it did so before. The janitor calls it now and
-// then, so a use just before the end of a sandbox may go unnoticed.
+// NoteUse records when secrets were last used, according to the network logs of running
+// sandboxes since its previous run. The janitor calls it at intervals, so a use just
+// before the end of a sandbox may be missed.
 func (s *Secrets) NoteUse(ctx context.Context) error {
 	if s.cfg.NetworkLog == nil {
 		return nil
@@ -52,8 +52,8 @@ func (s *Secrets) usesOf(ctx context.Context, r *store.Record, since time.Time, 
 	for _, b := range r.Bindings {
 		ids[b.Secret] = b.SecretID
 	}
-	// One page, the newest: of more only a secret would be missed that was used
-	// long before the others.
+	// Only the newest page: the rest could add only a secret that was last used long
+	// before the others.
 	events, _, err := s.cfg.NetworkLog.NetworkLog(ctx, r.ID, sandbox.NetworkLogRequest{
 		Kind: sandbox.NetworkRequest, Verdict: sandbox.NetworkAllowed, Since: &since, Page: sandbox.Page{Limit: sandbox.MaxPageSize},
 	})
@@ -61,7 +61,7 @@ func (s *Secrets) usesOf(ctx context.Context, r *store.Record, since time.Time, 
 		return err
 	}
 	for _, ev := range events {
-		// One with a reason was sent with the placeholder as it is.
+		// An event with a reason means that the placeholder was not replaced.
 		if id := ids[ev.Secret]; id != "" && ev.Reason == "" && ev.Time.After(used[id]) {
 			used[id] = ev.Time
 		}

@@ -29,16 +29,16 @@ func RootOf(data json.RawMessage) (engine.Root, error) {
 	return root, nil
 }
 
-// Provenance is what a record keeps of what it was made from. Code that needs the
-// root alone reads it as an [engine.Root].
+// Provenance is what a record keeps about what it was made from. Code that needs only
+// the root reads it as an [engine.Root].
 type Provenance struct {
 	engine.Root
 	Startup *Startup `json:"Begins,omitempty"`
 }
 
-// Recorded returns what the record of a sandbox or snapshot keeps of it, or nil.
+// Recorded returns the startup that the record of a sandbox or snapshot keeps, or nil.
 func Recorded(root json.RawMessage) *Startup {
-	// Most have none, and a root may be long.
+	// Most records have none, and decoding a long root takes time.
 	if !bytes.Contains(root, []byte(`"Begins":`)) {
 		return nil
 	}

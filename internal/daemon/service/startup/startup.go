@@ -1,6 +1,6 @@
-// Package startup has what runs in a sandbox from its start: the start command and the
-// desktop of its template, as the sandbox's record keeps them, and how they become
-// ready.
+// Package startup has what runs in a sandbox from its beginning: the start command and
+// the desktop of its template, as the sandbox's record keeps them. It starts them and
+// waits until they are ready.
 package startup
 
 import (
@@ -17,8 +17,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// What runs in a sandbox from its beginning is a job like others, under ids
-// that say so. It is no use of the sandbox: an idle one ends although it runs.
+// What runs in a sandbox from its beginning is a job like others, with a reserved id.
+// It does not count as use: an idle sandbox ends although these jobs run.
 const (
 	// JobID is the job of the start command.
 	JobID = "job-start"
@@ -27,20 +27,21 @@ const (
 )
 
 const (
-	// startOutput is what is kept of the output of a start command, in bytes.
+	// startOutput is how much of a start command's output is kept, in bytes.
 	startOutput = 256 << 10
-	// startWords is how much of it an error tells.
+	// startWords is how much of that output an error quotes, in bytes.
 	startWords = 400
-	// failureTime bounds a look at why a start command is not ready.
+	// failureTime bounds finding out why a start command is not ready.
 	failureTime = 5 * time.Second
-	// settleTime is how long a new screen must be still before it is shown to
-	// anybody, and settleWait how long that may take.
+	// settleTime is how long a new screen must not change before the sandbox counts as
+	// ready, and settleWait bounds the wait for that.
 	settleTime = 600 * time.Millisecond
 	settleWait = 5 * time.Second
 )
 
-// Startup is what a template says of how its sandboxes begin. The record of a
-// sandbox keeps it: the template may be another by the time it boots again.
+// Startup is what a template says about how its sandboxes begin. The record of a
+// sandbox keeps it, since the template may have changed by the time the sandbox boots
+// again.
 type Startup struct {
 	Start   *sandbox.StartCommand `json:",omitempty"`
 	Desktop *sandbox.Desktop      `json:",omitempty"`
@@ -50,8 +51,7 @@ type Startup struct {
 	Env     map[string]string `json:",omitempty"`
 }
 
-// Of returns what a template says, or nil for a template whose sandboxes begin with
-// nothing.
+// Of returns a template's startup, or nil if it has no start command and no desktop.
 func Of(t *sandbox.Template) *Startup {
 	if t.Start == nil && t.Desktop == nil {
 		return nil
@@ -93,20 +93,21 @@ func (s *Startup) Run(ctx context.Context, client *agentclient.Client) error {
 	return nil
 }
 
-// job is a command as the template's own.
+// job returns a shell line as a command with the template's user, directory and
+// environment.
 func (s *Startup) job(shell string) *sandbox.ExecRequest {
 	return &sandbox.ExecRequest{Command: []string{"/bin/sh", "-c", shell}, User: s.User, WorkDir: s.WorkDir, Env: maps.Clone(s.Env)}
 }
 
-// errNotReady is the cause of a wait for a start command that was too long, and
-// errEnded that of one whose start command has failed.
+// errNotReady is the cause if a start command was not ready in time, and errEnded if it
+// has failed.
 var (
 	errNotReady = errors.New("it was not ready in time")
 	errEnded    = errors.New("it ended")
 )
 
-// readyLoop tries a command until it succeeds: in the sandbox, as one job, so
-// that each try costs no call.
+// readyLoop tries a command until it succeeds. It runs as one job in the sandbox, so
+// that a try does not cost a call.
 const readyLoop = `until /bin/sh -c "$COVE_READY" </dev/null >/dev/null 2>&1; do sleep 0.2 || sleep 1; done`
 
 // awaitReady waits until the ready command succeeds, or the start command has
@@ -145,15 +146,16 @@ func (s *Startup) awaitReady(ctx context.Context, client *agentclient.Client) er
 	return nil
 }
 
-// settle waits until a new screen is painted. One that is never still, or
-// cannot be looked at, is as good as it is.
+// settle waits until a new screen is painted. A screen that never stops changing, or
+// cannot be read, is accepted as it is.
 func (s *Startup) settle(ctx context.Context, client *agentclient.Client) {
 	ctx, cancel := context.WithTimeout(ctx, settleWait)
 	defer cancel()
 	_, _ = client.Screenshot(ctx, s.Desktop.Display, &sandbox.ScreenshotRequest{Width: 64, StableMS: settleTime.Milliseconds()})
 }
 
-// failed explains why a start command is not ready, with its last words.
+// failed returns the error that explains why a start command is not ready, with its
+// last output.
 func (s *Startup) failed(ctx context.Context, client *agentclient.Client, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		err = cause
@@ -161,7 +163,7 @@ func (s *Startup) failed(ctx context.Context, client *agentclient.Client, err er
 	if errors.Is(err, context.Canceled) {
 		return err
 	}
-	// The time is over; looking at what was said is allowed a little more.
+	// The time for the start is over; reading the output gets a little more.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), failureTime)
 	defer cancel()
 	said := logTail(ctx, client)
@@ -174,7 +176,7 @@ func (s *Startup) failed(ctx context.Context, client *agentclient.Client, err er
 	return fmt.Errorf("run the start command: %w", err)
 }
 
-// logTail tells what the start command has written last, for an error.
+// logTail returns the last output of the start command, for an error.
 func logTail(ctx context.Context, client *agentclient.Client) string {
 	for _, stream := range []sandbox.Stream{sandbox.Stderr, sandbox.Stdout} {
 		out, err := client.ReadOutput(ctx, JobID, &sandbox.OutputRequest{Stream: stream, Limit: startOutput})

@@ -8,14 +8,14 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// MaxArgument is execve's own bound of one argument on Linux.
+// MaxArgument is execve's own limit for one argument on Linux, in bytes.
 const MaxArgument = 128<<10 - 1
 
-// MaxMillis is the longest time of a command, in milliseconds.
+// MaxMillis is the longest timeout of a command, in milliseconds.
 const MaxMillis = int64(sandbox.MaxLifetime / 1e6)
 
-// process refuses what no program can be started with. The directory and the
-// user may be left out.
+// process refuses an environment, directory, user or input with which no program can be
+// started. The directory and the user may be empty.
 func process(env map[string]string, workDir, user string, stdin []byte) error {
 	if err := Env(env); err != nil {
 		return err
@@ -36,7 +36,7 @@ func process(env map[string]string, workDir, user string, stdin []byte) error {
 	return nil
 }
 
-// Exec refuses what is wrong with a command and fills in what was left out.
+// Exec refuses an invalid command and fills in defaults.
 func Exec(req *sandbox.ExecRequest) error {
 	if err := command(req); err != nil {
 		return err
@@ -81,7 +81,7 @@ func command(req *sandbox.ExecRequest) error {
 		if len(a) > MaxArgument {
 			return sandbox.Errorf(sandbox.CodeTooLarge, "%s has %d bytes; an argument has at most %d, so put more into a file", field, len(a), MaxArgument)
 		}
-		size += len(a) + 9 // its end and its pointer
+		size += len(a) + 9 // its final NUL and its pointer
 	}
 	for k, v := range req.Env {
 		size += len(k) + len(v) + 10
@@ -103,7 +103,7 @@ func execTimes(req *sandbox.ExecRequest) error {
 		return err
 	}
 	longest := sandbox.MaxExecTimeout.Milliseconds()
-	// A caller that stops waiting long before lets the command go on as a job.
+	// A command that is detached in time continues as a job.
 	detached := 0 < req.DetachAfterMS && req.DetachAfterMS <= longest
 	if detached {
 		longest = sandbox.DetachedTimeout.Milliseconds()
@@ -125,10 +125,10 @@ func execTimes(req *sandbox.ExecRequest) error {
 	return nil
 }
 
-// DefaultContext is where code runs that names no context.
+// DefaultContext is the context of code that names none.
 const DefaultContext = "default"
 
-// Code refuses what is wrong with a run of code and fills in what was left out.
+// Code refuses an invalid run of code and fills in defaults.
 func Code(req *sandbox.RunCodeRequest) (err error) {
 	if req.Language, err = sandbox.ParseLanguage(string(req.Language)); err != nil {
 		return err
@@ -169,7 +169,7 @@ func jobCode(req *sandbox.ExecRequest) error {
 	return CodeText("code", req.Code.Code)
 }
 
-// CodeText refuses code that no interpreter could be given.
+// CodeText refuses code that cannot be passed to an interpreter.
 func CodeText(field, code string) error {
 	if code == "" {
 		return Errorf("%s is empty; set it to the code to run", field)
@@ -180,7 +180,8 @@ func CodeText(field, code string) error {
 	return Text(field, code)
 }
 
-// Context returns the name of a context, which defaults.
+// Context checks the name of a context and returns it, or [DefaultContext] if it is
+// empty.
 func Context(name string) (string, error) {
 	if name == "" {
 		return DefaultContext, nil
@@ -191,7 +192,7 @@ func Context(name string) (string, error) {
 	return name, nil
 }
 
-// ContextRef refuses what names no context, and fills in the default name.
+// ContextRef refuses an invalid reference to a context, and fills in the default name.
 func ContextRef(ref *sandbox.ContextRef) (err error) {
 	if ref.Language, err = sandbox.ParseLanguage(string(ref.Language)); err != nil {
 		return err

@@ -9,9 +9,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Directories on which nothing may be mounted. In those that are taken with all
-// below are Cove's and the kernel's own things; without the others no program
-// starts.
+// Directories on which nothing may be mounted. Those that are reserved with everything
+// below belong to Cove or the kernel; without the others no program starts.
 var (
 	takenTrees = []string{"/proc", "/dev", "/sys", "/.cove", "/run/cove", "/tmp"}
 	takenDirs  = []string{
@@ -20,7 +19,7 @@ var (
 	}
 )
 
-// Mounts refuses mounts that cannot be, whatever there is.
+// Mounts refuses mounts that are invalid on any server.
 func Mounts(mounts []sandbox.Mount) error {
 	if len(mounts) > sandbox.MaxMounts {
 		return Errorf("there are %d mounts; use at most %d", len(mounts), sandbox.MaxMounts)

@@ -9,13 +9,13 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Network refuses a policy that is wrong and fills in what was left out.
+// Network refuses an invalid policy and fills in defaults.
 func Network(p *sandbox.NetworkPolicy) error {
 	p.Preset = cmp.Or(p.Preset, sandbox.NetworkOpen)
 	return egress.Check(*p)
 }
 
-// ClonePolicy copies a policy, so that a record's is apart from the request's.
+// ClonePolicy copies a policy, so that a record does not share it with a request.
 func ClonePolicy(p *sandbox.NetworkPolicy) *sandbox.NetworkPolicy {
 	c := *p
 	c.Rules = slices.Clone(p.Rules)
@@ -30,10 +30,10 @@ func ClonePolicy(p *sandbox.NetworkPolicy) *sandbox.NetworkPolicy {
 	return &c
 }
 
-// AgentPort is where the agent listens inside, for the service alone.
+// AgentPort is the port on which the agent listens inside, for the service only.
 const AgentPort = 7007
 
-// Port refuses what is not a port of a sandbox's own programs.
+// Port refuses a number that cannot be a port of a sandbox's own programs.
 func Port(field string, port int) error {
 	if err := Range(field, int64(port), 1, 65535); err != nil {
 		return err

@@ -21,7 +21,7 @@ func Errorf(format string, args ...any) error {
 	return sandbox.Errorf(sandbox.CodeInvalid, format, args...)
 }
 
-// Quote shows a caller's own text to it, bounded.
+// Quote returns a caller's text for an error, quoted and of bounded length.
 func Quote(s string) string {
 	if len(s) > 80 {
 		return fmt.Sprintf("%q…", s[:80])
@@ -29,34 +29,35 @@ func Quote(s string) string {
 	return fmt.Sprintf("%q", s)
 }
 
-// names are of sandboxes, namespaces and teams: what is safe in a file
-// name, in a URL and, but for dot and underscore, in a host name.
+// names matches the names of sandboxes, namespaces and teams: safe in a file name, in a
+// URL and, except for dot and underscore, in a host name.
 var names = regexp.MustCompile(`^[a-z0-9]([a-z0-9_.-]{0,61}[a-z0-9])?$`)
 
-// templateNames leave room for references of images.
+// templateNames matches the names of templates. It leaves room for references to
+// images.
 var templateNames = regexp.MustCompile(`^[a-z0-9]([A-Za-z0-9._/:@-]{0,253}[A-Za-z0-9])?$`)
 
-// NewTemplateNames are of templates that callers define.
+// NewTemplateNames matches the names of templates that callers define.
 var NewTemplateNames = regexp.MustCompile(`^[a-z0-9]([a-z0-9_.-]{0,61}[a-z0-9])?$`)
 
-// PackageNames are of Debian packages.
+// PackageNames matches the names of Debian packages.
 var PackageNames = regexp.MustCompile(`^[a-z0-9][a-z0-9+.-]{1,127}$`)
 
 var userNames = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_.-]{0,31}|[0-9]{1,10}(:[0-9]{1,10})?)$`)
 
 var modes = regexp.MustCompile(`^(0o)?[0-7]{1,5}$`)
 
-// HostLabel is what can be one label of a host name.
+// HostLabel matches one label of a host name.
 var HostLabel = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
-// windowsTemplate is what others call a computer with Windows. There is none:
-// gVisor runs Linux programs, and Microsoft's system would need a virtual
-// machine and a licence of the user's.
+// windowsTemplate is what other products call a computer with Windows. Cove has none:
+// gVisor runs Linux programs, and Windows would need a virtual machine and a licence of
+// the user's.
 const windowsTemplate = "windows-11"
 
 var errWindows = sandbox.Errorf(sandbox.CodeUnsupported, "Windows is not supported: it needs a machine with KVM and an image that you supply and license, and no such engine is built; use the template desktop, a Linux desktop (docs/computers.md says more)")
 
-// Name refuses what cannot name a sandbox, a namespace or a team.
+// Name refuses an invalid name of a sandbox, a namespace or a team.
 func Name(field, s string) error {
 	if len(s) > sandbox.MaxNameLength || !names.MatchString(s) {
 		return Errorf("%s %s is not valid; use 1 to %d lower-case letters, digits, dashes, underscores and dots, with a letter or digit first and last", field, Quote(s), sandbox.MaxNameLength)
@@ -64,7 +65,8 @@ func Name(field, s string) error {
 	return nil
 }
 
-// SandboxName refuses what cannot name a sandbox, ids among that.
+// SandboxName refuses an invalid name of a sandbox, including one that looks like an
+// id.
 func SandboxName(s string) error {
 	if ids.IsSnapshot(s) {
 		return Errorf("name %s begins like a snapshot's id; use one that does not begin with %q", Quote(s), ids.Snapshot)
@@ -75,7 +77,7 @@ func SandboxName(s string) error {
 	return Name("name", s)
 }
 
-// TemplateName refuses what no template can be called.
+// TemplateName refuses an invalid name of a template.
 func TemplateName(s string) error {
 	if s == windowsTemplate {
 		return errWindows
@@ -86,7 +88,7 @@ func TemplateName(s string) error {
 	return nil
 }
 
-// JobID says of what cannot be the id of a job that there is none.
+// JobID returns a not_found error for a string that cannot be the id of a job.
 func JobID(s string) error {
 	if !sandbox.ValidJobID(s) {
 		return sandbox.Errorf(sandbox.CodeNotFound, "there is no job %s; list the jobs to see which exist", Quote(s))
@@ -94,7 +96,7 @@ func JobID(s string) error {
 	return nil
 }
 
-// Text refuses what cannot travel as text or end up in a C string.
+// Text refuses text that is not UTF-8 or contains a NUL.
 func Text(field, s string) error {
 	if !utf8.ValidString(s) {
 		return Errorf("%s is not valid UTF-8; send text, or put bytes into a file", field)
@@ -113,7 +115,7 @@ func Range(field string, v, low, high int64) error {
 	return nil
 }
 
-// Metadata refuses pairs that are too many, too long or no text.
+// Metadata refuses pairs that are too many, too long or not text.
 func Metadata(m map[string]string) error {
 	if len(m) > sandbox.MaxMetadataPairs {
 		return Errorf("metadata has %d pairs; use at most %d", len(m), sandbox.MaxMetadataPairs)
@@ -135,7 +137,8 @@ func Metadata(m map[string]string) error {
 	return nil
 }
 
-// Env refuses variables that no program could be given. It never shows values: they are often secrets.
+// Env refuses variables that cannot be passed to a program. Its errors never show
+// values, which are often secrets.
 func Env(env map[string]string) error {
 	if len(env) > sandbox.MaxEnvPairs {
 		return Errorf("env has %d variables; use at most %d", len(env), sandbox.MaxEnvPairs)
@@ -159,7 +162,7 @@ func Env(env map[string]string) error {
 	return nil
 }
 
-// User refuses what is neither a user name, a uid nor uid:gid.
+// User refuses a string that is neither a user name, a uid nor uid:gid.
 func User(field, s string) error {
 	ok := userNames.MatchString(s)
 	if ok && s[0] <= '9' {
@@ -180,7 +183,7 @@ func User(field, s string) error {
 	return nil
 }
 
-// Path refuses what is no path inside a sandbox, absolute or relative.
+// Path refuses an invalid path inside a sandbox, absolute or relative.
 func Path(field, p string) error {
 	if p == "" {
 		return Errorf("%s is empty; use a path, absolute or relative to the working directory", field)
@@ -191,7 +194,7 @@ func Path(field, p string) error {
 	return Text(field, p)
 }
 
-// WorkDir refuses what is not an absolute, clean path.
+// WorkDir refuses a path that is not absolute and clean.
 func WorkDir(p string) error {
 	if err := Path("workdir", p); err != nil {
 		return err
@@ -202,7 +205,7 @@ func WorkDir(p string) error {
 	return nil
 }
 
-// Mode reads permission bits; 0 is none given.
+// Mode parses permission bits in octal; the result is 0 if s is empty.
 func Mode(s string) (uint32, error) {
 	if s == "" {
 		return 0, nil
@@ -214,7 +217,7 @@ func Mode(s string) (uint32, error) {
 	return uint32(n), nil
 }
 
-// Resources refuses values out of range; zero ones are not given.
+// Resources refuses values out of range; zero means not given.
 func Resources(r sandbox.Resources) error {
 	for _, c := range []struct {
 		field        string
@@ -238,7 +241,7 @@ func Resources(r sandbox.Resources) error {
 // MaxSeconds is the longest lifetime, in seconds.
 const MaxSeconds = int64(sandbox.MaxLifetime / 1e9)
 
-// Seconds refuses a time that is negative or too long; nil is not given.
+// Seconds refuses a time that is negative or too long; nil means not given.
 func Seconds(field string, v *int64) error {
 	if v == nil {
 		return nil
@@ -268,8 +271,8 @@ func Scopes(scopes []sandbox.Scope) error {
 	return nil
 }
 
-// Largest refuses resources that were asked for and that the machine does not
-// have; zero ones are not given. Prefix begins the names of the fields.
+// Largest refuses requested resources that exceed the machine's; zero means not given.
+// The prefix is put before the names of the fields.
 func Largest(prefix string, r, largest sandbox.Resources) error {
 	for _, c := range []struct {
 		field, unit string
@@ -286,8 +289,8 @@ func Largest(prefix string, r, largest sandbox.Resources) error {
 	return nil
 }
 
-// Clamp reduces resources that nobody asked for, of a template or a default, to
-// what the machine has.
+// Clamp reduces resources that come from a template or a default, and not from the
+// caller, to what the machine has.
 func Clamp(r, largest sandbox.Resources) sandbox.Resources {
 	if largest.VCPUs > 0 {
 		r.VCPUs = min(r.VCPUs, largest.VCPUs)

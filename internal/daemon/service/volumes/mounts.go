@@ -14,8 +14,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Mount gives a record its mounts, with the ids of volumes for their names. The
-// caller's rights to each are checked.
+// Mount gives a record its mounts, and replaces names of volumes with their ids. It
+// checks the caller's rights to each.
 func (vs *Volumes) Mount(c *call.Call, r *store.Record, mounts []sandbox.Mount) error {
 	r.Mounts = slices.Clone(mounts)
 	for i := range r.Mounts {
@@ -41,7 +41,7 @@ func (vs *Volumes) Mount(c *call.Call, r *store.Record, mounts []sandbox.Mount) 
 	return nil
 }
 
-// admitWriter refuses one more sandbox that can write to a full volume.
+// admitWriter refuses another sandbox that can write to a full volume.
 func (vs *Volumes) admitWriter(ctx context.Context, vol *store.VolumeRecord, m *sandbox.Mount) error {
 	if vs.cfg.Dir == nil {
 		return ErrNone
@@ -59,13 +59,13 @@ func (vs *Volumes) admitWriter(ctx context.Context, vol *store.VolumeRecord, m *
 	return nil
 }
 
-// hostDir returns the directory of the host that a mount is of, without symbolic
-// links, if the operator allows it.
+// hostDir returns the directory of the host for a mount, with symbolic links resolved,
+// if the operator allows it.
 func (vs *Volumes) hostDir(m *sandbox.Mount) (string, error) {
 	refused := sandbox.Errorf(sandbox.CodeForbidden, "the server's operator does not allow mounting %s; ask to have it, or a directory above it, added to mounts.allow_host in the configuration", validate.Quote(m.Host))
 	dir, err := filepath.EvalSymlinks(m.Host)
 	if err != nil {
-		// Whether it is there is nobody's business who may not have it.
+		// A caller who may not have the directory must not learn whether it exists.
 		if vs.allows(m.Host) == nil {
 			return "", refused
 		}
@@ -83,8 +83,8 @@ func (vs *Volumes) hostDir(m *sandbox.Mount) (string, error) {
 	return dir, nil
 }
 
-// holdsState reports whether a directory without symbolic links has the server's
-// state in it, or is part of it.
+// holdsState reports whether a directory, with symbolic links resolved, contains the
+// server's state or is part of it.
 func (vs *Volumes) holdsState(dir string) bool {
 	if vs.cfg.StateDir == "" {
 		return false
@@ -93,14 +93,14 @@ func (vs *Volumes) holdsState(dir string) bool {
 	return err != nil || validate.Within(dir, state) || validate.Within(state, dir)
 }
 
-// hostMount is a directory of the host that may be mounted, with all below.
+// hostMount is a directory of the host that may be mounted, with everything below it.
 type hostMount struct {
 	dir   string
 	write bool
 }
 
-// allows returns what covers a directory, or nil: of several the one that allows
-// more.
+// allows returns the entry that covers a directory, or nil. Of several, it returns the
+// one that allows more.
 func (vs *Volumes) allows(dir string) *hostMount {
 	var best *hostMount
 	for i := range vs.cfg.HostMounts {
@@ -111,7 +111,7 @@ func (vs *Volumes) allows(dir string) *hostMount {
 	return best
 }
 
-// HostMounts are the directories of the host that sandboxes may be shown.
+// HostMounts are the directories of the host that sandboxes may mount.
 type HostMounts []hostMount
 
 // ParseHostMounts reads the operator's list: directories, with ":rw" at the end
@@ -130,7 +130,7 @@ func ParseHostMounts(list []string) (HostMounts, error) {
 	return all, nil
 }
 
-// InstanceMounts returns what the instance of a record gets to see.
+// InstanceMounts returns the mounts of a record's instance.
 func (vs *Volumes) InstanceMounts(ctx context.Context, r *store.Record) ([]engine.Mount, error) {
 	var all []engine.Mount
 	for i := range r.Mounts {
@@ -160,9 +160,10 @@ func (vs *Volumes) InstanceMounts(ctx context.Context, r *store.Record) ([]engin
 	return all, nil
 }
 
-// Sync writes what a sandbox's volumes hold to the disk: a kept state that
-// survives a loss of power counts on files that do too. Without them it is not
-// kept, as with a disk that is full; the error says what has come of that.
+// Sync writes the content of a sandbox's volumes to the disk: a kept state that
+// survives a power loss needs files that survive it too. If Sync fails, as it does on a
+// full disk, the state must not be kept; outcome is the part of the error that says
+// what happened instead.
 func (vs *Volumes) Sync(ctx context.Context, r *store.Record, outcome string) error {
 	for _, m := range r.Mounts {
 		if m.Volume == "" || m.ReadOnly || vs.cfg.Dir == nil {

@@ -10,10 +10,10 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// asideTimeout bounds how long a volume is measured that is set aside.
+// asideTimeout bounds measuring a volume that is set aside.
 const asideTimeout = 5 * time.Second
 
-// label is what a volume says of itself.
+// label returns what the files of a volume say about it, in case its record is lost.
 func label(r *store.VolumeRecord) []byte {
 	data, err := json.Marshal(r)
 	if err != nil {
@@ -22,8 +22,8 @@ func label(r *store.VolumeRecord) []byte {
 	return data
 }
 
-// discard removes the files of a volume without a record that this store
-// had, or that are none, and sets others aside.
+// discard removes the files of a volume without a record if this store once had it, or
+// if there are no files, and otherwise sets them aside.
 func (vs *Volumes) discard(ctx context.Context, id string) error {
 	named, err := vs.cfg.Store.WasNamed(ctx, id)
 	if err != nil {
@@ -39,7 +39,7 @@ func (vs *Volumes) discard(ctx context.Context, id string) error {
 	return vs.SetAside(ctx, id, "no record names it")
 }
 
-// SetAside keeps the files of a volume for whoever misses them.
+// SetAside makes an orphan of the files of a volume, so that they can be recovered.
 func (vs *Volumes) SetAside(ctx context.Context, id, why string) error {
 	it := orphan.Item{ID: id, Kind: orphan.Volume, Why: why}
 	var known store.VolumeRecord

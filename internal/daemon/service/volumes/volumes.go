@@ -1,6 +1,6 @@
-// Package volumes keeps directories that live on when the sandboxes that mount them
-// end: it makes and deletes them, says what a sandbox gets to see of them and of the
-// host's directories, and ends those that fill one far beyond its size.
+// Package volumes keeps directories that outlive the sandboxes that mount them. It
+// makes and deletes volumes, decides which volumes and directories of the host a
+// sandbox can mount, and ends sandboxes that fill a volume far beyond its size.
 package volumes
 
 import (
@@ -22,7 +22,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// ErrNone says that there are no volumes.
+// ErrNone is the error of a server without volumes.
 var ErrNone = sandbox.Errorf(sandbox.CodeUnsupported, "this server has no volumes")
 
 // living are the states of a sandbox that may have a volume mounted.
@@ -35,15 +35,15 @@ type Config struct {
 	Engine engine.Engine
 	Log    *slog.Logger
 	Quota  store.Quota
-	// Dir has the files of volumes. Without it there are none.
+	// Dir has the files of volumes. Without it there are no volumes.
 	Dir *volume.Dir
-	// Orphans takes volumes that no record names, for OrphanRetention. Without
-	// it they are removed at once.
+	// Orphans keeps volumes that no record names for OrphanRetention. Without it they
+	// are removed at once.
 	Orphans         *orphan.Dir
 	OrphanRetention time.Duration
-	// HostMounts are directories of the host that sandboxes may be shown.
+	// HostMounts are directories of the host that sandboxes may mount.
 	HostMounts HostMounts
-	// StateDir is the server's own: no sandbox is shown it.
+	// StateDir is the server's own directory, which no sandbox can mount.
 	StateDir string
 	// Kill ends a sandbox.
 	Kill func(ctx context.Context, id, reason string) error
@@ -55,7 +55,7 @@ type Volumes struct {
 	usages usages
 }
 
-// New returns volumes, of which [Volumes.Reconcile] puts right what a crash has
+// New returns the volumes of a server. [Volumes.Reconcile] repairs what a crash has
 // left.
 func New(cfg Config) *Volumes { return &Volumes{cfg: cfg} }
 
@@ -76,7 +76,7 @@ func (vs *Volumes) CreateVolume(ctx context.Context, req sandbox.CreateVolumeReq
 			ID: ids.New(ids.Volume), Name: req.Name, SizeMiB: req.SizeMiB, CreatedAt: time.Now().UTC(),
 		}}
 		c.Detail = r.ID + " named " + r.Name
-		// The files first: what has no record is removed at the next start.
+		// The files first: the next start removes files without a record.
 		if err := vs.cfg.Dir.Create(r.ID, label(&r)); err != nil {
 			return nil, errors.Join(err, vs.cfg.Dir.Remove(r.ID))
 		}
@@ -115,7 +115,7 @@ func noVolume(ref string) error {
 	return sandbox.Errorf(sandbox.CodeNotFound, "there is no volume %s; list the volumes to see which exist", validate.Quote(ref))
 }
 
-// GetVolume implements [sandbox.Volumes]. It looks at what the volume holds now.
+// GetVolume implements [sandbox.Volumes]. It measures the volume now.
 func (vs *Volumes) GetVolume(ctx context.Context, ref string) (*sandbox.Volume, error) {
 	return call.Do(ctx, vs.cfg.Gate, call.Unaudited(sandbox.ScopeSandboxesRead), func(c *call.Call) (*sandbox.Volume, error) {
 		r, err := vs.find(c, ref)
@@ -158,7 +158,7 @@ func (vs *Volumes) ListVolumes(ctx context.Context, page sandbox.Page) (*sandbox
 	})
 }
 
-// mounted returns the living sandboxes of each volume, of those that a filter
+// mounted returns the living sandboxes of each volume, among those that a filter
 // selects.
 func (vs *Volumes) mounted(ctx context.Context, f store.SandboxFilter) (map[string][]string, error) {
 	by := map[string][]string{}
@@ -199,7 +199,8 @@ func (vs *Volumes) DeleteVolume(ctx context.Context, ref string) error {
 		if vs.cfg.Dir == nil {
 			return nil
 		}
-		// It is deleted; what cannot be removed now is removed at the next start.
+		// The volume is deleted; files that cannot be removed now are removed at the
+		// next start.
 		if err := vs.remove(c.Ctx, r.ID); err != nil {
 			vs.cfg.Log.Error("remove the files of a deleted volume", "volume", r.ID, "error", err)
 		}
@@ -215,8 +216,8 @@ func (vs *Volumes) remove(ctx context.Context, id string) error {
 	return vs.cfg.Store.ForgetNamed(ctx, id)
 }
 
-// Reconcile removes the files of volumes that were deleted when the daemon
-// ended, and sets others without a record aside.
+// Reconcile removes the files of volumes that were being deleted when the daemon ended,
+// and sets aside others without a record.
 func (vs *Volumes) Reconcile(ctx context.Context) error {
 	if vs.cfg.Dir == nil {
 		return nil
@@ -230,7 +231,7 @@ func (vs *Volumes) Reconcile(ctx context.Context) error {
 		if vs.cfg.Dir.Label(r.ID) != nil {
 			continue
 		}
-		// The volume is older than labels.
+		// The volume was made before volumes had labels.
 		if err := vs.cfg.Dir.SetLabel(r.ID, label(&r)); err != nil {
 			vs.cfg.Log.Warn("say in a volume's directory what it is", "volume", r.ID, "error", err)
 		}
@@ -250,7 +251,7 @@ func (vs *Volumes) Reconcile(ctx context.Context) error {
 	return nil
 }
 
-// measure looks at what a volume holds, and notes it.
+// measure measures the content of a volume, and stores the result.
 func (vs *Volumes) measure(ctx context.Context, r *store.VolumeRecord) (usage, error) {
 	size := r.SizeMiB << 20
 	used, err := vs.cfg.Dir.Used(ctx, r.ID, overfull*size)

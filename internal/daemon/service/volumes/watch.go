@@ -13,13 +13,13 @@ import (
 )
 
 const (
-	// measureEvery is how often volumes that are written to are measured, but
-	// for those that take long.
+	// measureEvery is how often writable volumes in use are measured, unless that takes
+	// too long; see measureShare.
 	measureEvery = 3 * time.Second
-	// measureShare bounds the time that goes into it: one part in so many.
+	// measureShare bounds the time spent on measuring, to one part in this many.
 	measureShare = 10
-	// overfull times its size is what a volume may hold before the sandboxes
-	// that can write to it are ended.
+	// overfull is how many times its size a volume may hold before the sandboxes that
+	// can write to it are ended.
 	overfull = 2
 )
 
@@ -27,12 +27,12 @@ const (
 type usage struct {
 	name       string
 	used, size int64
-	// blind says that not all of it could be measured.
+	// blind says that not all of the volume could be measured.
 	blind bool
 }
 
-// full reports whether nothing more may be attached to write to it, and over
-// whether what writes to it is ended.
+// full reports whether no more sandboxes that can write may mount the volume, and over
+// whether those that can write are ended.
 func (f usage) full() bool { return f.used > f.size || f.blind }
 func (f usage) over() bool { return f.used > overfull*f.size || f.blind }
 
@@ -43,7 +43,7 @@ func (f usage) String() string {
 	return fmt.Sprintf("it holds %d of %d MiB", f.used>>20, f.size>>20)
 }
 
-// usages is what is known of volumes.
+// usages has the last measurement of each volume.
 type usages struct {
 	mu sync.Mutex
 	by map[string]usage // by id; guarded by mu
@@ -71,7 +71,7 @@ func (f *usages) of(id string) (usage, bool) {
 	return now, ok
 }
 
-// Run measures volumes that are written to.
+// Run measures volumes that sandboxes can write to, until the service ends.
 func (vs *Volumes) Run() {
 	wait := measureEvery
 	for {
@@ -90,9 +90,9 @@ func (vs *Volumes) Run() {
 	}
 }
 
-// Watch measures the volumes that running sandboxes can write to, and
-// ends the writers of those that are far over their size: there is no other way
-// that needs no rights over the host's file systems.
+// Watch measures the volumes that running sandboxes can write to, and ends the writers
+// of those that are far over their size. Every other way to enforce the size needs
+// rights over the host's file systems.
 func (vs *Volumes) Watch(ctx context.Context) error {
 	if vs.cfg.Dir == nil {
 		return nil
@@ -134,14 +134,14 @@ func (vs *Volumes) Watch(ctx context.Context) error {
 	return nil
 }
 
-// deletedIn returns what files of a volume take that were deleted, but which
-// its writers have open: nobody else finds them, and they fill the disk.
+// deletedIn returns the bytes of a volume's deleted files that its writers still have
+// open. Such files fill the disk without being in any directory.
 func (vs *Volumes) deletedIn(ctx context.Context, volume string, writers []store.Record) (bytes int64) {
 	for i := range writers {
 		r := &writers[i]
 		instance, err := vs.cfg.Engine.Open(ctx, r.Instance)
 		if err != nil {
-			continue // it has ended, or has not begun
+			continue // the sandbox has ended, or has not started yet
 		}
 		meter, ok := instance.(engine.DeletedMeter)
 		if !ok {
@@ -170,7 +170,7 @@ func (vs *Volumes) endWriter(ctx context.Context, r *store.Record, full usage) {
 	vs.cfg.Gate.System(r, "sandbox.overfull", reason)
 }
 
-// Unenforced says what of a sandbox's volumes is not enforced at once.
+// Unenforced lists the limits of a sandbox's volumes that are not enforced at once.
 func (vs *Volumes) Unenforced(r *store.Record) []string {
 	var notes []string
 	for _, m := range r.Mounts {

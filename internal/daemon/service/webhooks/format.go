@@ -7,11 +7,11 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// tailHOPX is how much of the end of each stream a webhook in the format of
-// HOPX tells, in bytes: its receivers get the output from it alone.
+// tailHOPX is how much of the end of each stream a webhook in the format of HOPX
+// contains, in bytes. Its receivers get no other output.
 const tailHOPX = 256 << 10
 
-// tailBytes is how much of the end of each stream a webhook tells.
+// tailBytes returns how much of the end of each stream a webhook contains, in bytes.
 func tailBytes(f sandbox.WebhookFormat) int64 {
 	if f == sandbox.WebhookHOPX {
 		return tailHOPX
@@ -19,7 +19,7 @@ func tailBytes(f sandbox.WebhookFormat) int64 {
 	return tailStandard
 }
 
-// HOPXEvent is the end of a job as HOPX tells it.
+// HOPXEvent is the body of a webhook about the end of a job, in the format of HOPX.
 type HOPXEvent struct {
 	ExecutionID   string    `json:"execution_id"`
 	Status        string    `json:"status"` // "completed", "failed" or "timeout"
@@ -32,7 +32,7 @@ type HOPXEvent struct {
 	Error         string    `json:"error,omitempty"`
 }
 
-// encode is the body of a webhook.
+// encode returns the body of a webhook.
 func encode(n *Event, f sandbox.WebhookFormat) ([]byte, error) {
 	if f != sandbox.WebhookHOPX {
 		return json.Marshal(n)

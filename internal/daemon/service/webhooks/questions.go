@@ -15,13 +15,15 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Receiver is told of the questions that the network policies of a team's sandboxes ask.
+// Receiver is a webhook that gets the questions that the network policies of a team's
+// sandboxes ask.
 type Receiver struct {
 	Team string
 	Hook sandbox.Webhook
 }
 
-// Question is what a webhook tells of a question, in the shape of standardwebhooks.com.
+// Question is the body of a webhook about a question, in the format of
+// standardwebhooks.com.
 type Question struct {
 	// Type is "approval.asked".
 	Type      string           `json:"type"`
@@ -30,14 +32,14 @@ type Question struct {
 }
 
 const (
-	// maxSandboxQuestions and maxTeamQuestions bound the webhooks that wait when one more
-	// tells of a question, those of jobs included: code in a sandbox can ask as often as it
-	// likes, and must not take the room from jobs.
+	// maxSandboxQuestions and maxTeamQuestions bound the waiting webhooks, including those
+	// of jobs, beyond which there are none for questions: code in a sandbox can ask as
+	// often as it likes, and must leave room for jobs.
 	maxSandboxQuestions = sandbox.MaxSandboxWebhooks / 2
 	maxTeamQuestions    = sandbox.MaxTeamWebhooks / 2
 )
 
-// CheckReceivers refuses receivers to which nothing could be sent.
+// CheckReceivers refuses receivers to which nothing can be sent.
 func CheckReceivers(by webhook.Config, receivers []Receiver) error {
 	sender := webhook.New(by)
 	defer sender.Close()
@@ -49,7 +51,7 @@ func CheckReceivers(by webhook.Config, receivers []Receiver) error {
 	return nil
 }
 
-// Ask tells the receivers of a team of a question that was asked. It returns at once.
+// Ask sends a new question to the receivers of its team. It returns at once.
 func (q *Queue) Ask(team string, a *sandbox.Approval) {
 	for i := range q.cfg.Receivers {
 		r := &q.cfg.Receivers[i]
@@ -65,7 +67,7 @@ func (q *Queue) Ask(team string, a *sandbox.Approval) {
 	}
 }
 
-// ask records what one receiver is to be told, and sees to it.
+// ask records the delivery of a question to one receiver, and starts it.
 func (q *Queue) ask(ctx context.Context, r *Receiver, a *sandbox.Approval) error {
 	now := time.Now().UTC()
 	body, err := json.Marshal(Question{Type: string(sandbox.EventApprovalAsked), Timestamp: now, Data: *a})
@@ -76,7 +78,7 @@ func (q *Queue) ask(ctx context.Context, r *Receiver, a *sandbox.Approval) error
 		ID: questionDelivery(a.ID, r.Hook.URL), SandboxID: a.SandboxID, ApprovalID: a.ID, URL: r.Hook.URL,
 		State: store.DeliveryPending, CreatedAt: now, NextAt: &now,
 	}}
-	// A daemon that was started anew hears again of what is still asked.
+	// After a restart, the daemon gets open questions again.
 	if _, err := q.store.Delivery(ctx, d.ID); sandbox.CodeOf(err) != sandbox.CodeNotFound {
 		return err
 	}
@@ -86,8 +88,8 @@ func (q *Queue) ask(ctx context.Context, r *Receiver, a *sandbox.Approval) error
 	return q.deliver(ctx, &d)
 }
 
-// questionDelivery returns the id of the delivery of a question to a receiver: the same
-// whichever daemon tells it, so that none is told twice.
+// questionDelivery returns the id of the delivery of a question to a receiver. It is the
+// same after a restart of the daemon, so that no question is sent twice.
 func questionDelivery(approval, url string) string {
 	sum := sha256.Sum256([]byte(approval + "\x00" + url))
 	return ids.Delivery + strings.ToLower(base32.StdEncoding.EncodeToString(sum[:]))[:26]

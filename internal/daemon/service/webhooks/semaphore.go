@@ -5,9 +5,8 @@ import (
 	"sync"
 )
 
-// semaphore bounds how many do something at once, and how many with the same
-// key, so that one who is slow at it holds up no others. It is safe for
-// concurrent use.
+// semaphore bounds how many users there are at once, in all and per key, so that a slow
+// key does not hold up the others. It is safe for concurrent use.
 type semaphore struct {
 	all  chan struct{}
 	each int
@@ -16,7 +15,7 @@ type semaphore struct {
 	byKey map[string]*turn // guarded by mu
 }
 
-// turn is what those with the same key share.
+// turn is what the users with the same key share.
 type turn struct {
 	in    chan struct{}
 	users int // guarded by the mutex of the semaphore
@@ -26,7 +25,7 @@ func newSemaphore(all, each int) *semaphore {
 	return &semaphore{all: make(chan struct{}, all), each: each, byKey: map[string]*turn{}}
 }
 
-// acquire waits for the turn of a key. The result gives it back.
+// acquire waits for a place for a key; release gives it back.
 func (s *semaphore) acquire(ctx context.Context, key string) (release func(), err error) {
 	one := s.join(key)
 	for i, ch := range []chan struct{}{one.in, s.all} {

@@ -1,7 +1,7 @@
-// Package webhooks tells others when a job in the background has ended: it records a
-// webhook before its job begins, waits for the end, whatever happens to the sandbox
-// and the daemon meanwhile, and sends what there is to tell until it has arrived. It also
-// tells what network policies ask, until that is over.
+// Package webhooks sends webhooks when background jobs have ended. It records a webhook
+// before its job begins, waits for the job's end whatever happens to the sandbox and the
+// daemon meanwhile, and repeats the request until it has arrived. It also sends the
+// questions of network policies, for as long as they are open.
 package webhooks
 
 import (
@@ -27,10 +27,10 @@ import (
 )
 
 const (
-	// tailStandard is how much of the end of each stream a webhook tells, in bytes.
+	// tailStandard is how much of the end of each stream a webhook contains, in bytes.
 	tailStandard = 16 << 10
-	// pollEvery is how often a sandbox is looked for that does not run now, and
-	// its record that often lookEvery.
+	// pollEvery is how often to look for a sandbox that does not run, and lookEvery how
+	// often to read its record meanwhile.
 	pollEvery = 2 * time.Second
 	lookEvery = 30 * time.Second
 	// questionTime is how long one question for the end of a job lasts, and questionEvery
@@ -45,7 +45,7 @@ const (
 	trimEvery = time.Hour
 )
 
-// Event is what a webhook tells, in the shape of standardwebhooks.com.
+// Event is the body of a webhook about a job, in the format of standardwebhooks.com.
 type Event struct {
 	Type      string    `json:"type"`
 	Timestamp time.Time `json:"timestamp"`
@@ -56,8 +56,8 @@ type Event struct {
 type Job struct {
 	SandboxID string `json:"sandbox_id"`
 	JobID     string `json:"job_id"`
-	// State is "exited", or "lost" for a job of which nobody knows the end:
-	// its sandbox has ended before it, or was put back to before its start.
+	// State is "exited", or "lost" if the end of the job is unknown: its sandbox ended
+	// first, or was restored to a state from before the job.
 	State       string           `json:"state"`
 	Reason      string           `json:"reason,omitempty"`
 	ExitCode    *int             `json:"exit_code,omitempty"`
@@ -68,16 +68,16 @@ type Job struct {
 	DurationMS  int64            `json:"duration_ms"`
 	StdoutBytes int64            `json:"stdout_bytes"`
 	StderrBytes int64            `json:"stderr_bytes"`
-	// The ends of the streams, as text.
+	// The last output of each stream, as text.
 	StdoutTail string `json:"stdout_tail"`
 	StderrTail string `json:"stderr_tail"`
 }
 
-// Secrets are what of a webhook may be secret.
+// Secrets are the parts of a webhook that may be secret.
 type Secrets struct {
 	Secret  string            `json:"secret,omitempty"`
 	Headers map[string]string `json:"headers,omitempty"`
-	// Format is no secret, but is as much a part of it.
+	// Format is not secret, but is stored with the rest.
 	Format sandbox.WebhookFormat `json:"format,omitempty"`
 }
 
@@ -88,19 +88,19 @@ type Config struct {
 	Log   *slog.Logger
 	// Sender says how webhooks are sent.
 	Sender webhook.Config
-	// Receivers are told what network policies ask.
+	// Receivers get what network policies ask.
 	Receivers []Receiver
-	// Vault seals what of a webhook is secret; nil refuses that. Sealing is held
-	// from then until it is stored.
+	// Vault seals the secret parts of a webhook; if it is nil, such webhooks are refused.
+	// Sealing is held from before a value is sealed until it is stored.
 	Vault   *vault.Vault
 	Sealing sync.Locker
-	// Open opens a sandbox that runs by its record, and Running reports whether
-	// one is open.
+	// Open opens a running sandbox by its record, and Running reports whether a sandbox
+	// is open.
 	Open    func(ctx context.Context, r *store.Record) (Sandbox, error)
 	Running func(id string) bool
 }
 
-// Sandbox is a sandbox that runs, until Gone is closed.
+// Sandbox is a sandbox that runs until Gone is closed.
 type Sandbox struct {
 	Client *agentclient.Client
 	Gone   <-chan struct{}
@@ -114,15 +114,15 @@ type Queue struct {
 	store  store.Store
 	log    *slog.Logger
 	sender *webhook.Sender
-	turns  *semaphore // of those that are being sent, by sandbox
+	turns  *semaphore // for sending, by sandbox
 
 	mu sync.Mutex
-	// recorded are the ids of this process's webhooks until [Queue.Run] has listed
-	// those of the process before it, and nil from then on. Guarded by mu.
+	// recorded are the ids of this process's deliveries until [Queue.Run] has listed
+	// those of the previous process, and nil from then on. Guarded by mu.
 	recorded map[string]bool
 }
 
-// New returns a queue, of which nothing is sent before [Queue.Run].
+// New returns a queue. It sends nothing before [Queue.Run].
 func New(cfg Config) *Queue {
 	return &Queue{
 		cfg: cfg, gate: cfg.Gate, store: cfg.Store, log: cfg.Log,
@@ -130,10 +130,10 @@ func New(cfg Config) *Queue {
 	}
 }
 
-// Close ends the connections of the sender, when the gate is closed.
+// Close closes the connections of the sender. The gate must be closed first.
 func (q *Queue) Close() { q.sender.Close() }
 
-// Check refuses a webhook that could not be sent.
+// Check refuses a webhook that cannot be sent.
 func (q *Queue) Check(req *sandbox.ExecRequest) error {
 	if req.Webhook == nil {
 		return nil
@@ -144,8 +144,8 @@ func (q *Queue) Check(req *sandbox.ExecRequest) error {
 	return q.sender.Check(req.Webhook)
 }
 
-// Record keeps a job's webhook before the job begins, so that no crash loses it.
-// Then comes [Queue.Deliver], or [Queue.Forget] if the job did not begin.
+// Record stores a job's webhook before the job begins, so that no crash loses it. The
+// caller then calls [Queue.Deliver], or [Queue.Forget] if the job did not begin.
 func (q *Queue) Record(c *call.Call, job string, hook *sandbox.Webhook) (*store.Delivery, error) {
 	d := store.Delivery{Team: c.Caller.Team, Delivery: sandbox.Delivery{
 		ID: ids.New(ids.Delivery), SandboxID: c.SandboxID, JobID: job, URL: hook.URL, State: store.DeliveryWaiting, CreatedAt: time.Now().UTC(),
@@ -153,8 +153,8 @@ func (q *Queue) Record(c *call.Call, job string, hook *sandbox.Webhook) (*store.
 	return &d, q.record(c.Ctx, &d, hook, sandbox.MaxSandboxWebhooks, sandbox.MaxTeamWebhooks)
 }
 
-// record keeps a delivery with what is secret of its webhook, if there are not too many
-// of the sandbox and of the team.
+// record stores a delivery with the secret parts of its webhook, unless the sandbox or
+// the team has too many.
 func (q *Queue) record(ctx context.Context, d *store.Delivery, hook *sandbox.Webhook, ofSandbox, ofTeam int) error {
 	q.cfg.Sealing.Lock()
 	defer q.cfg.Sealing.Unlock()
@@ -196,8 +196,9 @@ func (q *Queue) unsealOnce(d *store.Delivery) (hook Secrets, err error) {
 	return hook, err
 }
 
-// Unseal returns what of a webhook is secret, if it can be opened: also of one
-// that has been sealed with another key since it was read. The error is the store's.
+// Unseal returns the secret parts of a webhook, if they can be opened. That also works if
+// they were sealed with another key since the delivery was read. The error is the
+// store's.
 func (q *Queue) Unseal(ctx context.Context, d *store.Delivery) (hook Secrets, opened bool, err error) {
 	for {
 		if hook, err = q.unsealOnce(d); err == nil {
@@ -214,7 +215,7 @@ func (q *Queue) Unseal(ctx context.Context, d *store.Delivery) (hook Secrets, op
 	}
 }
 
-// Forget drops the webhook of a job that has not begun.
+// Forget deletes the webhook of a job that has not begun.
 func (q *Queue) Forget(ctx context.Context, d *store.Delivery) {
 	ctx, cancel := call.Teardown(ctx)
 	defer cancel()
@@ -223,8 +224,8 @@ func (q *Queue) Forget(ctx context.Context, d *store.Delivery) {
 	}
 }
 
-// Run goes on with the webhooks that an earlier process has left open, and removes
-// old ones now and then.
+// Run continues the deliveries that an earlier process has left open, and removes old
+// ones every [trimEvery].
 func (q *Queue) Run() {
 	q.resume()
 	t := time.NewTicker(trimEvery)
@@ -241,8 +242,8 @@ func (q *Queue) Run() {
 	}
 }
 
-// resume delivers the open webhooks but those of this process, which are delivered by
-// the calls that recorded them.
+// resume starts the open deliveries, except those of this process, which the calls that
+// recorded them start.
 func (q *Queue) resume() {
 	defer func() {
 		q.mu.Lock()
@@ -263,9 +264,9 @@ func (q *Queue) resume() {
 	}
 }
 
-// Deliver sees to a delivery until it is over or the service ends.
+// Deliver works on a delivery in the background until it is over or the service ends.
 func (q *Queue) Deliver(d *store.Delivery) {
-	// When the service is closed, the next start goes on with it.
+	// If the service is closed, the next start continues it.
 	q.gate.Go(func() {
 		if err := q.deliver(q.gate.Context(), d); err != nil && q.gate.Context().Err() == nil {
 			q.log.Error("deliver a webhook", "delivery", d.ID, "sandbox", d.SandboxID, "error", err)
@@ -310,7 +311,7 @@ func (q *Queue) deliver(ctx context.Context, d *store.Delivery) error {
 	}
 }
 
-// attempt tries once to deliver, and records what came of it.
+// attempt tries once to deliver, and records the result.
 func (q *Queue) attempt(ctx context.Context, d *store.Delivery, m *webhook.Message) (over bool, err error) {
 	release, err := q.turns.acquire(ctx, d.SandboxID)
 	if err != nil {
@@ -319,10 +320,10 @@ func (q *Queue) attempt(ctx context.Context, d *store.Delivery, m *webhook.Messa
 	defer release()
 	r := q.sender.Send(ctx, m)
 	if r.Status == 0 && ctx.Err() != nil {
-		return false, ctx.Err() // it may have arrived; its id tells a repetition
+		return false, ctx.Err() // it may have arrived; receivers recognise a repetition by its id
 	}
-	// What was answered is recorded also while the service ends, or the next start would
-	// tell it again.
+	// The answer is recorded even while the service ends, or the next start would send it
+	// again.
 	recording, cancel := call.Teardown(ctx)
 	defer cancel()
 	d.Attempts++
@@ -341,8 +342,7 @@ func (q *Queue) attempt(ctx context.Context, d *store.Delivery, m *webhook.Messa
 	return false, q.store.UpdateDelivery(recording, *d)
 }
 
-// end records the end of a delivery, and forgets its secret and what
-// it told.
+// end records the end of a delivery, and deletes its secret and its body.
 func (q *Queue) end(ctx context.Context, d *store.Delivery, failure error) error {
 	now := time.Now().UTC()
 	d.State, d.EndedAt, d.NextAt, d.Body, d.Sealed = store.DeliveryDelivered, &now, nil, nil, nil
@@ -370,9 +370,9 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// awaitJob returns what there is to tell when the job of a delivery has ended,
-// whatever happens to its sandbox meanwhile. It does not count as use of the
-// sandbox, and resumes none.
+// awaitJob waits until the job of a delivery has ended and returns the event, whatever
+// happens to the sandbox meanwhile. It does not count as use of the sandbox, and does not
+// resume it.
 func (q *Queue) awaitJob(ctx context.Context, d *store.Delivery, tail int64) (*Event, error) {
 	for {
 		r, err := q.store.Sandbox(ctx, d.SandboxID)
@@ -396,8 +396,8 @@ func (q *Queue) awaitJob(ctx context.Context, d *store.Delivery, tail int64) (*E
 	}
 }
 
-// sleepWhileGone waits until it is worth looking for a sandbox again. Many may
-// wait for one, so it asks the store rarely.
+// sleepWhileGone waits until a sandbox that does not run may run again. Many deliveries
+// can wait for one sandbox, so it asks the store rarely.
 func (q *Queue) sleepWhileGone(ctx context.Context, r *store.Record) error {
 	for until := time.Now().Add(lookEvery); time.Now().Before(until); {
 		if err := sleep(ctx, pollEvery); err != nil {
@@ -414,8 +414,8 @@ func lost(d *store.Delivery, reason string) *Event {
 	return &Event{Type: "job.ended", Timestamp: time.Now().UTC(), Data: Job{SandboxID: d.SandboxID, JobID: d.JobID, State: "lost", Reason: reason}}
 }
 
-// awaitJob waits while the sandbox runs as it does now. It returns nil if it is
-// to be looked for again.
+// awaitJob waits for the job's end while the sandbox runs in this instance. It returns
+// nil if the caller must open the sandbox again.
 func (o *Sandbox) awaitJob(ctx context.Context, d *store.Delivery, tail int64) *Event {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -433,7 +433,7 @@ func (o *Sandbox) awaitJob(ctx context.Context, d *store.Delivery, tail int64) *
 		case ctx.Err() != nil:
 			return nil
 		case sandbox.CodeOf(err) == sandbox.CodeNotFound:
-			// It is being started, or was never.
+			// The job is just being started, or was never started.
 			if time.Since(d.CreatedAt) < questionTime {
 				return nil
 			}
@@ -449,7 +449,7 @@ func (o *Sandbox) awaitJob(ctx context.Context, d *store.Delivery, tail int64) *
 	}
 }
 
-// ended tells how a job has ended.
+// ended returns the event for an ended job.
 func (o *Sandbox) ended(ctx context.Context, d *store.Delivery, job *sandbox.Job, tail int64) *Event {
 	return &Event{Type: "job.ended", Timestamp: time.Now().UTC(), Data: Job{
 		SandboxID: d.SandboxID, JobID: job.ID, State: string(job.State), ExitCode: &job.ExitCode, Signal: job.Signal, EndCause: job.EndCause,
@@ -459,8 +459,7 @@ func (o *Sandbox) ended(ctx context.Context, d *store.Delivery, job *sandbox.Job
 	}}
 }
 
-// tail returns the end of a job's output, at most so many bytes, as far as it
-// can be had.
+// tail returns the end of a job's output, at most limit bytes, as far as it can be read.
 func (o *Sandbox) tail(ctx context.Context, job string, stream sandbox.Stream, total, limit int64) string {
 	if total == 0 {
 		return ""
@@ -494,8 +493,9 @@ func (q *Queue) ListDeliveries(ctx context.Context, ref string, page sandbox.Pag
 	})
 }
 
-// shown returns a delivery as the team sees it. Where questions are told is the server's
-// own, and whoever knows all of the address may be able to tell something there too.
+// shown returns a delivery as the team sees it. The URLs of receivers of questions belong
+// to the operator, and knowing a whole URL may be enough to post there, so they are cut
+// short.
 func shown(d *store.Delivery) sandbox.Delivery {
 	show := d.Delivery
 	if u, err := url.Parse(d.URL); d.ApprovalID != "" && err == nil {

@@ -15,7 +15,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// deliveries is a store of deliveries that notes whose job is waited for.
+// deliveries is a store of deliveries that records for which sandboxes' jobs the queue
+// waits.
 type deliveries struct {
 	store.Store
 
@@ -45,8 +46,8 @@ func (s *deliveries) Sandbox(ctx context.Context, id string) (store.Record, erro
 	return store.Record{}, ctx.Err()
 }
 
-// A webhook that is recorded before those of the earlier process are listed is in
-// that list too. Only the call that recorded it delivers it.
+// A webhook that is recorded before the list of the earlier process's deliveries is
+// read is in that list too. Only the call that recorded it delivers it.
 func TestResumeLeavesOwn(t *testing.T) {
 	s := &deliveries{all: []store.Delivery{{Delivery: sandbox.Delivery{ID: "whd-1", SandboxID: "sbx-earlier", State: store.DeliveryWaiting}}}}
 	gate := call.NewGate(call.Config{})
@@ -66,8 +67,7 @@ func TestResumeLeavesOwn(t *testing.T) {
 	}
 }
 
-// closing is a store of deliveries under which the service is closed before anything is
-// recorded.
+// closing is a store of deliveries that closes the service before anything is recorded.
 type closing struct {
 	store.Store
 	close    func()
@@ -82,8 +82,8 @@ func (s *closing) UpdateDelivery(ctx context.Context, d store.Delivery) error {
 	return ctx.Err()
 }
 
-// What a receiver has answered is recorded although the service ends, so that the next
-// start does not tell it again.
+// A receiver's answer is recorded even though the service ends, so that the next start
+// does not send it again.
 func TestRecordsWhileEnding(t *testing.T) {
 	for status, want := range map[int]string{http.StatusOK: store.DeliveryDelivered, http.StatusInternalServerError: store.DeliveryPending} {
 		receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }))

@@ -41,6 +41,7 @@ func Run(t *testing.T, fresh func(t *testing.T) Opener) {
 		{"Due", testDue},
 		{"DeleteEnded", testDeleteEnded},
 		{"Clock", testClock},
+		{"ObjectKey", testObjectKey},
 		{"Instance", testInstance},
 		{"CreateSeveral", testCreateSeveral},
 		{"CreateTwice", testCreateTwice},

@@ -15,11 +15,11 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Default is the dialect that is spoken when none is named.
+// Default is the dialect that is used if none is named.
 const Default = native.Name
 
-// dialects makes each dialect once, when it is first asked for: making a table
-// of tools costs milliseconds, and each request asks.
+// dialects makes each dialect once, when it is first needed: making a table of tools
+// takes milliseconds, and every request needs one.
 var dialects = []func() dialect.Dialect{
 	once(native.New), once(podflare.New), once(podflare.NewHosted), once(superserve.New),
 	once(miosa.New), once(microsandbox.New), once(hopx.New), once(hopx.NewV2),

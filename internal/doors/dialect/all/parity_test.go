@@ -56,7 +56,7 @@ job. It **differs** if it did its job with a stated difference. It is **not show
 something that the tests do not have. The last column names the conversations.
 `
 
-// The table of what works is made of what the tests show.
+// The table of what works is generated from what the tests show.
 func TestParity(t *testing.T) {
 	var doc bytes.Buffer
 	doc.WriteString(parityIntro)
@@ -157,8 +157,8 @@ func add(t *testing.T, shown map[string][]string, file string, allSucceed bool) 
 	}
 }
 
-// succeeded reports whether a result in a script is no error, in any of the ways
-// in which products tell one.
+// succeeded reports whether a result in a script is not an error, in any of the
+// products' formats.
 func succeeded(result []byte) bool {
 	if bytes.HasPrefix(result, []byte("isError")) || bytes.HasPrefix(result, []byte("protocol error")) {
 		return false
@@ -217,9 +217,9 @@ func names(f *ast.FuncDecl, text string) bool {
 	return found && !memory
 }
 
-// declared reads what a dialect says of its tools: how they differ, or, after
-// "!", why no test shows them. What differs is shown by a test that is named, so
-// that it cannot be said for longer than it is so.
+// declared reads what a dialect declares about its tools: how they differ, or, after
+// "!", why no test shows them. Each difference names a test that shows it, so it cannot
+// become outdated.
 func (s *surface) declared(t *testing.T) (differs, absent map[string]string) {
 	t.Helper()
 	differs, absent = map[string]string{}, map[string]string{}

@@ -15,16 +15,16 @@ import (
 var (
 	// promise is what says that sandboxes reach the network.
 	promise = regexp.MustCompile(`(?i)\binternet\b|egress is|reach(es)? the network`)
-	// description is what a schema says of an argument.
+	// description returns what a schema says about an argument.
 	description = regexp.MustCompile(`"description":"((?:[^"\\]|\\.)*)"`)
 )
 
-// What a model is told of the network holds on a server whose operator has
-// another default than open: no sentence promises it without naming the server.
+// What models are told about the network must also be true on a server whose default is
+// not open: no sentence promises the network without mentioning the server's default.
 func TestNoTextPromisesTheNetwork(t *testing.T) {
 	found := 0
 	for _, d := range all.Dialects() {
-		if d.Name() == all.Default { // which tells of policies
+		if d.Name() == all.Default { // its texts describe policies
 			continue
 		}
 		texts := []string{d.Server("1").Instructions}

@@ -1,7 +1,6 @@
-// Package daytona is the door for Daytona's SDK: it works against Cove unmodified,
-// with nothing but Daytona's own environment variables set. It is written over
-// [sandbox.Service] alone, so policies, quotas, secrets, scopes and the audit record
-// hold as in every door.
+// Package daytona is the door for Daytona's SDK, which works with Cove unmodified, with
+// only Daytona's own environment variables set. The door uses only [sandbox.Service],
+// so policies, quotas, secrets, scopes and the audit record apply as in every door.
 //
 // Clients speak to two planes, each of which is a package:
 //
@@ -41,11 +40,11 @@ const (
 // Tested says with which versions of the SDK the door is tested.
 const Tested = "@daytonaio/sdk 0.205.1 to 0.218.0, @daytona/sdk 0.216.0 (JavaScript)"
 
-// Config is what a [Door] needs. All fields are required.
+// Config configures a [Door]. All fields are required.
 type Config struct {
 	// Service does everything.
 	Service sandbox.Service
-	// Gate authenticates callers. It is of [access.NewGate].
+	// Gate authenticates callers. It comes from [access.NewGate].
 	Gate *gate.Gate
 	// Trusted reports whether a request comes from the user who runs the daemon.
 	Trusted func(*http.Request) bool
@@ -78,8 +77,8 @@ func New(cfg Config) *Door {
 	return d
 }
 
-// url returns where the client of a request finds a plane: by the host by which it has
-// found this one, whose certificate it trusts.
+// url returns the address of a plane for the client of a request. It has the host that
+// the client has used, whose certificate the client trusts.
 func (d *Door) url(plane string) func(*http.Request) string {
 	return func(r *http.Request) string {
 		base := d.cfg.Base()

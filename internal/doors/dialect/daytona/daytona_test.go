@@ -40,8 +40,8 @@ func TestClaimsHost(t *testing.T) {
 	}
 }
 
-// A client finds the planes by the host by which it has found the server, with what is in
-// front of it; over the socket, where there is none, by the server's own address.
+// A client gets the addresses of the planes with the host that it has used, including a
+// proxy's; over the socket, which has no host, it gets the server's own address.
 func TestURL(t *testing.T) {
 	d := &Door{cfg: Config{Base: func() string { return "https://cove.example:8443" + Prefix }, Trusted: func(r *http.Request) bool { return r.Host == "unix" }}}
 	for host, want := range map[string]string{

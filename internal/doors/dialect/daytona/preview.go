@@ -45,7 +45,7 @@ func (d *Door) servePreview(w http.ResponseWriter, r *http.Request) {
 	d.cfg.Previews.ServeHTTP(w, r)
 }
 
-// link signs a link for a visitor who has a good token, and returns the signed part.
+// link signs a link for a visitor with a valid token, and returns the signed part.
 func (d *Door) link(ctx context.Context, port int, id string, tokens []string) string {
 	if len(tokens) != 1 {
 		return ""

@@ -1,7 +1,6 @@
-// Package e2b is the door for E2B's SDKs: they work against Cove unmodified,
-// with nothing but E2B's own environment variables set. It is written over
-// [sandbox.Service] alone, so policies, quotas, secrets, scopes and the audit
-// record hold as in every door.
+// Package e2b is the door for E2B's SDKs, which work with Cove unmodified, with only
+// E2B's own environment variables set. The door uses only [sandbox.Service], so
+// policies, quotas, secrets, scopes and the audit record apply as in every door.
 //
 // E2B's clients speak to four planes, each of which is a package:
 //
@@ -35,13 +34,13 @@ import (
 const Prefix = "/e2b"
 
 // AddressPath, below [Prefix], serves the address at which clients reach the server. It
-// is not a route of E2B's, but for Cove's own command line.
+// is for Cove's own command line, and not a route of E2B's.
 const AddressPath = control.AddressPath
 
 // Tested says with which versions of the SDKs the door is tested.
 const Tested = "e2b 2.45.0 to 2.51.0, @e2b/code-interpreter 2.6.0 to 2.8.0 (JavaScript), @e2b/cli 2.19.0"
 
-// Config is what a [Door] needs. All fields but Others are required.
+// Config configures a [Door]. All fields except Others are required.
 type Config struct {
 	// Service does everything.
 	Service sandbox.Service

@@ -33,7 +33,7 @@ type Sandboxes interface {
 	Living(ctx context.Context) ([]sandbox.Sandbox, error)
 }
 
-// Config is what a [Gate] needs. All fields are required.
+// Config configures a [Gate]. All fields are required.
 type Config struct {
 	// Product is the name of the product whose clients come through the gate. A token
 	// of one product is worth nothing to another.

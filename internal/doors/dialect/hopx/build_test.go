@@ -254,7 +254,7 @@ func FuzzCallAPI(f *testing.F) {
 			t.Fatal(err)
 		}
 		if strings.EqualFold(strings.TrimSpace(method), "delete") || strings.Contains(path, "pause") || strings.Contains(path, "stop") || strings.Contains(path, "resume") || strings.Contains(path, "start") {
-			return // the service here has none of these
+			return // this service lacks these
 		}
 		text, failed := told(t, first, svc, "call_api", string(args))
 		if !json.Valid([]byte(text)) || failed || len(text) > 64<<10 {

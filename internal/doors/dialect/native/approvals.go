@@ -22,8 +22,8 @@ const (
 )
 
 // asking lets the client's user answer what the sandbox's policy asks while the tool runs.
-// A tool that only looks asks about what is open before it does, where a question ends
-// the request: no request waits meanwhile, however long the user takes.
+// If a question ends the request, a tool that only reads asks about open questions first:
+// then no request waits meanwhile, however long the user takes.
 func asking(t dialect.Tool) dialect.Tool {
 	run := t.Run
 	looks := t.ReadOnly()
@@ -57,8 +57,8 @@ func sandboxOf(args json.RawMessage) string {
 	return in.Sandbox
 }
 
-// questions are what the client's user is asked in the course of one call, each once and
-// one after the other.
+// questions are the questions that the client's user is asked during one call, each once
+// and one after the other.
 type questions struct {
 	call   *dialect.Call
 	left   int
@@ -94,7 +94,7 @@ func (q *questions) askWhile(ctx context.Context, name string, forks bool) {
 		}
 		name, q.parent = "", sb.ID
 	}
-	// The client's user learns of a failure here by what the connection says.
+	// If this fails, the client's user sees it in the error of the connection.
 	_ = q.call.Service.FollowEvents(ctx, sandbox.FollowEventsRequest{Sandbox: name, Kinds: []sandbox.EventKind{sandbox.EventApprovalAsked}}, func(e sandbox.Event) error {
 		if e.Approval != nil {
 			return q.ask(ctx, e.Approval)

@@ -47,7 +47,7 @@ func FuzzCapture(f *testing.F) {
 	f.Add([]byte("hello é world"), 8, 3)
 	f.Add([]byte("\xff\xc3\x28 abc"), 4, 1)
 	f.Fuzz(func(t *testing.T, data []byte, limit, step int) {
-		// Any number stands for one in range.
+		// Any number is mapped to one in range.
 		limit, step = 2+int(uint(limit)%63), 1+int(uint(step)%64)
 		c := newCapture(limit)
 		for chunk := range bytesChunks(data, step) {

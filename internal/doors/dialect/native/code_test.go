@@ -147,7 +147,8 @@ func TestHugeCode(t *testing.T) {
 	}
 }
 
-// TestCodeStatus tells the last line on the way, however it arrives.
+// TestCodeStatus checks that the status is the last line of the output, however it
+// arrives.
 func TestCodeStatus(t *testing.T) {
 	var got []string
 	s := shows{result: &sandbox.CodeResult{}}

@@ -14,9 +14,9 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// screen is a service with one computer, which notes what is done to it.
+// screen is a service with one computer, which records what is done to it.
 type screen struct {
-	sandbox.Service // what is not needed panics
+	sandbox.Service // nil: verbs that are not needed panic
 
 	inputs []sandbox.Input
 	shots  []sandbox.ScreenshotRequest
@@ -65,7 +65,7 @@ func said(res *mcp.CallToolResult) string {
 	return text.Text
 }
 
-// TestComputerActions tells of each action what is done.
+// TestComputerActions checks what each action does.
 func TestComputerActions(t *testing.T) {
 	x, y := 3, 4
 	for args, want := range map[string]sandbox.Input{
@@ -107,7 +107,7 @@ func TestComputerActions(t *testing.T) {
 	}
 }
 
-// What was done is done, although there is no picture of it.
+// The actions stay done, although there is no picture of the result.
 func TestActionWithoutPicture(t *testing.T) {
 	s := &screen{size: small, err: sandbox.Errorf(sandbox.CodeUnavailable, "no X server runs")}
 	res := s.call(t, "computer_action", `{"sandbox": "pc", "action": "click"}`)

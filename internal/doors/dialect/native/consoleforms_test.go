@@ -8,8 +8,8 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 )
 
-// TestConsoleForms holds each call of a tool that the console tells people to make against the
-// tools that there are, and their schemas. The file is kept current by the console's own tests.
+// TestConsoleForms checks each call of a tool that the console shows against the existing tools
+// and their schemas. The file is kept current by the console's own tests.
 func TestConsoleForms(t *testing.T) {
 	data, err := os.ReadFile("../../../../console/src/lib/testdata/forms.json")
 	if err != nil {

@@ -29,7 +29,7 @@ func TestTimeConversations(t *testing.T) {
 	})
 }
 
-// What is never the same, by what is shown in its place.
+// Patterns for text that differs each time, and their replacements.
 var differences = []struct {
 	what *regexp.Regexp
 	with string
@@ -75,9 +75,8 @@ func TestRealConversations(t *testing.T) {
 	})
 }
 
-// following waits for builds as their hints tell an agent to, however slow the
-// machine is. How far one has come that is not waited for, or was cancelled, is
-// left out.
+// following waits for builds as their hints tell an agent to, however slow the machine
+// is. It leaves out the progress of builds that are not waited for or were cancelled.
 func following(call dialecttest.Caller) dialecttest.Caller {
 	return func(ctx context.Context, tool string, args json.RawMessage) (*mcp.CallToolResult, error) {
 		res, err := call(ctx, tool, args)

@@ -69,8 +69,8 @@ func (u *unbuilt) FollowBuild(ctx context.Context, _ string, sink func(sandbox.B
 	return u.build(u.ends), nil
 }
 
-// A template that nobody has built is built when a sandbox is first asked for. A
-// build that takes longer than a call may goes on, and the error says so.
+// A template that is not built yet is built when a sandbox is first requested. A build
+// that takes longer than a call may continues, and the error says so.
 func TestFirstUseBuildsTheTemplate(t *testing.T) {
 	const node = `{"template":"node"}`
 	for name, tt := range map[string]struct {

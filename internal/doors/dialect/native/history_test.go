@@ -365,7 +365,7 @@ func (m *imaginary) merge(ref string, req sandbox.MergeRequest) (*sandbox.MergeR
 	return res, nil
 }
 
-// run does what a command line says to files. hung is set if it would not end.
+// run applies a command line to files. hung is set if the command would not end.
 func run(files map[string]string, line string) (stdout string, code int, hung bool) {
 	for part := range strings.SplitSeq(line, ";") {
 		words := strings.Fields(part)

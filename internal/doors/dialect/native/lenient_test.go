@@ -42,7 +42,7 @@ func TestCorrect(t *testing.T) {
 	}
 }
 
-// What is nested is corrected too.
+// Nested values are corrected too.
 func TestCorrectNested(t *testing.T) {
 	schema := argumentSchema(reflect.TypeFor[createArgs](), "sandbox_create")
 	for args, want := range map[string]string{
@@ -79,7 +79,7 @@ func TestLenientCall(t *testing.T) {
 	}
 }
 
-// What is corrected is an object as before, and nothing is left to correct.
+// A corrected object is still an object, and correcting it again changes nothing.
 func FuzzCorrect(f *testing.F) {
 	for _, seed := range []string{`{"command":"ls"}`, `{"timeout_ms":"5"}`, `{"background":"false","x":null}`, `[]`, `{"command":"\ud800"}`} {
 		f.Add([]byte(seed))

@@ -69,8 +69,8 @@ func readSandbox(ctx context.Context, svc sandbox.Service, uri, id string) (*mcp
 	return document(uri, view(sb))
 }
 
-// Watched returns the id of the sandbox that a resource is. What happens to files is not
-// told: a client reads them when it needs them.
+// Watched returns the id of the sandbox of a resource. Changes of files are not
+// reported: clients read files when they need them.
 func (d *Dialect) Watched(ctx context.Context, svc sandbox.Service, uri string) (string, error) {
 	id, file, _, err := parseURI(uri)
 	if err != nil {

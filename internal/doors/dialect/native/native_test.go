@@ -39,8 +39,8 @@ func TestTools(t *testing.T) {
 	}
 }
 
-// Every tool but those that change the list is in a toolset of its subject, and
-// core has those that it names.
+// Every tool, except those that change the list, is in the toolset of its subject, and
+// core has the tools that it names.
 func TestToolsets(t *testing.T) {
 	d := native.New()
 	known, _ := d.Toolsets()

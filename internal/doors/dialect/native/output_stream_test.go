@@ -14,7 +14,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Output is told as it comes, in whole characters, each stream by itself.
+// Output is sent as it comes, in whole characters, each stream separately.
 func TestOutputStreamer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
@@ -50,7 +50,7 @@ func TestOutputStreamer(t *testing.T) {
 	})
 }
 
-// What a call tells is bounded, at once and in all, and what is left out is
+// The output that a call sends is bounded, at once and in all, and omitted output is
 // counted.
 func TestOutputStreamerIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -82,7 +82,7 @@ func TestOutputStreamerIsBounded(t *testing.T) {
 	})
 }
 
-// A stream of bytes that are no text is told as that.
+// A stream of bytes that are not text is reported as such.
 func TestOutputStreamerBinary(t *testing.T) {
 	var told []dialect.Output
 	w := newOutputStreamer(t.Context(), func(o dialect.Output) { told = append(told, o) })

@@ -80,8 +80,9 @@ var takenOtherwise = map[string]string{
 	"sandbox_try.shell":             "commands are the lines",
 }
 
-// A field of a request is an argument of its verb's tool, or it is said why not: a
-// new field is an argument by itself where the tool's arguments embed the request.
+// Each field of a request is an argument of its verb's tool, or the test says why not.
+// If the tool's arguments embed the request, a new field becomes an argument
+// automatically.
 func TestRequestsAreArguments(t *testing.T) {
 	members := make(map[string]bool) // of all types of requests
 	service := reflect.TypeFor[sandbox.Service]()

@@ -14,7 +14,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// builder is a service that notes what is to be built.
+// builder is a service that records requests for builds.
 type builder struct {
 	sandbox.Service
 	got *sandbox.BuildTemplateRequest
@@ -27,8 +27,8 @@ func (b *builder) StartBuild(_ context.Context, req sandbox.BuildTemplateRequest
 	return nil, errNoted
 }
 
-// Every argument that says what a template is made of is used, or refused where
-// nothing would come of it: without from.
+// Every argument that says what a template is made of is used, or refused if it would
+// have no effect, as without from.
 func TestTemplateBuildArguments(t *testing.T) {
 	values := map[string]string{
 		"description": `"x"`, "apt": `["x"]`, "pip": `["x"]`, "npm": `["x"]`, "files": `[{"path": "/x", "content": ""}]`, "run": `["x"]`, "env": `{"A": "x"}`,

@@ -19,8 +19,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// What a client shows that keeps only the first 512 characters of the
-// instructions is whole and tells the main job.
+// The first 512 characters of the instructions, which is all that some clients keep,
+// are complete sentences and say what the tools are for.
 func TestInstructionsBegin(t *testing.T) {
 	intro, _, found := strings.Cut(New().Server("1").Instructions, "\nMore:\n")
 	if !found || len(intro) > 512 {
@@ -39,7 +39,7 @@ type huge struct{ sandbox.Service }
 
 const nasty = "\x1b<\"\u2028é"
 
-// hugeDiff has patches of so many lines.
+// hugeDiff returns a diff with patches of this many lines.
 func hugeDiff(lines int) *sandbox.Diff {
 	d := &sandbox.Diff{Added: 100_000}
 	for i := range 1000 {
@@ -177,8 +177,8 @@ func TestShare(t *testing.T) {
 	}
 }
 
-// A merge that conflicts stopped says how to go on: with the fork if it lives,
-// and else with another try.
+// A merge that conflicts have stopped says how to continue: with the fork if it still
+// exists, and otherwise with another try.
 func TestTryConflict(t *testing.T) {
 	picked := 1
 	for kept, want := range map[bool]string{true: "merge again with policy", false: "try again with policy"} {
@@ -216,7 +216,7 @@ func (f *forking) Try(ctx context.Context, _ string, req sandbox.TryRequest, sin
 	return nil, ctx.Err()
 }
 
-// A try tells of each attempt as it ends, and ends with its call.
+// A try reports each attempt as it ends, and ends with its call.
 func TestTryProgressAndCancel(t *testing.T) {
 	svc := &forking{}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)

@@ -24,8 +24,8 @@ func (weak) Get(context.Context, string) (*sandbox.Sandbox, error) {
 	return weak{}.Create(context.Background(), sandbox.CreateRequest{})
 }
 
-// Limits that are not enforced are told to who asks for limits, or for all of a
-// sandbox, and not with each sandbox again.
+// Unenforced limits are reported to callers who set limits or request all of a sandbox,
+// and not again with each sandbox.
 func TestUnenforcedIsToldToWhoAsks(t *testing.T) {
 	for _, tt := range []struct {
 		tool dialect.Tool

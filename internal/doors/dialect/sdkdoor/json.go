@@ -20,10 +20,10 @@ func DecodeJSON(data []byte, v any) error {
 	return decodeStrictly(data, v)
 }
 
-// DecodeKnown is [DecodeJSON] for products whose newer clients send all that they know: it
-// leaves out the silent ones of those members that v does not have, or takes as
-// [json.RawMessage]. Silent is asked about a member as it was sent: one with members of its
-// own says something, even if each of those is empty.
+// DecodeKnown is [DecodeJSON] for products whose newer clients send every member that they
+// know. Of the members that v does not have, or has as [json.RawMessage], it drops those
+// for which silent returns true. Silent gets a member as it was sent: an object with
+// members is not silent, even if each of them is empty.
 func DecodeKnown(data []byte, v any, silent func(member any) bool) error {
 	if err := limits.CheckJSON(data); err != nil {
 		return err
@@ -55,7 +55,7 @@ func Empty(member any) bool {
 	return false
 }
 
-// leaveOut takes silent members from a value that is to be decoded as a type.
+// leaveOut removes silent members from a value that will be decoded as a type.
 func leaveOut(v any, t reflect.Type, silent func(any) bool) {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -112,8 +112,8 @@ func decodeStrictly(data []byte, v any) error {
 	return nil
 }
 
-// UnknownMember names the member because of which a [json.Decoder] has refused a value, and
-// reports whether that is the error.
+// UnknownMember returns the name of the unknown member for which a [json.Decoder] has
+// refused a value, and whether that is the error.
 func UnknownMember(err error) (name string, ok bool) {
 	if err == nil {
 		return "", false

@@ -15,7 +15,7 @@ const (
 	maxShown = 128
 )
 
-// Route is one that a door serves, with what serves it.
+// Route is a route of a door, with its handler.
 type Route[H any] struct {
 	Serve   H
 	method  string
@@ -36,10 +36,10 @@ func List[H any](routes []Route[H]) []string {
 	return out
 }
 
-// Find returns the first route that a request matches, nil if there is none, and the parts
-// of the path that match wildcards. Allowed are the methods of the path if it has others
-// only. It uses the path as it was sent, so that an encoded slash is part of a name; "."
-// and ".." match nothing.
+// Find returns the first route that matches a request, or nil, and the parts of the path
+// that match wildcards. If the path has only other methods, allowed lists them. Find uses
+// the path as it was sent, so an encoded slash is part of a name; "." and ".." match
+// nothing.
 func Find[H any](routes []Route[H], r *http.Request) (found *Route[H], args []string, allowed string) {
 	parts := strings.Split(strings.TrimPrefix(r.URL.EscapedPath(), "/"), "/")
 	for i, part := range parts {

@@ -62,7 +62,8 @@ func TestDecodeJSON(t *testing.T) {
 	}
 }
 
-// What is left out says nothing, and is nothing that anybody wanted.
+// Only members that say nothing, and that the type lacks or has as raw JSON, are left
+// out.
 func TestDecodeKnown(t *testing.T) {
 	type inner struct {
 		A   *int              `json:"a"`

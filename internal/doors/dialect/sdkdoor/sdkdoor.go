@@ -1,5 +1,6 @@
-// Package sdkdoor is what the doors for other products' SDKs have in common on HTTP:
-// reading host names and bodies, finding routes, sending files, and telling when to try again. Package gate authenticates their callers.
+// Package sdkdoor is what the doors for other products' SDKs have in common on HTTP: reading host
+// names and bodies, finding routes, sending files, and saying when to try again. Package gate
+// authenticates their callers.
 package sdkdoor
 
 import (
@@ -31,9 +32,9 @@ func HostName(host string) string {
 	return strings.TrimRight(strings.ToLower(host), ".")
 }
 
-// Origin is the scheme and the host by which the client of a request has reached the server,
-// whose certificate it trusts. Base is a URL of the server's own: something in front of it
-// may have another scheme.
+// Origin returns the scheme and host with which the client of a request has reached the server,
+// since the client trusts that host's certificate. Base is a URL of the server itself: a proxy in
+// front of it may use another scheme.
 func Origin(r *http.Request, base string) string {
 	scheme := "http"
 	if r.TLS != nil {
@@ -63,16 +64,16 @@ func ValidID(s string) bool {
 	return ok && len(random) == idRandom && strings.Trim(random, "abcdefghijklmnopqrstuvwxyz0123456789") == ""
 }
 
-// SetRetryAfter tells a client when to try again, if the error knows it.
+// SetRetryAfter sets the header that says when to try again, if the error has that.
 func SetRetryAfter(h http.Header, err error) {
 	if known, ok := errors.AsType[*sandbox.Error](err); ok && known.RetryAfter > 0 {
 		h.Set("Retry-After", strconv.Itoa(int(math.Ceil(known.RetryAfter.Seconds()))))
 	}
 }
 
-// ReadBody reads the body of a request, of at most so many bytes, with memory of the
-// budget that the doors share. The error for a longer one ends with advice. The request
-// is a copy of the HTTP server's own.
+// ReadBody reads the body of a request, up to a limit in bytes, with memory from the budget that
+// the doors share. The error for a longer body ends with advice. The request may be a copy of the
+// HTTP server's own.
 func ReadBody(w http.ResponseWriter, r *http.Request, most int64, advice string) ([]byte, error) {
 	if err := limits.HoldBody(r); err != nil {
 		return nil, err
@@ -81,7 +82,7 @@ func ReadBody(w http.ResponseWriter, r *http.Request, most int64, advice string)
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return nil, sandbox.Errorf(sandbox.CodeTooLarge, "the body has more than %d bytes; %s", most, advice)
 	}
-	if err != nil && !limits.IsStalled(err) { // the client is gone, which is no failure of this server
+	if err != nil && !limits.IsStalled(err) { // the client is gone, which is not a failure of this server
 		return nil, sandbox.Errorf(sandbox.CodeInvalid, "the body has not come to its end: %v; send it again", err)
 	}
 	return data, err
@@ -106,12 +107,13 @@ func SendFile(w http.ResponseWriter, file *sandbox.FileReader, at string) {
 	CopyFile(w, file)
 }
 
-// CopyFile writes a file as long as it said to be; 0 may be of one that does not know, as
-// in /proc. A failure breaks the connection, so that clients notice that something is missing.
+// CopyFile writes as many bytes of a file as its size says; a size of 0 may be that of a file
+// without one, as in /proc. A failure breaks the connection, so that clients notice that something
+// is missing.
 func CopyFile(w io.Writer, file *sandbox.FileReader) {
 	n, err := file.Info.Size, error(nil)
 	if n > 0 {
-		_, err = io.CopyN(w, file, n) // it may have grown
+		_, err = io.CopyN(w, file, n) // the file may have grown
 	} else {
 		_, err = io.Copy(w, file)
 	}

@@ -87,8 +87,8 @@ func TestReadBody(t *testing.T) {
 	}
 }
 
-// A file that has grown is sent as long as it was, one of unknown length to its end, and the
-// connection breaks over one that has shrunk.
+// A file that has grown is sent up to its old length, and one of unknown length to its end.
+// The connection is broken if a file has shrunk.
 func TestSendFile(t *testing.T) {
 	for _, c := range []struct {
 		name          string

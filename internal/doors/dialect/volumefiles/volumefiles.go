@@ -38,7 +38,8 @@ type Opener struct {
 	open map[string]*turn // by volume and caller; guarded by mu
 }
 
-// turn has those who open the same volume wait for each other, so that they share a sandbox.
+// turn makes callers that open the same volume wait for each other, so that they share a
+// sandbox.
 type turn struct {
 	sync.Mutex
 	waiting int // guarded by Opener.mu
@@ -49,8 +50,8 @@ func New(service sandbox.Service) *Opener {
 	return &Opener{service: service, open: map[string]*turn{}}
 }
 
-// Files are the files of a volume. Paths begin at its top, and none leads out of it, but
-// for what links in the volume lead to: those are resolved in the sandbox.
+// Files are the files of a volume. Paths begin at its top and do not lead out of it, except
+// through symbolic links in the volume, which are resolved in the sandbox.
 type Files struct {
 	service sandbox.Service
 	box     string
@@ -70,7 +71,7 @@ func (o *Opener) Open(ctx context.Context, volume string) (*Files, error) {
 	}
 	for i := range found {
 		f := &Files{o.service, found[i].ID}
-		if _, err := f.Stat(ctx, "/"); err == nil { // with which its idle time begins anew
+		if _, err := f.Stat(ctx, "/"); err == nil { // this restarts its idle time
 			return f, nil
 		}
 	}
@@ -116,9 +117,9 @@ func (o *Opener) sandboxes(ctx context.Context, volume string, states ...sandbox
 	}), err
 }
 
-// Close ends the sandboxes by which a volume's files were reached, so that nothing but the
-// clients' own sandboxes keep it from being deleted. A volume is the team's, so they may be
-// in any of its namespaces.
+// Close ends the sandboxes through which a volume's files were accessed, so that only the
+// clients' own sandboxes keep the volume from being deleted. A volume belongs to the team,
+// so the sandboxes may be in any of its namespaces.
 func (o *Opener) Close(ctx context.Context, volume string) error {
 	caller, _ := sandbox.CallerOf(ctx)
 	caller.Namespace = ""
@@ -135,7 +136,7 @@ func (o *Opener) Close(ctx context.Context, volume string) error {
 // at is where a path of the volume is in the sandbox.
 func at(p string) string { return path.Join(root, path.Clean("/"+p)) }
 
-// inVolume returns a file as it is called in the volume.
+// inVolume returns a file with its path in the volume.
 func inVolume(info *sandbox.FileInfo) *sandbox.FileInfo {
 	out := *info
 	if out.Path = strings.TrimPrefix(out.Path, root); out.Path == "" {
@@ -242,8 +243,7 @@ func (f *Files) Change(ctx context.Context, p, mode, owner string) error {
 	return f.tool(ctx, "chown", "-h", owner, "--", at(p))
 }
 
-// tool runs a program in the sandbox, whose errors name files as they are called in the
-// volume.
+// tool runs a program in the sandbox. Its errors name files by their paths in the volume.
 func (f *Files) tool(ctx context.Context, command ...string) error {
 	_, err := dialect.RunTool(ctx, f.service, f.box, Tag, command...)
 	if sandbox.CodeOf(err) == sandbox.CodeInvalid {

@@ -53,7 +53,7 @@ func (b *boxes) List(ctx context.Context, req sandbox.ListRequest) (*sandbox.Lis
 	if c, _ := sandbox.CallerOf(ctx); c.Namespace != "" || !slices.Contains(req.States, sandbox.StateRunning) {
 		return &sandbox.List[sandbox.Sandbox]{}, nil // they are in another
 	}
-	// One that only says that it shows the volume, and does not.
+	// A sandbox that only claims to mount the volume.
 	decoy := sandbox.Sandbox{ID: "sbx-decoy", Metadata: map[string]string{Tag: "vol-1"}, Mounts: []sandbox.Mount{{Target: root, Volume: "vol-2"}}}
 	return &sandbox.List[sandbox.Sandbox]{Items: append([]sandbox.Sandbox{decoy}, b.made...)}, nil
 }
@@ -75,8 +75,8 @@ func (b *boxes) Kill(_ context.Context, id string) (*sandbox.Sandbox, error) {
 	return &sandbox.Sandbox{}, nil
 }
 
-// Those who come at the same time share one sandbox, which reaches nothing and is gone
-// before its volume.
+// Concurrent callers share one sandbox, which has no network and is gone before its
+// volume.
 func TestOpen(t *testing.T) {
 	b := &boxes{}
 	o := New(b)

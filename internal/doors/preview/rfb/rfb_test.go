@@ -68,7 +68,7 @@ func TestFilter(t *testing.T) {
 			if test.ends != errors.Is(err, ErrProtocol) || !test.ends && err != nil {
 				t.Errorf("%s (control %v): %v", test.name, control, err)
 			}
-			// What was said before the bad message may have been passed on or not.
+			// Messages before the bad one may or may not have been passed on.
 			if !bytes.Equal(got.Bytes(), want) && !(test.ends && bytes.HasPrefix(want, got.Bytes())) {
 				t.Errorf("%s (control %v): the server gets %x, want %x", test.name, control, got.Bytes(), want)
 			}
@@ -93,7 +93,7 @@ func TestWatchersTakeNoMemory(t *testing.T) {
 	}
 }
 
-// vnc is a server that takes any client and tells what it hears.
+// vnc is a server that accepts any client and reports the messages that it gets.
 func vnc(t *testing.T, hello string, kinds []byte) (net.Conn, <-chan []byte) {
 	here, there := net.Pipe()
 	heard := make(chan []byte, 1)
@@ -180,8 +180,8 @@ func TestGreetRefuses(t *testing.T) {
 
 func first(c net.Conn, _ <-chan []byte) net.Conn { return c }
 
-// Attack: messages of any bytes. Whatever comes, what a watcher's server gets is
-// made of messages that use nothing.
+// Attack: messages of any bytes. Whatever a watcher sends, its server gets only
+// messages that control nothing.
 func FuzzFilter(f *testing.F) {
 	for _, seed := range [][]byte{pixelFormat, request, key, pointer, cut, qemuKey, continuous, aFence, be(uint8(2), uint8(0), uint16(1), int32(7))} {
 		f.Add(seed)

@@ -1,5 +1,5 @@
-// Command box is all that is in some images of the tests: a static program
-// that tells who it is and where.
+// Command box is the only file in some images of the tests: a static program that
+// prints which user it runs as and where.
 package main
 
 import (

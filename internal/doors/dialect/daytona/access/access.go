@@ -1,5 +1,5 @@
-// Package access holds what the planes of Daytona's door share about sandboxes: who may
-// call, and what of a sandbox is kept in tags.
+// Package access has what the planes of Daytona's door share: who may call, and which
+// properties of a sandbox are kept in tags.
 package access
 
 import (
@@ -11,15 +11,15 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// The headers and parameters by which visitors of previews and clients that cannot set
-// headers show a token.
+// The headers and parameters in which visitors of previews, and clients that cannot set
+// headers, send a token.
 const (
 	HeaderPreview = "X-Daytona-Preview-Token"
 	ParamToken    = "DAYTONA_SANDBOX_AUTH_KEY"
 )
 
-// PortToolbox is the port of which clients that cannot set headers ask for a preview,
-// to get a token for the toolbox. Nothing is served there.
+// PortToolbox is a port for which clients that cannot set headers request a preview, to
+// get a token for the toolbox. Nothing is served on it.
 const PortToolbox = 1
 
 // The purposes of tokens.
@@ -118,7 +118,8 @@ func State(box *sandbox.Sandbox, now time.Time) string {
 	return Stopped
 }
 
-// PausedAs returns the tag, key and value, by which a paused sandbox counts as in a state.
+// PausedAs returns the key and value of the tag that gives a paused sandbox one of the
+// product's states.
 func PausedAs(box *sandbox.Sandbox, state string) (key, value string) {
 	return tagPaused, state + "@" + pauseOf(box)
 }

@@ -62,7 +62,8 @@ func TestSign(t *testing.T) {
 	}
 }
 
-// What is not one signature, path and time is refused before anything is looked up.
+// A request without exactly one signature, path and time is refused before anything is
+// looked up.
 func TestOpenSignedRefuses(t *testing.T) {
 	for _, target := range []string{
 		"/files/download?path=/a&expires=0", "/files/download?path=/a&signature=v1_x", "/files/download?expires=0&signature=v1_x",

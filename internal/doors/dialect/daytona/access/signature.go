@@ -25,8 +25,8 @@ const (
 // signedPaths are the routes of the toolbox that links can be signed for, by method.
 var signedPaths = map[string]string{http.MethodGet: "/files/download", http.MethodPost: "/files/upload-v2"}
 
-// OpenSigned returns the caller who has signed a request to one file of a sandbox. The
-// path of the request is that below the toolbox.
+// OpenSigned returns the caller who has signed a request for one file of a sandbox. The
+// request's path is relative to the toolbox.
 func OpenSigned(ctx context.Context, g *gate.Gate, id string, r *http.Request) (sandbox.Caller, error) {
 	query := r.URL.Query()
 	if signedPaths[r.Method] != r.URL.Path || r.URL.Path == "" ||

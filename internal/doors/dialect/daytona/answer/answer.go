@@ -179,7 +179,8 @@ func Given(raw json.RawMessage) bool {
 // Handler serves a request. Its error is the answer, if it has not answered.
 type Handler func(w http.ResponseWriter, r *http.Request) error
 
-// Router finds the handler of a request. What has none is refused by its name.
+// Router finds the handler of a request. A request without a handler is refused with its
+// method and path in the error.
 type Router struct {
 	mux    *http.ServeMux
 	source string

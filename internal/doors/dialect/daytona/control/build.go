@@ -22,7 +22,7 @@ type buildInfo struct {
 	Contexts   json.RawMessage `json:"contextHashes"`
 }
 
-// spec is what is built as the Dockerfile says.
+// spec is the specification of what the Dockerfile builds.
 func (b *buildInfo) spec() (*sandbox.TemplateSpec, error) {
 	if answer.Given(b.Contexts) {
 		return nil, answer.Refused("buildInfo.contextHashes", "there is no object store for files of a build")
@@ -70,7 +70,8 @@ func (p *plane) fromImage(ctx context.Context, body *createBody, req *sandbox.Cr
 	if err != nil {
 		return err
 	}
-	// The build goes on if the client does not wait so long: another call finds its result.
+	// The build continues if the client does not wait that long; another call finds its
+	// result.
 	build, err = p.cfg.Service.FollowBuild(ctx, build.ID, func(sandbox.BuildEvent) error { return nil })
 	if err == nil && build.State != sandbox.BuildReady {
 		err = answer.Fail(http.StatusBadRequest, "BUILD_FAILED", "the image %.80s cannot be used: %s", image, build.Reason)
@@ -128,7 +129,7 @@ func shellQuote(command []string) string {
 	return "exec " + strings.Join(quoted, " ")
 }
 
-// createSnapshot begins to make a template of an image; clients ask until it is there.
+// createSnapshot begins to make a template from an image; clients poll until it exists.
 func (p *plane) createSnapshot(w http.ResponseWriter, r *http.Request) error {
 	var body snapshotBody
 	if err := answer.Decode(w, r, &body); err != nil {
@@ -165,7 +166,7 @@ func (p *plane) build(ctx context.Context, name string) (*sandbox.Build, error) 
 	return &list.Items[0], nil
 }
 
-// unready returns the build, running or failed, of a snapshot of which there is only that.
+// unready returns the running or failed build of a snapshot that does not exist yet.
 func (p *plane) unready(ctx context.Context, name string) (*sandbox.Build, error) {
 	b, err := p.build(ctx, name)
 	if err == nil && (b.State == sandbox.BuildReady || b.State == sandbox.BuildCancelled) {
@@ -182,7 +183,7 @@ func viewBuild(name string, b *sandbox.Build) snapshotObject {
 	return o
 }
 
-// cancelBuild ends the build of a snapshot that is not there yet. What has failed leaves
+// cancelBuild ends the build of a snapshot that does not exist yet. A failed build leaves
 // nothing to delete.
 func (p *plane) cancelBuild(ctx context.Context, name string) error {
 	b, err := p.unready(ctx, name)

@@ -12,7 +12,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Config is what the plane needs. All fields are required.
+// Config configures the plane. All fields are required.
 type Config struct {
 	Service sandbox.Service
 	Gate    *gate.Gate
@@ -79,8 +79,8 @@ func (p *plane) sandboxRoutes(rt *answer.Router) {
 	rt.On("GET /sandbox/{sandbox}/signing-key", p.signingKey)
 }
 
-// Open reports whether a request needs no key: it asks whether the server is there, or
-// for the socket of events, which is not.
+// Open reports whether a request needs no key: it checks that the server answers, or
+// opens the socket of events, which does not exist here.
 func Open(r *http.Request) bool {
 	return r.URL.Path == "/health" || r.URL.Path == "/socket.io/" || r.URL.Path == "/socket.io"
 }

@@ -115,7 +115,8 @@ func TestPolicyOf(t *testing.T) {
 	}
 }
 
-// A list goes on behind where a page has ended, also when that sandbox is gone.
+// A list continues after the end of a page, even if the last sandbox of the page is
+// gone.
 func TestPages(t *testing.T) {
 	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	all := func() []object {

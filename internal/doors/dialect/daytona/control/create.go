@@ -154,7 +154,8 @@ func (p *plane) create(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// request translates a client's request into Cove's, but for what it is made from.
+// request translates a client's request into Cove's, except for what the sandbox is made
+// from.
 func (b *createBody) request() (*sandbox.CreateRequest, error) {
 	idle, err := b.idle()
 	if err != nil {
@@ -209,7 +210,7 @@ func (b *createBody) idle() (int64, error) {
 	return pause, nil
 }
 
-// resources converts what a client asks for with an image.
+// resources converts the resources that a client requests with an image.
 func resources(cpu, memory, disk float64) (sandbox.Resources, error) {
 	for _, f := range []struct {
 		name string

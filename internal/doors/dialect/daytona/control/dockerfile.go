@@ -17,7 +17,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// imagePath is the usual PATH of images, whose own is not known before they are there.
+// imagePath is the usual PATH of images. An image's own is not known until it is pulled.
 const imagePath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
@@ -36,7 +36,8 @@ func refusedInstruction(i *parser.Node, why string) error {
 	return answer.Refused("buildInfo.dockerfileContent", clip.Text(strings.TrimSpace(i.Original), 80)+": "+why)
 }
 
-// arguments are those of an instruction, of which a parser makes one or several.
+// arguments returns the arguments of an instruction, which the parser has as one or several
+// words.
 func arguments(i *parser.Node) []string {
 	var list []string
 	for n := i.Next; n != nil; n = n.Next {
@@ -101,8 +102,8 @@ func (d *dockerfile) start() []string {
 	return slices.Concat(entrypoint, programOf(d.cmd))
 }
 
-// programOf is the program of an instruction, which is a list or a line for a shell; nothing
-// if there is none.
+// programOf returns the program of an instruction, which is a list or a line for a shell. It
+// is empty if there is none.
 func programOf(i *parser.Node) []string {
 	if i == nil {
 		return nil
@@ -156,11 +157,11 @@ func (d *dockerfile) run(i *parser.Node) error {
 	return nil
 }
 
-// setEnv sets variables for good. The parser has three arguments for each: the name, the
-// value, and what is between them.
+// setEnv sets variables permanently. The parser has three arguments for each: the name, the
+// value, and the separator between them.
 func (d *dockerfile) setEnv(i *parser.Node) error {
 	args := arguments(i)
-	set := map[string]string{} // what is set refers to what was set before
+	set := map[string]string{} // values refer to variables as they were before
 	for ; len(args) >= 3; args = args[3:] {
 		name, err := d.word(i, args[0])
 		if err != nil {

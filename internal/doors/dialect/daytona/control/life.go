@@ -32,7 +32,7 @@ func tagged(box *sandbox.Sandbox, key, value string) map[string]string {
 	return all
 }
 
-// start brings a sandbox back from whatever it was set aside as.
+// start brings a stopped, paused or archived sandbox back.
 func (p *plane) start(w http.ResponseWriter, r *http.Request) error {
 	box, err := p.living(r)
 	if err == nil {
@@ -41,7 +41,7 @@ func (p *plane) start(w http.ResponseWriter, r *http.Request) error {
 	return p.respond(w, r, box, err)
 }
 
-// stop sets a sandbox aside. One that is deleted when it is stopped ends.
+// stop pauses a sandbox, or ends it if it is to be deleted when it is stopped.
 func (p *plane) stop(w http.ResponseWriter, r *http.Request) error {
 	switch force := r.URL.Query().Get("force"); force {
 	case "", "true", "false": // nothing in a sandbox can hold up a stop
@@ -67,8 +67,8 @@ func (p *plane) pause(w http.ResponseWriter, r *http.Request) error {
 	return p.respond(w, r, box, err)
 }
 
-// setAside pauses a sandbox, and notes as what its client did. One that is set aside
-// already stays what it is.
+// setAside pauses a sandbox, and notes the state that the client asked for. A sandbox that
+// is paused already keeps its state.
 func (p *plane) setAside(r *http.Request, box *sandbox.Sandbox, as string) (*sandbox.Sandbox, error) {
 	if box.State == sandbox.StatePaused {
 		return box, nil
@@ -121,7 +121,7 @@ func (p *plane) fork(w http.ResponseWriter, r *http.Request) error {
 	return p.respond(w, r, box, err)
 }
 
-// languageLabel tells clients the language of code that they run.
+// languageLabel tells clients which language their code runs in.
 const languageLabel = "code-toolbox-language"
 
 // setLabels replaces the labels. The one for the language stays unless it is replaced:
@@ -255,7 +255,7 @@ func (p *plane) setAutoArchive(w http.ResponseWriter, r *http.Request) error {
 	return p.respond(w, r, box, err)
 }
 
-// touch lets the idle time of a running sandbox begin anew: any call into it does.
+// touch restarts the idle time of a running sandbox, as every call into it does.
 func (p *plane) touch(w http.ResponseWriter, r *http.Request) error {
 	box, err := p.living(r)
 	if err != nil {

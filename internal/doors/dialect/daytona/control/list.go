@@ -115,7 +115,8 @@ func moment(sign int, of func(*object) *time.Time) func([]string) (func(*object)
 	}
 }
 
-// orders are what a list is sorted by: texts that compare as the values do.
+// orders are the keys that a list can be sorted by, as texts that compare as the values
+// do.
 var orders = map[string]func(*object) string{
 	"name":           func(o *object) string { return o.Name },
 	"cpu":            func(o *object) string { return digits(float64(o.CPU)) },
@@ -128,7 +129,7 @@ var orders = map[string]func(*object) string{
 func digits(n float64) string  { return fmt.Sprintf("%020.4f", n) }
 func nanos(t time.Time) string { return fmt.Sprintf("%020d", t.UnixNano()) }
 
-// query is what a client asks of a list.
+// query is a client's query of a list.
 type query struct {
 	match []func(*object) bool
 	sort  string

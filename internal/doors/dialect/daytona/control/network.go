@@ -13,15 +13,15 @@ import (
 // everything is the range of all addresses.
 const everything = "0.0.0.0/0"
 
-// networkBody says what a sandbox may reach. Lists are separated by commas.
+// networkBody says what a sandbox can reach. Lists are separated by commas.
 type networkBody struct {
 	BlockAll *bool   `json:"networkBlockAll"`
 	CIDRs    *string `json:"networkAllowList"`
 	Domains  *string `json:"domainAllowList"`
 }
 
-// policyOf returns a policy with what a client asks for; nil if that is nothing. What the
-// product's settings cannot express is unchanged.
+// policyOf returns a policy with a client's settings, or nil if there are none. It does
+// not change what the product's settings cannot express.
 func policyOf(was *sandbox.NetworkPolicy, b networkBody) (*sandbox.NetworkPolicy, error) {
 	var allow []string
 	if b.CIDRs != nil {
@@ -91,7 +91,7 @@ func (o *object) setNetwork(policy *sandbox.NetworkPolicy) {
 	o.NetworkAllowList, o.DomainAllowList = strings.Join(ranges, ","), strings.Join(domains, ",")
 }
 
-// setNetwork changes what a sandbox may reach.
+// setNetwork changes what a sandbox can reach.
 func (p *plane) setNetwork(w http.ResponseWriter, r *http.Request) error {
 	var body networkBody
 	if err := answer.Decode(w, r, &body); err != nil {

@@ -109,7 +109,7 @@ func labelsOf(box *sandbox.Sandbox) map[string]string {
 	return labels
 }
 
-// snapshotOf is what a sandbox was made from.
+// snapshotOf returns what a sandbox was made from, as the product calls it.
 func snapshotOf(box *sandbox.Sandbox) string {
 	if name := box.Metadata[access.TagSnapshot]; name != "" {
 		return name
@@ -145,8 +145,8 @@ func about(name string, err error) error {
 	return err
 }
 
-// find returns the sandbox that a request names. One that was destroyed is not found;
-// one that has failed is.
+// find returns the sandbox that a request names. It finds failed sandboxes, but not
+// destroyed ones.
 func (p *plane) find(r *http.Request) (*sandbox.Sandbox, error) {
 	name := r.PathValue("sandbox")
 	if len(name) > sandbox.MaxNameLength {

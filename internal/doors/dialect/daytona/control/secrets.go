@@ -14,7 +14,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// secret is a secret as clients know it. Each sandbox has a placeholder of its own.
+// secret is a secret as clients see it. Each sandbox has a placeholder of its own.
 type secret struct {
 	ID          string    `json:"id"`
 	Name        string    `json:"name"`
@@ -32,7 +32,7 @@ func viewSecret(s *sandbox.Secret) secret {
 	return v
 }
 
-// secretBody describes a secret, or what is new of one.
+// secretBody describes a secret, or changes to one.
 type secretBody struct {
 	Name        string               `json:"name"`
 	Value       *sandbox.SecretValue `json:"value"`
@@ -165,7 +165,7 @@ func (p *plane) listSecrets(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// secrets returns those of which a part of the name is as clients say.
+// secrets returns the secrets whose names contain a text.
 func (p *plane) secrets(ctx context.Context, name string) ([]secret, error) {
 	all := []secret{}
 	for s, err := range sandbox.Each(ctx, p.cfg.Service.ListSecrets) {
@@ -227,7 +227,7 @@ func (p *plane) setSecrets(w http.ResponseWriter, r *http.Request) error {
 		return sandbox.Errorf(sandbox.CodeForbidden, "the secrets of a sandbox are changed with a key that has %s", sandbox.ScopeSandboxesWrite)
 	}
 	wanted := secretsOf(body.Secrets)
-	for env, ref := range wanted { // all can be attached, or none is changed
+	for env, ref := range wanted { // check all before the first is attached
 		s, err := p.cfg.Service.GetSecret(r.Context(), ref)
 		if err != nil {
 			return sandbox.Wrap(sandbox.CodeOf(err), err, env+": "+sandbox.MessageOf(err))

@@ -45,7 +45,8 @@ func (s *attached) DetachSecret(ctx context.Context, box, env string) (*sandbox.
 	return s.Get(ctx, box)
 }
 
-// What a sandbox has already stays, and a secret that no variable can have changes nothing.
+// Secrets that a sandbox already has stay, and one that cannot be attached to a variable
+// changes nothing.
 func TestSetSecrets(t *testing.T) {
 	for _, tt := range []struct {
 		secrets string

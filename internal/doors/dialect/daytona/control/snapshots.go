@@ -108,7 +108,7 @@ func (p *plane) lookUp(ctx context.Context, name string) (*sandbox.Template, *sa
 	return nil, s, err
 }
 
-// mustBeFree refuses the name of a template or a snapshot that is there.
+// mustBeFree refuses the name of an existing template or snapshot.
 func (p *plane) mustBeFree(ctx context.Context, name string) error {
 	_, _, err := p.lookUp(ctx, name)
 	switch {
@@ -243,7 +243,8 @@ func (p *plane) deleteSnapshot(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// snapshot makes a snapshot of a sandbox: of its files, and with memory if it is told.
+// snapshot makes a snapshot of a sandbox: of its files, or with memory if the client
+// asks for it.
 func (p *plane) snapshot(w http.ResponseWriter, r *http.Request) error {
 	var body struct {
 		Name          string `json:"name"`

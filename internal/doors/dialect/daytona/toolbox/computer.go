@@ -43,7 +43,7 @@ func desktop(h answer.Handler) answer.Handler {
 	}
 }
 
-// desktopStatus is what runs: the desktop is there as long as its sandbox.
+// desktopStatus is the state of the desktop, which runs for as long as its sandbox.
 var desktopStatus = map[string]any{"desktop": map[string]any{"running": true, "priority": 0, "autoRestart": false}}
 
 func (p *plane) computerStart(w http.ResponseWriter, r *http.Request) error {

@@ -97,7 +97,7 @@ func named(r *http.Request, param string) (string, error) {
 	return absolute(boxOf(r), name)
 }
 
-// aboutFile gives an error of a call on a file the code by which clients know it.
+// aboutFile gives an error about a file the code by which clients recognise it.
 func aboutFile(name string, err error) error {
 	switch sandbox.CodeOf(err) {
 	case sandbox.CodeNotFound:

@@ -26,8 +26,8 @@ type follower struct {
 	sent [2]int64
 }
 
-// followLogs sends what a command has written and writes, and closes the connection when
-// the command has ended.
+// followLogs sends a command's past and new output, and closes the connection when the
+// command has ended.
 func (p *plane) followLogs(w http.ResponseWriter, r *http.Request, s *session, id string) {
 	conn, err := accept(w, r)
 	if err != nil {
@@ -43,7 +43,7 @@ func (p *plane) followLogs(w http.ResponseWriter, r *http.Request, s *session, i
 	notify := func() {
 		select {
 		case changed <- struct{}{}:
-		default: // it is told already
+		default: // a wake-up is pending already
 		}
 	}
 	over := make(chan struct{}) // the shell has ended
@@ -86,7 +86,7 @@ func (f *follower) follow(ctx context.Context, changed, over <-chan struct{}) {
 	}
 }
 
-// send sends what the files have beyond what was sent.
+// send sends the part of the files that was not sent yet.
 func (f *follower) send(ctx context.Context) error {
 	for i, stream := range streams {
 		file, err := f.p.svc.ReadFile(ctx, f.s.job.SandboxID, sandbox.ReadFileRequest{Path: f.dir + stream.file, Offset: f.sent[i]})

@@ -82,7 +82,7 @@ func (g *repo) try(ctx context.Context, args ...string) (*tool, error) {
 	return out, err
 }
 
-// login lets git log in at the host of an address, and nowhere else.
+// login makes git log in at the host of an address, and nowhere else.
 func (g *repo) login(address, user, password string, insecure bool) error {
 	g.env = map[string]string{}
 	if insecure {

@@ -269,8 +269,8 @@ type configBody struct {
 	Path  string `json:"path"`
 }
 
-// config returns the repository and the arguments of git for a scope: global, unless it
-// is told.
+// config returns the repository and the arguments of git for a scope. The default is
+// global.
 func (p *plane) config(r *http.Request, scope, at string) (*repo, []string, error) {
 	switch scope {
 	case "", "global":

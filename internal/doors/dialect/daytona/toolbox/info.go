@@ -35,7 +35,7 @@ func (p *plane) version(w http.ResponseWriter, _ *http.Request) error {
 	return ok(w, map[string]string{"version": "cove"})
 }
 
-// metrics tells what the sandbox uses now.
+// metrics answers with what the sandbox uses now.
 func (p *plane) metrics(w http.ResponseWriter, r *http.Request) error {
 	box := boxOf(r)
 	s, err := p.svc.Stats(r.Context(), box.ID)

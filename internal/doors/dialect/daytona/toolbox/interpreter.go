@@ -19,7 +19,7 @@ const (
 	defaultContext = "default"
 	// contextPrefix begins the names of contexts that clients have made.
 	contextPrefix = "daytona-"
-	// codeSeconds is the time limit of code that names none.
+	// codeSeconds is the default time limit of code.
 	codeSeconds = 600
 	// firstTime is how long a client may take to say what to run.
 	firstTime = 30 * time.Second
@@ -229,7 +229,7 @@ func sendEvent(ctx context.Context, conn *websocket.Conn, e *sandbox.CodeEvent) 
 	return nil
 }
 
-// conclude tells how code has ended.
+// conclude sends how the code has ended.
 func (p *plane) conclude(ctx context.Context, conn *websocket.Conn, res *sandbox.CodeResult, err error) {
 	fail := func(name, value, traceback string) {
 		_ = sendJSON(ctx, conn, frame{Type: "error", Name: &name, Value: &value, Traceback: &traceback})
@@ -253,7 +253,7 @@ func (p *plane) conclude(ctx context.Context, conn *websocket.Conn, res *sandbox
 	_ = conn.Close(websocket.StatusNormalClosure, "")
 }
 
-// clip cuts the reason of a close to what a frame has room for.
+// clip shortens the reason of a close to what fits into a frame.
 func clip(s string) string {
 	if len(s) > maxReason {
 		s = strings.ToValidUTF8(s[:maxReason], "")

@@ -182,7 +182,7 @@ func TestReadPTY(t *testing.T) {
 	}
 }
 
-// Output beyond the bound is counted, and told.
+// Output beyond the bound is counted, and the count is reported.
 func TestText(t *testing.T) {
 	var out text
 	out.add(make([]byte, maxOutput-1))

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// endTime bounds what is done for a client that is gone.
+	// endTime bounds the clean-up after a client that is gone.
 	endTime = 10 * time.Second
 	// maxOutput bounds the output in an answer, in bytes.
 	maxOutput = 4 << 20
@@ -82,8 +82,8 @@ func (p *plane) execute(w http.ResponseWriter, r *http.Request, body *executeBod
 	return p.run(w, r, sandbox.ExecRequest{Shell: body.Command, WorkDir: body.Cwd, Env: body.Envs, TimeoutMS: timeout})
 }
 
-// run runs a command to its end and answers with its output. It is in the background,
-// where no time is too long, and is killed when the client goes away.
+// run runs a command to its end and answers with its output. The command is a
+// background job, which has no longest time, and is killed when the client goes away.
 func (p *plane) run(w http.ResponseWriter, r *http.Request, req sandbox.ExecRequest) error {
 	ctx, id := r.Context(), boxOf(r).ID
 	req.Background = true

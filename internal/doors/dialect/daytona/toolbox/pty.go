@@ -27,8 +27,8 @@ const (
 	ptyKeep = 4 << 20
 	// maxTerminal bounds the columns and rows of a terminal.
 	maxTerminal = 1000
-	// pingEvery is how often a client is asked whether it is still there, and lastInput
-	// how long a program may take for what a client has typed that is gone.
+	// pingEvery is how often a client is pinged, and lastInput how long a program may
+	// take to read the last input of a client that is gone.
 	pingEvery       = 30 * time.Second
 	lastInput       = 2 * time.Second
 	defaultCols     = 80
@@ -282,7 +282,7 @@ func (p *plane) connectPTY(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// control is a message of a terminal that is no output.
+// control is a message of a terminal other than output.
 type control struct {
 	Type       string `json:"type"`
 	Status     string `json:"status"`
@@ -297,7 +297,7 @@ type exit struct {
 
 var errSlow = errors.New("output was read too slowly")
 
-// attach connects a client with a terminal, which goes on when the client goes away.
+// attach connects a client with a terminal, which continues when the client goes away.
 func (p *plane) attach(w http.ResponseWriter, r *http.Request, job *sandbox.Job, from sandbox.AttachRequest) {
 	conn, err := accept(w, r)
 	if err != nil {
@@ -333,8 +333,8 @@ func (p *plane) attach(w http.ResponseWriter, r *http.Request, job *sandbox.Job,
 	}
 }
 
-// typing passes on to a terminal what its client types, and cancels when the client is
-// gone. The last words of a client get to the terminal all the same.
+// typing passes a client's input to a terminal, and calls cancel when the client is
+// gone. The client's last input still reaches the terminal.
 func (p *plane) typing(ctx context.Context, cancel context.CancelFunc, workers *sync.WaitGroup, conn *websocket.Conn, job *sandbox.Job) {
 	input := stdin.New(func(ctx context.Context, data []byte, end bool) error {
 		return p.svc.WriteInput(ctx, job.SandboxID, job.ID, data, end)
@@ -358,7 +358,7 @@ func (p *plane) typing(ctx context.Context, cancel context.CancelFunc, workers *
 	})
 }
 
-// say tells a client how a terminal's program has ended.
+// say sends a client how a terminal's program has ended.
 func (p *plane) say(ctx context.Context, conn *websocket.Conn, job *sandbox.Job) {
 	e := exit{job.ExitCode, exitReason(job)}
 	if conn.Subprotocol() == exitControl {

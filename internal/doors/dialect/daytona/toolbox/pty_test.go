@@ -12,7 +12,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// busy is a service with a terminal whose program takes its input when it is told to.
+// busy is a service with a terminal whose program reads its input only when the test says
+// so.
 type busy struct {
 	sandbox.Service
 	take   chan struct{}
@@ -39,7 +40,7 @@ func (s *busy) Attach(ctx context.Context, _, _ string, _ sandbox.AttachRequest,
 	}
 }
 
-// terminal serves a terminal of a service, and tells when it is done with the client.
+// terminal serves a terminal of a service, and signals when it is done with the client.
 func terminal(t *testing.T, s *busy) (conn *websocket.Conn, left <-chan struct{}) {
 	t.Helper()
 	done := make(chan struct{})
@@ -60,8 +61,8 @@ func terminal(t *testing.T, s *busy) (conn *websocket.Conn, left <-chan struct{}
 	return conn, done
 }
 
-// The connection is read while the program does not take its input: a ping is answered, and
-// what a client has typed before it closed gets to the program.
+// The connection is read while the program does not read its input: a ping is answered, and
+// what a client typed before it closed reaches the program.
 func TestTerminalTypingAhead(t *testing.T) {
 	s := &busy{take: make(chan struct{}), typed: make(chan string, 2), exited: make(chan struct{})}
 	conn, left := terminal(t, s)
@@ -88,7 +89,7 @@ func TestTerminalTypingAhead(t *testing.T) {
 	<-left
 }
 
-// A program that has ended is told of although its input waits.
+// The end of a program is reported although there is unread input.
 func TestTerminalEndsWithInput(t *testing.T) {
 	s := &busy{take: make(chan struct{}), typed: make(chan string, 1), exited: make(chan struct{})}
 	conn, left := terminal(t, s)

@@ -16,10 +16,11 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// A session is one living shell, a job of Cove's. It reads the numbers of commands from
-// its standard input and runs each in itself, so that directory and variables stay, with
-// the output in files: programs that a command has left in the background go on writing
-// there. When a command has ended, the shell says so on its own output.
+// A session is one running shell, which is a job of Cove's. It reads the numbers of
+// commands from its standard input and runs each in itself, so that directory and
+// variables are kept. The output goes to files, to which programs that a command leaves
+// in the background continue to write. When a command has ended, the shell says so on
+// its own output.
 const (
 	sessionTag  = "daytona.session."
 	sessionRoot = "/tmp/.cove-daytona/"
@@ -70,7 +71,7 @@ type session struct {
 	job     *sandbox.Job
 }
 
-// dirOf is the directory of a session, whatever its id is.
+// dirOf returns the directory of a session; its id can be any text.
 func dirOf(id string) string {
 	sum := sha256.Sum256([]byte(id))
 	return sessionRoot + hex.EncodeToString(sum[:12])
@@ -167,8 +168,8 @@ func (p *plane) commands(ctx context.Context, s *session) ([]sessionCommand, err
 	return all, nil
 }
 
-// exitCode reads how a command has ended; nil while it runs. A shell that was killed has
-// not said so.
+// exitCode reads the exit code of a command. It is nil while the command runs, and if
+// its shell was killed.
 func (s *session) exitCode(text string) *int {
 	if n, err := strconv.Atoi(strings.TrimSpace(text)); err == nil {
 		return &n
@@ -237,7 +238,7 @@ type sessionExecBody struct {
 	Command  string `json:"command"`
 	RunAsync bool   `json:"runAsync"`
 	Async    bool   `json:"async"`
-	// NoEcho asks for what is always so: input is not part of the output.
+	// NoEcho keeps input out of the output, which is always the case here.
 	NoEcho bool `json:"suppressInputEcho"`
 }
 
@@ -380,7 +381,7 @@ func (p *plane) getCommand(w http.ResponseWriter, r *http.Request) error {
 	return ok(w, sessionCommand{id, strings.TrimSuffix(command, "\n"), s.exitCode(code)})
 }
 
-// readText reads a file of a session; one that is not there is empty.
+// readText reads a file of a session. A missing file counts as empty.
 func (p *plane) readText(ctx context.Context, box, path string) (string, error) {
 	file, err := p.svc.ReadFile(ctx, box, sandbox.ReadFileRequest{Path: path})
 	if notFound(err) {

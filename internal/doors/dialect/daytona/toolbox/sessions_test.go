@@ -47,8 +47,8 @@ func (d *dirs) WriteInput(context.Context, string, string, []byte, bool) error {
 	return sandbox.Errorf(sandbox.CodeConflict, "the job has ended")
 }
 
-// A session whose shell does not start leaves no directory, and neither does a command
-// that the shell did not get: it would be listed as one that ran.
+// A session whose shell does not start leaves no directory. Neither does a command that
+// the shell did not get, which would otherwise be listed as one that ran.
 func TestSessionLeavesNothing(t *testing.T) {
 	svc := &dirs{all: map[string]bool{}, exec: sandbox.Errorf(sandbox.CodeQuotaExceeded, "too many commands")}
 	h := New(Config{Service: svc, Log: slog.New(slog.DiscardHandler)})

@@ -19,7 +19,7 @@ const (
 	maxMessage = 8 << 20
 	// maxReason bounds the reason of a close, in bytes: a control frame has no more.
 	maxReason = 123
-	// statusTimeout is the code of a close that tells that code ran out of time.
+	// statusTimeout is the close code that says that code ran out of time.
 	statusTimeout websocket.StatusCode = 4008
 )
 
@@ -64,7 +64,7 @@ func sendJSON(ctx context.Context, conn *websocket.Conn, v any) error {
 	return conn.Write(ctx, websocket.MessageText, data)
 }
 
-// reason is the reason of a close as JSON; one that is too long is left out.
+// reason returns the reason of a close as JSON, or "" if it is too long.
 func reason(v any) string {
 	data, err := json.Marshal(v)
 	if err != nil || len(data) > maxReason {

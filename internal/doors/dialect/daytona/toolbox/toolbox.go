@@ -2,8 +2,8 @@
 // interpreter, files and git, by REST and WebSocket. The caller is authenticated and the
 // sandbox runs.
 //
-// Terminals and sessions are jobs of Cove whose tags tell what they are, so this package
-// keeps no state: both live on when the daemon is started anew, and in forks.
+// Terminals and sessions are jobs of Cove whose tags say what they are, so this package
+// keeps no state: both survive a restart of the daemon, and continue in forks.
 package toolbox
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Config is what the plane needs. All fields are required.
+// Config configures the plane. All fields are required.
 type Config struct {
 	Service sandbox.Service
 	Log     *slog.Logger

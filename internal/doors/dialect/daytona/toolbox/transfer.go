@@ -23,7 +23,7 @@ import (
 const (
 	// maxParts bounds the parts of a form, and the files of a download.
 	maxParts = 20_000
-	// maxErrors bounds the errors that an answer tells.
+	// maxErrors bounds the errors in an answer.
 	maxErrors = 100
 )
 

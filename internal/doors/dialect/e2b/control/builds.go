@@ -22,13 +22,13 @@ import (
 const (
 	// maxAnnounced bounds the builds of a team that are remembered; the oldest are forgotten.
 	maxAnnounced = 128
-	// maxStepText bounds what is remembered of each instruction of one, in bytes.
+	// maxStepText bounds the text that is kept of each instruction of a build, in bytes.
 	maxStepText = 256
 )
 
-// announced are the builds that clients have announced. E2B's clients first get the id of a
-// build, then send files, and say last what it is made of: the service knows of a build
-// from then on only. What is forgotten here, as at a restart, clients announce again.
+// announced has the builds that clients have announced. E2B's clients first get the id of a
+// build, then send files, and last say what it is made of; only then does the service know
+// the build. What is lost here, for example at a restart, clients announce again.
 type announced struct {
 	mu     sync.Mutex
 	byTeam map[string][]*announcement // the oldest first; guarded by mu
@@ -45,8 +45,8 @@ type announcement struct {
 	begun bool
 	// build is the service's; guarded by mu.
 	build string
-	// of says for each step of the service's of which instruction it is, and texts are the
-	// instructions, cut; guarded by mu.
+	// of has, for each step of the service's build, the instruction that it belongs to, and
+	// texts has the shortened instructions; guarded by mu.
 	of    []int
 	texts []string
 	// tagged is closed when the tags are set or could not be; guarded by mu. tagErr is
@@ -84,7 +84,7 @@ type announceBody struct {
 	CPUCount int      `json:"cpuCount"`
 	MemoryMB int64    `json:"memoryMB"`
 	FreeDisk int64    `json:"minFreeDiskMb"`
-	// These are of older clients.
+	// These are sent by older clients.
 	Alias  string `json:"alias"`
 	TeamID string `json:"teamID"`
 }
@@ -193,7 +193,8 @@ func (p *plane) startBuild(r *http.Request, args []string, body *buildBody) (*re
 	return &response{status: http.StatusAccepted}, nil
 }
 
-// beginBuild returns the id of the service's build, and of which instructions its steps are.
+// beginBuild starts the service's build. It returns the build's id, and which instruction
+// each of its steps belongs to.
 func (p *plane) beginBuild(ctx context.Context, b *announcement, body *buildBody) (of []int, id string, err error) {
 	login, err := body.Registry.login()
 	if err != nil {
@@ -238,8 +239,8 @@ func (p *plane) tagBuilt(ctx context.Context, b *announcement, id string) {
 	b.tagErr = err
 }
 
-// logEntry is a line of a build's log. It has the time at which it is sent: the record of a
-// build has none.
+// logEntry is a line of a build's log. Its time is when it is sent, since the log of a build
+// has no times.
 type logEntry struct {
 	Time    time.Time `json:"timestamp"`
 	Level   string    `json:"level"`
@@ -393,8 +394,8 @@ func (l *logWindow) add(message string) error {
 // builtStep recognizes a step of the service's: its number, and how many there are.
 var builtStep = regexp.MustCompile(`^(?:step )?(\d+)(?:/| of )(\d+) `)
 
-// instruction returns the number of the client's instruction of which a step of the service
-// is, and "" if it is of none.
+// instruction returns the number of the client's instruction that a step of the service
+// belongs to, or "".
 func (b *announcement) instruction(step string) string {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// builder is a service that builds at once, and fails as it is told.
+// builder is a service that builds at once, and fails as the test says.
 type builder struct {
 	templates
 	state  sandbox.BuildState
@@ -74,8 +74,8 @@ func announceBuild(t *testing.T, h http.Handler) (at string) {
 
 const steps = `{"fromTemplate":"app","steps":[{"type":"ENV","args":["A","b"]},{"type":"WORKDIR","args":["/w"]},{"type":"RUN","args":["make"]}]}`
 
-// A build begins once; its log is read in parts, whose lines are of the client's own
-// instructions; and it is ready when it is tagged.
+// A build begins once. Its log is read in parts, whose lines name the client's own
+// instructions. It is ready when it is tagged.
 func TestBuildStatus(t *testing.T) {
 	b := &builder{state: sandbox.BuildReady, events: []sandbox.BuildEvent{{Step: "begin"}, {Step: "1/3 files"}, {Step: "2/3 run: true"}, {Step: "3/3 run: c='make'", Log: "made\n"}, {Step: "3/3 run: c='make'", Log: "well\n"}}}
 	h := New(Config{Service: b})
@@ -105,8 +105,8 @@ func TestBuildStatus(t *testing.T) {
 	}
 }
 
-// Attack: what is remembered of builds is as small as names are, and a name or tag that no
-// template can have is refused before anything is built.
+// Attack: little is kept about each build, and a name or tag that no template can have is
+// refused before anything is built.
 func TestAnnouncedIsSmall(t *testing.T) {
 	h := New(Config{Service: &builder{state: sandbox.BuildReady}})
 	long := strings.Repeat("x", sandbox.MaxNameLength)

@@ -39,7 +39,7 @@ type volumeStat struct {
 	Target string    `json:"target,omitempty"`
 }
 
-// viewVolumeFile describes a file. Cove knows one of its times.
+// viewVolumeFile describes a file. Cove knows only one of its times.
 func viewVolumeFile(i *sandbox.FileInfo) volumeStat {
 	mode, _ := strconv.ParseInt(i.Mode, 8, 64) // the service's own
 	v := volumeStat{

@@ -13,7 +13,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Config is what the plane needs. All fields are required.
+// Config configures the plane. All fields are required.
 type Config struct {
 	Service sandbox.Service
 	Gate    *access.Gate
@@ -38,10 +38,10 @@ func New(cfg Config) http.Handler {
 	return p
 }
 
-// Routes lists what is served, as METHOD /pattern.
+// Routes lists the served routes, as METHOD /pattern.
 func (p *plane) Routes() []string { return append(sdkdoor.List(p.routes), sdkdoor.List(p.content)...) }
 
-// Open reports whether a request needs no key: it asks whether the server is there.
+// Open reports whether a request needs no key: it only checks that the server answers.
 func Open(r *http.Request) bool { return r.URL.Path == "/health" }
 
 func (p *plane) ServeHTTP(w http.ResponseWriter, r *http.Request) {

@@ -65,8 +65,9 @@ func readQuery(v url.Values) (q query, err error) {
 	return q, nil
 }
 
-// readMetadata parses a filter that is encoded three times, of which the first layer
-// is decoded already: form-encoded pairs whose keys and values are encoded once more.
+// readMetadata parses a filter that is encoded three times. The outer layer is decoded
+// already; what is left is form-encoded pairs whose keys and values are encoded once
+// more.
 func readMetadata(text string) (map[string]string, error) {
 	if text == "" {
 		return nil, nil
@@ -120,7 +121,7 @@ func (p *plane) find(ctx context.Context, q *query) (found []sandbox.Sandbox, ru
 
 func (q *query) matches(box *sandbox.Sandbox, template string) bool {
 	if box.Metadata[volumefiles.Tag] != "" {
-		return false // it works for clients, and is none of theirs
+		return false // it serves clients, but is not a client's sandbox
 	}
 	for key, value := range q.metadata {
 		if there, ok := box.Metadata[key]; !ok || there != value {

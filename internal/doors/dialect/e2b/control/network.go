@@ -159,7 +159,7 @@ type networkBody struct {
 	AllowInternetAccess *bool `json:"allow_internet_access"`
 }
 
-// setNetwork replaces what a sandbox may reach.
+// setNetwork replaces what a sandbox can reach.
 func (p *plane) setNetwork(r *http.Request, args []string, body *networkBody) (*response, error) {
 	if err := body.check(""); err != nil {
 		return nil, err

@@ -41,7 +41,7 @@ func (p *plane) created(ctx context.Context, box *sandbox.Sandbox) created {
 	}
 }
 
-// templateOf is what a sandbox was made from, without a version.
+// templateOf returns the template that a sandbox was made from, without a version.
 func templateOf(box *sandbox.Sandbox) string {
 	name, _, _ := strings.Cut(box.Template, "@")
 	return name

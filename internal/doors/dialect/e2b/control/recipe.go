@@ -44,13 +44,13 @@ type imageRegistry struct {
 	Username string              `json:"username"`
 	Password sandbox.SecretValue `json:"password"`
 	Account  sandbox.SecretValue `json:"serviceAccountJson"`
-	// These are of AWS, whose logins are refused.
+	// These are for AWS, whose logins are refused.
 	KeyID     sandbox.SecretValue `json:"awsAccessKeyId"`
 	SecretKey sandbox.SecretValue `json:"awsSecretAccessKey"`
 	Region    string              `json:"awsRegion"`
 }
 
-// login returns a login of Cove's; nil if there is none.
+// login returns the login in Cove's form; nil if there is none.
 func (r *imageRegistry) login() (*sandbox.RegistryLogin, error) {
 	if r == nil {
 		return nil, nil
@@ -75,27 +75,27 @@ const (
 // ownImages are the images of E2B's own base, in whose place template base is.
 var ownImages = []string{"e2bdev/base", "e2bdev/base:latest"}
 
-// guestPath is the usual PATH of images, whose own is not known before they are there.
+// guestPath is the usual PATH of images. An image's own is not known until it is pulled.
 const guestPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 // recipe translates a build into a specification of Cove's.
 type recipe struct {
 	spec *sandbox.TemplateSpec
-	// of says for each of the specification's steps of which instruction it is, from 1; 0
-	// is of none.
+	// of has, for each of the specification's steps, the number of its instruction, from 1;
+	// 0 is none.
 	of []int
 	// archive finds an archive that the client has sent, by the client's name for it.
 	archive func(hash string) (string, error)
 
 	user, dir string
-	env       map[string]string // of the steps so far, and what is below them
+	env       map[string]string // of the base and the steps so far
 	set       map[string]string // of the steps so far
 	setBytes  int               // of names and values in set
 	named     map[string]bool   // what ENV sets somewhere
 	anew      bool
 }
 
-// recipeOf returns what a build is made of.
+// recipeOf returns the recipe of a build.
 func (p *plane) recipeOf(ctx context.Context, body *buildBody, shape sandbox.Resources) (*recipe, error) {
 	if len(body.Steps) > sandbox.MaxTemplateSteps {
 		return nil, invalid("there are %d steps; give at most %d", len(body.Steps), sandbox.MaxTemplateSteps)
@@ -140,7 +140,7 @@ func (p *plane) recipeOf(ctx context.Context, body *buildBody, shape sandbox.Res
 			r.of = append(r.of, i+1)
 		}
 	}
-	if r.anew { // of what is no command
+	if r.anew { // for an instruction that is not a command
 		r.command("true", rootUser)
 		r.of = append(r.of, 0)
 	}
@@ -157,7 +157,7 @@ func (p *plane) recipeOf(ctx context.Context, body *buildBody, shape sandbox.Res
 	return r, nil
 }
 
-// begin sets what the template begins with, and what is in effect there.
+// begin sets the base of the template, and the environment and user that it has.
 func (p *plane) begin(ctx context.Context, body *buildBody, r *recipe) error {
 	switch {
 	case (body.FromImage == "") == (body.FromTemplate == ""):
@@ -237,8 +237,8 @@ func (r *recipe) run(s *buildStep) error {
 	return nil
 }
 
-// command adds a step. The first one that is to be made anew differs from what is kept of
-// earlier builds, and with it all that follow.
+// command adds a step. The first step that must not be reused is made to differ from that
+// of earlier builds, and so do all that follow.
 func (r *recipe) command(script, user string) {
 	if r.anew {
 		script, r.anew = "# "+rand.Text()+"\n"+script, false
@@ -246,7 +246,7 @@ func (r *recipe) command(script, user string) {
 	r.spec.Run = append(r.spec.Run, sandbox.TemplateStep{Run: script, User: unlessRoot(user), WorkDir: r.dir, Env: maps.Clone(r.set)})
 }
 
-// unlessRoot returns a user, and "" for root, who needs no account.
+// unlessRoot returns a user, or "" for root, who needs no account.
 func unlessRoot(user string) string {
 	if user == rootUser {
 		return ""
@@ -327,7 +327,7 @@ func (r *recipe) setEnv(s *buildStep) error {
 var (
 	envName  = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,255}$`)
 	userName = regexp.MustCompile(`^[a-z_][a-z0-9_-]{0,30}$`)
-	// variable is one in a value, or a character that stands for itself.
+	// variable matches a variable in a value, or an escaped character.
 	variable = regexp.MustCompile(`\\[$\\"` + "`" + `]|\$[A-Za-z_][A-Za-z0-9_]*|\$\{[A-Za-z_][A-Za-z0-9_]*(:-[^}]*)?\}`)
 )
 

@@ -10,7 +10,7 @@ import (
 // wildcards. It may set headers, but does not write.
 type handler func(w http.ResponseWriter, r *http.Request, args []string) (*response, error)
 
-// response is what a handler answers; a nil body is none.
+// response is the answer of a handler; a nil body means no body.
 type response struct {
 	status int
 	body   any

@@ -30,7 +30,7 @@ type createBody struct {
 	EnvVars         map[string]string `json:"envVars"`
 	Network         *egress           `json:"network"`
 	VolumeMounts    []volumeMount     `json:"volumeMounts"`
-	// Secure is of older clients: sandboxes always are.
+	// Secure is sent by older clients; sandboxes are always secure.
 	Secure bool `json:"secure"`
 	// These are refused.
 	MCP json.RawMessage `json:"mcp"`

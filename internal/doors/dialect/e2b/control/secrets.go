@@ -7,7 +7,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// secret is one without its value, which nothing tells.
+// secret is a secret without its value, which is never returned.
 type secret struct {
 	SecretID       string            `json:"secretID"`
 	Name           string            `json:"name"`
@@ -34,7 +34,7 @@ type secretBody struct {
 	Metadata map[string]string   `json:"metadata"`
 }
 
-// createSecret makes a secret for whatever host the rules of a network name: the product's
+// createSecret makes a secret for any host that header rules name, since the product's
 // secrets have no hosts of their own.
 func (p *plane) createSecret(r *http.Request, _ []string, body *secretBody) (*response, error) {
 	s, err := p.cfg.Service.CreateSecret(r.Context(), sandbox.CreateSecretRequest{Name: body.Name, Value: body.Value, Hosts: []string{sandbox.AnyHost}, Metadata: body.Metadata})

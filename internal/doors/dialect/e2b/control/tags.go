@@ -32,7 +32,7 @@ func tagsOf(tags []string) ([]string, error) {
 	return out, nil
 }
 
-// tag has tags of a template stand for one of its versions.
+// tag makes tags of a template refer to one of its versions.
 func (p *plane) tag(ctx context.Context, name string, version int, tags []string) error {
 	for _, tag := range tags {
 		if err := p.cfg.Service.AliasTemplate(ctx, tagged(name, tag), name+"@"+strconv.Itoa(version)); err != nil {
@@ -47,8 +47,8 @@ type assignBody struct {
 	Tags   []string `json:"tags"`
 }
 
-// ownTemplate returns the template of a name, of which tags can be set: not one of E2B's
-// names, which stand for what this server has.
+// ownTemplate returns a template whose tags can be set. E2B's own names are refused,
+// since they refer to templates of this server.
 func (p *plane) ownTemplate(ctx context.Context, ref string) (t *sandbox.Template, name, tag string, err error) {
 	if name, tag, err = p.reference(ctx, ref); err != nil {
 		return nil, "", "", err
@@ -86,7 +86,8 @@ func (p *plane) assignTags(r *http.Request, _ []string, body *assignBody) (*resp
 	return &response{http.StatusCreated, map[string]any{"buildID": versionID(name, t.Version), "tags": tags}}, nil
 }
 
-// versionID stands for the build of a version, of which no record needs to be left.
+// versionID returns an id for the build of a version. The build's record need not exist
+// any more.
 func versionID(name string, version int) string { return name + "@" + strconv.Itoa(version) }
 
 type removeBody struct {
@@ -126,7 +127,7 @@ type tagView struct {
 	CreatedAt time.Time `json:"createdAt"`
 }
 
-// listTags lists the tags of a template. The time of a tag is that of what it stands for.
+// listTags lists the tags of a template. The time of a tag is that of its version.
 func (p *plane) listTags(_ http.ResponseWriter, r *http.Request, args []string) (*response, error) {
 	t, name, _, err := p.ownTemplate(r.Context(), args[0])
 	if err != nil {

@@ -25,7 +25,7 @@ import (
 // and some room for the rest of the JSON.
 const maxMessage = sandbox.MaxStdinBytes/3*4 + 64<<10
 
-// Config is what the plane needs. All fields are required.
+// Config configures the plane. All fields are required.
 type Config struct {
 	Service sandbox.Service
 	Log     *slog.Logger

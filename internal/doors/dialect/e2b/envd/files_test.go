@@ -190,7 +190,7 @@ func TestDownload(t *testing.T) {
 	if a := w.do(t, "GET", files("/proc/self/status"), nil); a.status != 200 || !strings.Contains(a.body, "Name:") {
 		t.Errorf("%+v", a)
 	}
-	// What a sandbox holds must not run as a page of the server.
+	// Files of a sandbox must not run as pages of the server.
 	if a := w.do(t, "GET", files(dir+"/page.html"), nil); a.header.Get("Content-Security-Policy") != "sandbox" || a.header.Get("X-Content-Type-Options") != "nosniff" {
 		t.Errorf("%+v", a)
 	}
@@ -295,8 +295,8 @@ func TestGone(t *testing.T) {
 	}
 }
 
-// Whatever is sent as a form, nothing is written outside of what it names, and the
-// answer is one of the plane's.
+// Whatever form is sent, nothing is written outside the paths that it names, and the
+// answer has the plane's format.
 func FuzzFileName(f *testing.F) {
 	f.Add(`form-data; name="file"; filename="a/../b"`)
 	f.Add("form-data; filename*=UTF-8''%00")

@@ -132,7 +132,7 @@ func TestDirectories(t *testing.T) {
 	wantCode(t, remove("/"), connect.CodeInvalidArgument)
 }
 
-// Attack: paths that lead elsewhere than they say, or are no paths.
+// Attack: paths that lead elsewhere than they seem to, and invalid paths.
 func TestPaths(t *testing.T) {
 	for p, want := range map[string]string{
 		"/a/../../etc": "/etc", "//x//y/": "/x/y", "x": "/home/user/x", "../../x": "/x", "~": "/home/user", "~/../a": "/home/a", "": "/srv", ".": "/home/user", "a~": "/home/user/a~",
@@ -307,8 +307,8 @@ func TestWatcher(t *testing.T) {
 	}
 }
 
-// Attack: a client that watches without an end. Another sandbox is unharmed, and
-// whoever stops one may have another.
+// Attack: a client opens watches without end. Other sandboxes are not affected, and a
+// client that stops a watch can open another.
 func TestWatcherFlood(t *testing.T) {
 	w := newWorld(t)
 	dir := t.TempDir()

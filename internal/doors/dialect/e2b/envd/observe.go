@@ -10,7 +10,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// usage is what a sandbox uses, in bytes but for the members that say MiB.
+// usage is what a sandbox uses, in bytes except for the members that say MiB.
 type usage struct {
 	Time        int64   `json:"ts"` // Unix seconds
 	CPUCount    int     `json:"cpu_count"`

@@ -30,8 +30,8 @@ func (s processes) Start(ctx context.Context, req *connect.Request[pb.StartReque
 	if err != nil {
 		return err
 	}
-	// One call to the sandbox starts the command and follows it, so that a short one costs
-	// no more than it must. Nothing is sent before its beginning.
+	// One call to the sandbox starts the command and follows it, so that a short command
+	// costs as little as possible. Nothing is sent before the command has started.
 	var f *follower
 	job, err := s.cfg.Service.Exec(sandbox.WithFollowed(ctx), at.box.ID, *exec, func(e sandbox.JobEvent) error {
 		if f != nil {
@@ -134,7 +134,7 @@ func (s processes) follow(ctx context.Context, id string, job *sandbox.Job, from
 	return s.end(ctx, id, job, err, f)
 }
 
-// end tells the end of a job, or why it is not followed any more.
+// end sends the end of a job, or why it is no longer followed.
 func (s processes) end(ctx context.Context, id string, job *sandbox.Job, err error, f *follower) error {
 	switch {
 	case f.err != nil:

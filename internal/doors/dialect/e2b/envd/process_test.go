@@ -99,8 +99,8 @@ func TestStart(t *testing.T) {
 	if e := r.end; e.GetExitCode() != 0 || !e.GetExited() || e.GetStatus() != "exit status 0" || e.Error != nil {
 		t.Errorf("the end is %v", e)
 	}
-	// Nothing is lost of what is more than a message. What is more than the agent
-	// keeps in memory goes to a sandbox's disk, which this engine does not have.
+	// No output is lost that exceeds a message. Output that exceeds the agent's memory
+	// goes to the sandbox's disk, which this engine does not have.
 	r = w.run(t, shell("head -c 1000000 /dev/zero | tr '\\0' x"))
 	if len(r.stdout) != 1000000 || strings.Trim(r.stdout, "x") != "" {
 		t.Errorf("%d bytes, %v", len(r.stdout), r.err)
@@ -142,8 +142,8 @@ func TestStartRefused(t *testing.T) {
 
 func ptr[T any](v T) *T { return &v }
 
-// A command goes on when its client goes away, can be connected to by its number
-// and its tag, without what was said before, and is found no more when it is
+// A command continues when its client goes away. Clients can connect to it by its
+// number and its tag, and do not get earlier output. It is no longer found once it is
 // killed.
 func TestOutlivesItsClient(t *testing.T) {
 	w := newWorld(t)
@@ -292,7 +292,7 @@ func TestInput(t *testing.T) {
 	_, err := in.CloseAndReceive()
 	wantCode(t, err, connect.CodeInvalidArgument)
 
-	// A command without an input takes none, and has it closed as often as one likes.
+	// A command without input takes none; closing its input repeatedly is not an error.
 	_, second := w.start(t, t.Context(), shell("sleep 1000"))
 	_, err = w.proc.SendInput(t.Context(), connect.NewRequest(&pb.SendInputRequest{Process: pid(second.pid), Input: &pb.ProcessInput{Input: &pb.ProcessInput_Stdin{Stdin: []byte("x")}}}))
 	wantCode(t, err, connect.CodeInternal)

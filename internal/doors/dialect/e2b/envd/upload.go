@@ -239,12 +239,12 @@ func (p *plane) join(ctx context.Context, at *account, to string, from []string)
 	return one, nil
 }
 
-// joined reads files one after another, of which one is open at a time.
+// joined reads files one after another. One file is open at a time.
 type joined struct {
 	ctx  context.Context // of the one request that this serves
 	at   *account
 	left []string
-	file *sandbox.FileReader // nil: the next is to be opened
+	file *sandbox.FileReader // nil: the next is not open yet
 }
 
 func (j *joined) Read(b []byte) (int, error) {

@@ -33,7 +33,7 @@ const (
 	keepaliveTime = 5 * time.Second
 )
 
-// Config is what the plane needs. All fields are required.
+// Config configures the plane. All fields are required.
 type Config struct {
 	Service sandbox.Service
 	Log     *slog.Logger

@@ -73,7 +73,7 @@ func writeJSON(w http.ResponseWriter, status int, v any) {
 	encode(w, v)
 }
 
-// encode writes a value as JSON to an answer whose status is sent or is to be 200.
+// encode writes a value as JSON to an answer whose status is already sent, or is 200.
 func encode(w http.ResponseWriter, v any) {
 	_ = json.NewEncoder(w).Encode(v) // the client may be gone
 }

@@ -1,0 +1,178 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cove-sh/cove/internal/daemon/config"
+	"github.com/cove-sh/cove/internal/daemon/nodes"
+	"github.com/cove-sh/cove/internal/daemon/service"
+	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/engine/fleet"
+	"github.com/cove-sh/cove/internal/engine/remote"
+	"github.com/cove-sh/cove/internal/machine"
+	"github.com/cove-sh/cove/internal/node"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// nodesWait is how long a starting server waits for nodes that run sandboxes.
+const nodesWait = 10 * time.Second
+
+// openEngine opens the engine of this machine, and those of nodes if there may be any.
+func (s *Server) openEngine(ctx context.Context, p *parts) (err error) {
+	if s.cfg.Nodes.Only && s.cfg.Nodes.Listen == "" {
+		return sandbox.Errorf(sandbox.CodeInvalid, "--nodes-only needs an address to which nodes connect; set it with --nodes HOST:PORT")
+	}
+	if s.cfg.Nodes.Listen != "" && s.cfg.Objects.URL != "" {
+		return sandbox.Errorf(sandbox.CodeInvalid, "an object store cannot have the sandboxes of nodes yet; leave out --objects or --nodes")
+	}
+	if !s.cfg.Nodes.Only {
+		if p.engine, err = s.deps.Assembly.Engine(ctx, filepath.Join(s.cfg.StateDir, "engine"), &s.cfg, s.log); err != nil {
+			return fmt.Errorf("open the engine: %w", err)
+		}
+	}
+	if s.cfg.Nodes.Listen != "" {
+		if p.fleet, err = fleet.New(fleet.Config{
+			Local: p.engine, LocalReport: reporter(s.deps.Version, s.cfg.StateDir), Dir: filepath.Join(s.cfg.StateDir, "nodes", "members"), Lease: s.cfg.Nodes.Lease, Log: s.log,
+		}); err != nil {
+			if p.engine != nil {
+				err = errors.Join(err, p.engine.Close())
+			}
+			return err
+		}
+		p.engine = p.fleet
+	}
+	p.onClose(func() error { return p.engine.Close() }) // it may be another one by then
+	return nil
+}
+
+// listenNodes lets nodes connect. It is called when the service hears of what they tell,
+// and before it asks what runs.
+func (s *Server) listenNodes(ctx context.Context, p *parts) error {
+	if p.nodes == nil {
+		return nil
+	}
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", s.cfg.Nodes.Listen)
+	if err != nil {
+		return sandbox.Wrap(sandbox.CodeUnavailable, err, fmt.Sprintf("cannot listen on %s for nodes (%v); choose another address with --nodes", s.cfg.Nodes.Listen, err))
+	}
+	s.log.Info("listening for nodes", "address", l.Addr().String())
+	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
+	ended := make(chan error, 1)
+	go func() { ended <- p.nodes.Serve(serving, l) }()
+	p.onClose(func() error {
+		stop()
+		return <-ended
+	})
+	wait, cancel := context.WithTimeout(ctx, nodesWait)
+	defer cancel()
+	p.fleet.Await(wait)
+	return nil
+}
+
+func (s *Server) openNodes(p *parts) (err error) {
+	if p.fleet == nil {
+		return nil
+	}
+	roots, ok := p.templates.(nodes.Roots)
+	if !ok {
+		return errors.New("these templates cannot be sent to nodes")
+	}
+	p.nodes, err = nodes.Open(nodes.Config{Dir: filepath.Join(s.cfg.StateDir, "nodes"), Fleet: p.fleet, Roots: roots, Log: s.log})
+	return err
+}
+
+// largest is what one sandbox can have at most; nodes decide for themselves.
+func (s *Server) largest(p *parts) sandbox.Resources {
+	if p.fleet != nil {
+		return sandbox.Resources{}
+	}
+	return machine.Capacity(s.cfg.StateDir)
+}
+
+// reporter returns what says what this machine has.
+func reporter(version, dir string) func() remote.Report {
+	capacity := machine.Capacity(dir)
+	return func() remote.Report {
+		r := remote.Report{Version: version, Capacity: capacity, FreeMemory: 1 << 62}
+		for _, m := range machine.MemoryBounds() {
+			r.FreeMemory = min(r.FreeMemory, m.Room())
+		}
+		var st unix.Statfs_t
+		if unix.Statfs(dir, &st) == nil {
+			r.FreeDisk, r.Disk = int64(st.Bavail)*st.Bsize, int64(st.Blocks)*st.Bsize
+		}
+		return r
+	}
+}
+
+// NodeDeps are what a node needs besides its configuration.
+type NodeDeps struct {
+	// Server is the address, host:port, to which the server listens for nodes.
+	Server string
+	// Name and Token are needed until the node has joined.
+	Name, Token string
+	Version     string
+	Log         *slog.Logger
+	// Ready is called once, when the server drives the node.
+	Ready func()
+}
+
+var errTemplates = errors.New("these templates cannot be those of a node")
+
+// RunNode runs sandboxes of a server on this machine until ctx is cancelled, which is not
+// an error. Sandboxes live on.
+func RunNode(ctx context.Context, cfg config.Config, deps NodeDeps) (err error) {
+	dir := cfg.StateDir
+	if err := PrepareStateDir(dir); err != nil {
+		return err
+	}
+	unlock, err := lockState(ctx, dir, 0, false)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, unlock()) }()
+	id, err := node.Open(filepath.Join(dir, "node"), deps.Server, deps.Log)
+	if err != nil {
+		return err
+	}
+	if !id.Joined() {
+		if deps.Token == "" {
+			return sandbox.Errorf(sandbox.CodeInvalid, "this machine has not joined yet; make a token on the server with: cove node token, and give it with --token")
+		}
+		if err := id.Join(ctx, deps.Token, deps.Name); err != nil {
+			return err
+		}
+	}
+	templates, err := localTemplates(ctx, filepath.Join(dir, "templates"), &cfg, deps.Log)
+	if err != nil {
+		return fmt.Errorf("open the templates: %w", err)
+	}
+	store, ok := templates.(node.Store)
+	if !ok {
+		return errTemplates
+	}
+	var e engine.Engine
+	if e, err = localEngine(ctx, filepath.Join(dir, "engine"), &cfg, deps.Log); err != nil {
+		return fmt.Errorf("open the engine: %w", err)
+	}
+	defer func() { err = errors.Join(err, e.Close()) }()
+	return node.Run(ctx, node.Config{
+		Identity: id, Engine: e, Roots: store, Report: reporter(deps.Version, dir), AsideDir: filepath.Join(dir, "aside"), Ready: deps.Ready, Log: deps.Log,
+	})
+}
+
+// serviceNodes returns the nodes for the service, or none.
+func (p *parts) serviceNodes() service.Nodes {
+	if p.nodes == nil {
+		return nil
+	}
+	return p.nodes
+}

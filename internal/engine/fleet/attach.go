@@ -1,0 +1,350 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/engine/remote"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+const (
+	// beat is how often a node is asked for its report, and beatTimeout how long it may
+	// take to answer.
+	beat        = 2 * time.Second
+	beatTimeout = 20 * time.Second
+	// settleTimeout bounds how long a node may take to end what is not wanted any more.
+	settleTimeout = 5 * time.Minute
+)
+
+// Attach takes over the connection of a node that has proved its name and id. It returns
+// when the node can be driven: the node has ended what is not wanted any more.
+func (f *Fleet) Attach(ctx context.Context, name, id, address string, e *remote.Engine) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
+	defer cancel()
+	defer func() {
+		if err != nil {
+			e.Close()
+		}
+	}()
+	if !f.IsMember(name, id) {
+		return sandbox.Errorf(sandbox.CodeForbidden, "node %s is no member", name)
+	}
+	f.mu.Lock()
+	s := f.sites[name]
+	f.mu.Unlock()
+	s.starting.Lock()
+	defer s.starting.Unlock()
+	report, err := e.Report(ctx)
+	if err != nil {
+		return err
+	}
+	if report.Protocol != remote.Protocol {
+		return fmt.Errorf("node %s speaks version %d of the protocol, this server %d; run the same version of cove on both", name, report.Protocol, remote.Protocol)
+	}
+	f.listen(s, e)
+	ended, err := f.settle(ctx, s, e)
+	if err != nil {
+		return err
+	}
+	f.mu.Lock()
+	if f.closed || s.removed {
+		f.mu.Unlock()
+		return errors.New("the server stops, or the node was removed")
+	}
+	before := s.remote
+	s.remote, s.report, s.seen, s.address, s.lost, s.pending = e, report, time.Now(), address, false, 0
+	if s.lease != nil {
+		s.lease.Stop()
+		s.lease = nil
+	}
+	warm, failed := s.warm, f.failed
+	f.wg.Go(func() { f.keep(s, e) })
+	f.mu.Unlock()
+	if before != nil {
+		before.Close()
+	}
+	e.Watch()
+	for _, st := range ended {
+		failed(st)
+	}
+	if len(warm) > 0 {
+		e.Warm(warm)
+	}
+	f.log.Info("node connected", "node", name, "address", address, "version", report.Version)
+	return nil
+}
+
+// listen passes on what a node tells about its own instances, and nothing else.
+func (f *Fleet) listen(s *site, e *remote.Engine) {
+	e.Notify(func(st engine.Status) {
+		if tell := f.failedOf(s, st.ID); tell != nil {
+			tell(st)
+		}
+	})
+	e.SetAsked(func(id string, open []engine.Question) {
+		f.mu.Lock()
+		asked := f.asked
+		own := f.owns(s, id)
+		f.mu.Unlock()
+		if own {
+			asked(id, open)
+		}
+	})
+	e.SetPeers(func(ctx context.Context, from, name string, port int) (net.Conn, error) {
+		f.mu.Lock()
+		dial := f.peers
+		own := false
+		for _, i := range f.instances {
+			own = own || i.site == s && !i.GivenUp && i.Sandbox == from
+		}
+		f.mu.Unlock()
+		if !own || dial == nil {
+			return nil, sandbox.Errorf(sandbox.CodeForbidden, "this node runs no such sandbox")
+		}
+		return dial(ctx, from, name, port)
+	})
+}
+
+// owns reports whether an instance is on a node and wanted. The caller holds f.mu.
+func (f *Fleet) owns(s *site, id string) bool {
+	e := f.instances[id]
+	return e != nil && e.site == s && !e.GivenUp
+}
+
+// failedOf returns whom to tell of the failure of a node's instance, or nil.
+func (f *Fleet) failedOf(s *site, id string) func(engine.Status) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.owns(s, id) {
+		f.log.Warn("a node tells of an instance that it does not have", "node", s.name)
+		return nil
+	}
+	return f.failed
+}
+
+// settle compares what a node has with what is recorded, and has the node end the rest. It
+// returns the instances that have ended while the node was away.
+func (f *Fleet) settle(ctx context.Context, s *site, e *remote.Engine) (ended []engine.Status, err error) {
+	there, err := e.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	checkpoints, err := e.Checkpoints(ctx)
+	if err != nil && sandbox.CodeOf(err) != sandbox.CodeUnsupported {
+		return nil, err
+	}
+	here, err := f.ofThisMachine(ctx)
+	if err != nil {
+		return nil, err
+	}
+	keep, ended, err := f.compare(s, there, here)
+	if err != nil {
+		return nil, err
+	}
+	if err := e.Settle(ctx, keep); err != nil {
+		return nil, err
+	}
+	f.forgetEnded(s, there)
+	if err := f.compareCheckpoints(ctx, s, e, checkpoints, here); err != nil {
+		return nil, err
+	}
+	logs, err := e.NetworkLogs(ctx)
+	if err != nil && sandbox.CodeOf(err) != sandbox.CodeUnsupported {
+		return nil, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, id := range logs {
+		if f.logs[id] == nil {
+			f.logs[id] = s
+		}
+	}
+	return ended, nil
+}
+
+// ofThisMachine returns the ids of the instances and checkpoints of the server's own engine,
+// which no node can claim.
+func (f *Fleet) ofThisMachine(ctx context.Context) (map[string]bool, error) {
+	ids := map[string]bool{}
+	if f.local == nil {
+		return ids, nil
+	}
+	instances, err := f.local.local.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, st := range instances {
+		ids[st.ID] = true
+	}
+	if k, ok := f.local.local.(engine.Checkpointer); ok {
+		checkpoints, err := k.Checkpoints(ctx)
+		if err != nil {
+			return nil, err
+		}
+		for _, c := range checkpoints {
+			ids[c.ID] = true
+		}
+	}
+	return ids, nil
+}
+
+// compare returns the instances of a node that are wanted, and those that have ended while
+// it was away. Here are the ids that it cannot claim.
+func (f *Fleet) compare(s *site, there []engine.Status, here map[string]bool) (keep []string, ended []engine.Status, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	has := map[string]bool{}
+	for _, st := range there {
+		has[st.ID] = true
+		known := f.instances[st.ID]
+		if known == nil && !f.started && !here[st.ID] && validID.MatchString(st.ID) {
+			// The records are older than the node's instances: the service decides.
+			if err := f.setInstance(st.ID, entry{site: s}); err != nil {
+				return nil, nil, err
+			}
+		}
+		if !f.owns(s, st.ID) {
+			continue
+		}
+		keep = append(keep, st.ID)
+		if !st.Running {
+			ended = append(ended, st)
+		}
+	}
+	for id, i := range f.instances {
+		if i.site == s && !i.GivenUp && !has[id] && !i.making {
+			ended = append(ended, engine.Status{ID: id, Reason: "its node " + s.name + " was restarted"})
+		}
+	}
+	return keep, ended, nil
+}
+
+// forgetEnded forgets instances that were given up, which the node has ended now.
+func (f *Fleet) forgetEnded(s *site, there []engine.Status) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	has := map[string]bool{}
+	for _, st := range there {
+		has[st.ID] = true
+	}
+	for id, i := range f.instances {
+		if i.site == s && (i.GivenUp || !has[id] && !i.making) {
+			f.dropInstance(id)
+		}
+	}
+}
+
+// compareCheckpoints records the checkpoints of a node, and has it remove those that are
+// not wanted any more. Here are the ids that the node cannot claim.
+func (f *Fleet) compareCheckpoints(ctx context.Context, s *site, e *remote.Engine, there []engine.Checkpoint, here map[string]bool) error {
+	has := map[string]bool{}
+	for _, c := range there {
+		has[c.ID] = true
+		f.mu.Lock()
+		known := f.checkpoints[c.ID]
+		unwanted := known != nil && known.site == s && known.Removed
+		var err error
+		if known == nil && !here[c.ID] && validID.MatchString(c.ID) {
+			err = f.setCheckpoint(kept{site: s, Checkpoint: c})
+		}
+		f.mu.Unlock()
+		if unwanted {
+			if err = e.RemoveCheckpoint(ctx, c.ID); err == nil {
+				f.mu.Lock()
+				f.dropCheckpoint(c.ID)
+				f.mu.Unlock()
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for id, k := range f.checkpoints {
+		if k.site == s && !has[id] {
+			f.dropCheckpoint(id)
+		}
+	}
+	return nil
+}
+
+// keep asks a node for its report until its connection ends, and then begins its lease.
+func (f *Fleet) keep(s *site, e *remote.Engine) {
+	tick := time.NewTicker(beat)
+	defer tick.Stop()
+	for {
+		select {
+		case <-e.Done():
+			f.detach(s, e)
+			return
+		case <-tick.C:
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), beatTimeout)
+		report, err := e.Report(ctx)
+		cancel()
+		if err != nil {
+			go e.Close()
+			<-e.Done()
+			continue
+		}
+		f.mu.Lock()
+		s.report, s.seen, s.pending = report, time.Now(), 0
+		f.mu.Unlock()
+	}
+}
+
+func (f *Fleet) detach(s *site, e *remote.Engine) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if s.remote != e || f.closed || s.removed {
+		return
+	}
+	s.remote = nil
+	f.runLease(s, f.cfg.Lease-time.Since(s.seen))
+	f.log.Warn("node cannot be reached", "node", s.name, "lease", f.cfg.Lease)
+}
+
+// runLease begins the lease of a node that is away. The caller holds f.mu, or is alone.
+func (f *Fleet) runLease(s *site, left time.Duration) {
+	if s.lease != nil {
+		s.lease.Stop()
+	}
+	s.lease = time.AfterFunc(max(0, left), func() { f.expire(s) })
+}
+
+// expire gives up the instances of a node whose lease has run out.
+func (f *Fleet) expire(s *site) {
+	f.mu.Lock()
+	if s.remote != nil || f.closed || s.removed {
+		f.mu.Unlock()
+		return
+	}
+	s.lost = true
+	var gone []string
+	for id, i := range f.instances {
+		if i.site != s || i.GivenUp {
+			continue
+		}
+		if err := f.giveUp(id); err != nil {
+			// It stays wanted, which only means that it has not failed yet.
+			f.log.Error("give up an instance of a lost node", "node", s.name, "instance", id, "error", err)
+			f.runLease(s, beat)
+			continue
+		}
+		gone = append(gone, id)
+	}
+	failed := f.failed
+	f.mu.Unlock()
+	if len(gone) > 0 {
+		f.log.Warn("node lost; its sandboxes have failed", "node", s.name, "sandboxes", len(gone))
+	}
+	for _, id := range gone {
+		failed(engine.Status{ID: id, Reason: fmt.Sprintf("its node %s could not be reached for %s", s.name, f.cfg.Lease)})
+	}
+}

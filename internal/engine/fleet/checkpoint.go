@@ -1,0 +1,239 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/engine/remote"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// siteOfCheckpoint returns where a checkpoint is: on a node, or else on this machine.
+func (f *Fleet) siteOfCheckpoint(id string) (*site, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if k := f.checkpoints[id]; k != nil && !k.Removed {
+		return k.site, nil
+	}
+	if f.local == nil {
+		return nil, sandbox.Errorf(sandbox.CodeNotFound, "the kept state is gone; nothing can be restored from it")
+	}
+	return f.local, nil
+}
+
+func (f *Fleet) keeper(s *site) (engine.Checkpointer, error) {
+	e, err := f.engineOf(s)
+	if err != nil {
+		return nil, err
+	}
+	if k, ok := e.(engine.Checkpointer); ok {
+		return k, nil
+	}
+	return nil, sandbox.Errorf(sandbox.CodeUnsupported, "%s cannot keep the state of sandboxes", s.name)
+}
+
+// Checkpoint implements [engine.Checkpointer].
+func (f *Fleet) Checkpoint(ctx context.Context, name, id string, opts engine.CheckpointOptions) (engine.Checkpoint, error) {
+	s, _, err := f.at(name)
+	if err != nil {
+		return engine.Checkpoint{}, err
+	}
+	keeper, err := f.keeper(s)
+	if err != nil {
+		return engine.Checkpoint{}, err
+	}
+	if s == f.local {
+		return keeper.Checkpoint(ctx, name, id, opts)
+	}
+	record := func(c engine.Checkpoint) error {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if known := f.checkpoints[id]; known != nil && known.site != s {
+			return sandbox.Errorf(sandbox.CodeConflict, "checkpoint %s exists", id)
+		}
+		return f.setCheckpoint(kept{site: s, Checkpoint: c})
+	}
+	if commit := opts.Commit; commit != nil {
+		opts.Commit = func(c engine.Checkpoint) error {
+			if err := record(c); err != nil {
+				return err
+			}
+			err := commit(c)
+			if err != nil {
+				f.mu.Lock()
+				f.dropCheckpoint(id)
+				f.mu.Unlock()
+			}
+			return err
+		}
+	}
+	c, err := keeper.Checkpoint(ctx, name, id, opts)
+	switch {
+	case errors.Is(err, remote.ErrUnconfirmed):
+		f.abandon(ctx, name)
+		return c, nil
+	case err != nil:
+		return c, err
+	case opts.Commit == nil:
+		return c, record(c)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.dropInstance(name)
+	return c, nil
+}
+
+// Checkpoints implements [engine.Checkpointer]. Those of nodes that are away are as they
+// were last known.
+func (f *Fleet) Checkpoints(ctx context.Context) ([]engine.Checkpoint, error) {
+	var all []engine.Checkpoint
+	if f.local != nil {
+		if k, ok := f.local.local.(engine.Checkpointer); ok {
+			var err error
+			if all, err = k.Checkpoints(ctx); err != nil {
+				return nil, err
+			}
+		}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, k := range f.checkpoints {
+		if !k.Removed {
+			all = append(all, k.Checkpoint)
+		}
+	}
+	return all, nil
+}
+
+// RemoveCheckpoint implements [engine.Checkpointer]. A node that is away removes it when it
+// is back.
+func (f *Fleet) RemoveCheckpoint(ctx context.Context, id string) error {
+	f.mu.Lock()
+	k := f.checkpoints[id]
+	if k != nil && k.site.remote == nil {
+		gone := *k
+		gone.Removed = true
+		err := f.setCheckpoint(gone)
+		f.mu.Unlock()
+		return err
+	}
+	f.mu.Unlock()
+	s := f.local
+	if k != nil {
+		s = k.site
+	}
+	if s == nil {
+		return nil
+	}
+	keeper, err := f.keeper(s)
+	if err != nil {
+		return err
+	}
+	if err := keeper.RemoveCheckpoint(ctx, id); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.dropCheckpoint(id)
+	return nil
+}
+
+// siteFile says, in a directory of what was set aside, which node has it.
+const siteFile = "node"
+
+// SetAside implements [engine.Checkpointer].
+func (f *Fleet) SetAside(ctx context.Context, id, to string) error {
+	s, err := f.siteOfCheckpoint(id)
+	if err != nil {
+		return err
+	}
+	keeper, err := f.keeper(s)
+	if err != nil {
+		return err
+	}
+	if err := keeper.SetAside(ctx, id, to); err != nil || s == f.local {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(to, siteFile), []byte(s.name), 0o600); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.dropCheckpoint(id)
+	return nil
+}
+
+// BringBack implements [engine.Checkpointer].
+func (f *Fleet) BringBack(ctx context.Context, id, from string) (engine.Checkpoint, error) {
+	s := f.local
+	if name, err := os.ReadFile(filepath.Join(from, siteFile)); err == nil {
+		f.mu.Lock()
+		s, err = f.site(string(name))
+		f.mu.Unlock()
+		if err != nil {
+			return engine.Checkpoint{}, err
+		}
+	}
+	if s == nil {
+		return engine.Checkpoint{}, sandbox.Errorf(sandbox.CodeUnsupported, "it is of the server's machine, which runs no sandboxes (--nodes-only)")
+	}
+	keeper, err := f.keeper(s)
+	if err != nil {
+		return engine.Checkpoint{}, err
+	}
+	c, err := keeper.BringBack(ctx, id, from)
+	if err != nil || s == f.local {
+		return c, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return c, f.setCheckpoint(kept{site: s, Checkpoint: c})
+}
+
+// Changes implements [engine.Checkpointer].
+func (f *Fleet) Changes(ctx context.Context, of engine.Source) (io.ReadCloser, error) {
+	s, _, err := f.atSource(of)
+	if err != nil {
+		return nil, err
+	}
+	keeper, err := f.keeper(s)
+	if err != nil {
+		return nil, err
+	}
+	return keeper.Changes(ctx, of)
+}
+
+// Warm implements [engine.Checkpointer]: each place keeps instances of its own checkpoints.
+func (f *Fleet) Warm(specs []engine.WarmSpec) {
+	f.mu.Lock()
+	by := map[*site][]engine.WarmSpec{}
+	for _, w := range specs {
+		s := f.local
+		if k := f.checkpoints[w.Checkpoint]; k != nil {
+			s = k.site
+		}
+		by[s] = append(by[s], w)
+	}
+	var there []*remote.Engine
+	var lists [][]engine.WarmSpec
+	for _, s := range f.sites {
+		changed := len(s.warm) > 0 || len(by[s]) > 0
+		s.warm = by[s]
+		if changed && s.remote != nil {
+			there, lists = append(there, s.remote), append(lists, by[s])
+		}
+	}
+	f.mu.Unlock()
+	if f.local != nil {
+		if k, ok := f.local.local.(engine.Checkpointer); ok {
+			k.Warm(by[f.local])
+		}
+	}
+	for i, e := range there {
+		e.Warm(lists[i])
+	}
+}

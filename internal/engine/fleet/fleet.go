@@ -1,0 +1,377 @@
+// Package fleet is an engine that consists of the engines of several machines: the
+// server's own, if it has one, and those of nodes that connect and go.
+//
+// A node that is away keeps its sandboxes for a lease. After that they have failed, and
+// the node must end them before it is driven again: a record of each of its instances,
+// in a file, says whether it is still wanted. So no instance runs that is believed to have
+// ended, once its node can be reached; ids of instances are never used again.
+//
+// Nodes are trusted with the sandboxes that run on them and with nothing else: what a node
+// says about instances, sandboxes and checkpoints that are not its own is ignored.
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/engine/remote"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// DefaultLease is how long a node may be away before its sandboxes fail.
+const DefaultLease = time.Minute
+
+// Config configures a [Fleet].
+type Config struct {
+	// Local is the engine of this machine, or nil. The fleet closes it.
+	Local engine.Engine
+	// LocalReport says what this machine has; required with Local.
+	LocalReport func() remote.Report
+	// Dir holds what is known of nodes; it is made if missing.
+	Dir string
+	// Lease is how long a node may be away; 0 is [DefaultLease].
+	Lease time.Duration
+	Log   *slog.Logger
+}
+
+// Fleet implements [engine.Engine] and all optional abilities of engines.
+type Fleet struct {
+	cfg   Config
+	log   *slog.Logger
+	local *site // nil if there is none
+
+	mu    sync.Mutex
+	sites map[string]*site // guarded by mu; nodes by name
+	// instances and checkpoints are those on nodes. Guarded by mu.
+	instances   map[string]*entry
+	checkpoints map[string]*kept
+	logs        map[string]*site // guarded by mu; where a sandbox's network log is
+	here        int              // guarded by mu; instances made on this machine that were not destroyed
+	started     bool             // guarded by mu; see [Fleet.Started]
+	closed      bool             // guarded by mu
+
+	failed func(engine.Status)                                                               // guarded by mu
+	asked  func(instanceID string, open []engine.Question)                                   // guarded by mu
+	peers  func(ctx context.Context, fromSandboxID, name string, port int) (net.Conn, error) // guarded by mu
+
+	wg sync.WaitGroup
+}
+
+// site is a place for instances. All fields but name are guarded by Fleet.mu.
+type site struct {
+	name   string
+	local  engine.Engine  // of this machine, or nil
+	remote *remote.Engine // of a node that is connected, or nil
+	member member
+
+	address  string
+	report   remote.Report
+	seen     time.Time   // when the node last answered
+	lease    *time.Timer // runs while the node is away
+	lost     bool        // the lease has run out
+	pending  int64       // memory of instances made since the report, in bytes
+	warm     []engine.WarmSpec
+	removed  bool
+	starting sync.Mutex // held by attach
+}
+
+var (
+	_ engine.Engine        = (*Fleet)(nil)
+	_ engine.Checkpointer  = (*Fleet)(nil)
+	_ engine.Admitter      = (*Fleet)(nil)
+	_ engine.Ender         = (*Fleet)(nil)
+	_ engine.Inquirer      = (*Fleet)(nil)
+	_ engine.Switch        = (*Fleet)(nil)
+	_ engine.NetworkLogger = (*Fleet)(nil)
+	_ engine.Placer        = (*Fleet)(nil)
+)
+
+// validName matches names of nodes, which are names of directories and of certificates.
+var validName = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$`)
+
+// New returns a fleet with the nodes that have joined. The leases of all begin anew.
+func New(cfg Config) (*Fleet, error) {
+	if cfg.Lease == 0 {
+		cfg.Lease = DefaultLease
+	}
+	f := &Fleet{
+		cfg: cfg, log: cfg.Log, sites: map[string]*site{}, instances: map[string]*entry{}, checkpoints: map[string]*kept{}, logs: map[string]*site{},
+		failed: func(engine.Status) {}, asked: func(string, []engine.Question) {},
+	}
+	if cfg.Local != nil {
+		f.local = &site{name: sandbox.LocalNode, local: cfg.Local}
+	}
+	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
+		return nil, fmt.Errorf("open the nodes: %w", err)
+	}
+	if err := f.load(); err != nil {
+		return nil, fmt.Errorf("open the nodes: %w", err)
+	}
+	for _, s := range f.sites {
+		f.runLease(s, cfg.Lease)
+	}
+	return f, nil
+}
+
+// Available returns nil if a node can join with a name. A name that is taken is a conflict.
+func (f *Fleet) Available(name string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.available(name)
+}
+
+// available is [Fleet.Available]. The caller holds f.mu.
+func (f *Fleet) available(name string) error {
+	if !validName.MatchString(name) || name == sandbox.LocalNode {
+		return sandbox.Errorf(sandbox.CodeInvalid, "%.80q is not valid as the name of a node; use up to 63 lower-case letters, digits, dots and dashes, and not %q", name, sandbox.LocalNode)
+	}
+	if f.sites[name] != nil {
+		return sandbox.Errorf(sandbox.CodeConflict, "there is a node %s already; choose another name with --name, or remove the old one with: cove node rm %s", name, name)
+	}
+	return nil
+}
+
+// Join adds a node. A name that is taken is a conflict.
+func (f *Fleet) Join(name, id string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.available(name); err != nil {
+		return err
+	}
+	s := &site{name: name, member: member{ID: id, JoinedAt: time.Now().UTC()}, lost: true}
+	if err := f.saveMember(s); err != nil {
+		return err
+	}
+	f.sites[name] = s
+	return nil
+}
+
+// IsMember reports whether a node with this name and id has joined and not been removed.
+func (f *Fleet) IsMember(name, id string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s := f.sites[name]
+	return s != nil && s.member.ID == id
+}
+
+// Started says that whoever drives the fleet has seen all instances of the nodes that were
+// connected so far. From now on, instances that no record names end with the next
+// connection of their node.
+func (f *Fleet) Started() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.started = true
+}
+
+// Await waits until all nodes with instances are connected, or ctx ends.
+func (f *Fleet) Await(ctx context.Context) {
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for f.absent() {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (f *Fleet) absent() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, e := range f.instances {
+		if !e.GivenUp && e.site.remote == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// Drain keeps new sandboxes from a node, or takes them again.
+func (f *Fleet) Drain(name string, drain bool) (sandbox.Node, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s, err := f.site(name)
+	if err != nil {
+		return sandbox.Node{}, err
+	}
+	if s == f.local {
+		s.member.Draining = drain // until the next start
+		return f.nodeOf(s), nil
+	}
+	before := s.member.Draining
+	s.member.Draining = drain
+	if err := f.saveMember(s); err != nil {
+		s.member.Draining = before
+		return sandbox.Node{}, err
+	}
+	return f.nodeOf(s), nil
+}
+
+// site returns a site by its name. The caller holds f.mu.
+func (f *Fleet) site(name string) (*site, error) {
+	if f.local != nil && name == f.local.name {
+		return f.local, nil
+	}
+	if s := f.sites[name]; s != nil {
+		return s, nil
+	}
+	return nil, sandbox.Errorf(sandbox.CodeNotFound, "there is no node %.80q; list them with: cove node ls", name)
+}
+
+// Remove removes a node for ever: its certificate is refused, and what was on it is gone.
+// A node on which sandboxes run is a conflict.
+func (f *Fleet) Remove(name string) error {
+	f.mu.Lock()
+	s, err := f.site(name)
+	if err == nil && s == f.local {
+		err = sandbox.Errorf(sandbox.CodeInvalid, "%s is the server's own machine; to use nodes only, start the server with --nodes-only", name)
+	}
+	if err == nil {
+		if n := f.running(s); n > 0 {
+			err = sandbox.Errorf(sandbox.CodeConflict, "%d sandboxes run on node %s; kill them first, or wait until the node is lost", n, name)
+		}
+	}
+	if err == nil {
+		err = f.forget(s)
+	}
+	f.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	if s.remote != nil {
+		s.remote.Close()
+	}
+	return nil
+}
+
+// forget removes all that is known of a node. The caller holds f.mu.
+func (f *Fleet) forget(s *site) error {
+	if err := os.RemoveAll(f.dirOf(s)); err != nil {
+		return err
+	}
+	s.removed = true
+	delete(f.sites, s.name)
+	for id, e := range f.instances {
+		if e.site == s {
+			delete(f.instances, id)
+		}
+	}
+	for id, k := range f.checkpoints {
+		if k.site == s {
+			delete(f.checkpoints, id)
+		}
+	}
+	for id, at := range f.logs {
+		if at == s {
+			delete(f.logs, id)
+		}
+	}
+	if s.lease != nil {
+		s.lease.Stop()
+	}
+	return nil
+}
+
+// running counts the instances that a site is believed to run. The caller holds f.mu.
+func (f *Fleet) running(s *site) (n int) {
+	for _, e := range f.instances {
+		if e.site == s && !e.GivenUp {
+			n++
+		}
+	}
+	return n
+}
+
+// Nodes lists all machines by name, this one first.
+func (f *Fleet) Nodes(ctx context.Context) []sandbox.Node {
+	var list []sandbox.Node
+	f.mu.Lock()
+	for _, s := range f.sites {
+		list = append(list, f.nodeOf(s))
+	}
+	f.mu.Unlock()
+	slices.SortFunc(list, func(a, b sandbox.Node) int { return strings.Compare(a.Name, b.Name) })
+	if f.local == nil {
+		return list
+	}
+	all, _ := f.local.local.List(ctx) // its errors are the service's to report
+	f.mu.Lock()
+	here := f.nodeOf(f.local)
+	f.mu.Unlock()
+	for _, st := range all {
+		if st.Running {
+			here.Sandboxes++
+		}
+	}
+	return append([]sandbox.Node{here}, list...)
+}
+
+// nodeOf describes a site. The caller holds f.mu.
+func (f *Fleet) nodeOf(s *site) sandbox.Node {
+	if s == f.local {
+		s.report, s.seen = f.cfg.LocalReport(), time.Now()
+	}
+	n := sandbox.Node{Name: s.name, Address: s.address, Version: s.report.Version, State: f.stateOf(s), Sandboxes: f.running(s)}
+	n.FreeMemoryMiB, n.FreeDiskMiB = max(0, s.report.FreeMemory>>20), max(0, s.report.FreeDisk>>20)
+	if !s.seen.IsZero() {
+		at := s.seen.UTC()
+		n.LastSeenAt = &at
+	}
+	return n
+}
+
+func (f *Fleet) stateOf(s *site) sandbox.NodeState {
+	switch {
+	case s.local == nil && s.remote == nil && s.lost:
+		return sandbox.NodeLost
+	case s.local == nil && s.remote == nil:
+		return sandbox.NodeUnreachable
+	case s.member.Draining:
+		return sandbox.NodeDraining
+	}
+	return sandbox.NodeReady
+}
+
+// Close implements [engine.Engine].
+func (f *Fleet) Close() error {
+	f.mu.Lock()
+	f.closed = true
+	var open []*remote.Engine
+	for _, s := range f.sites {
+		if s.remote != nil {
+			open = append(open, s.remote)
+		}
+		if s.lease != nil {
+			s.lease.Stop()
+		}
+	}
+	f.mu.Unlock()
+	var errs []error
+	for _, e := range open {
+		errs = append(errs, e.Close())
+	}
+	f.wg.Wait()
+	if f.local != nil {
+		errs = append(errs, f.local.local.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// away is the error of calls on a node that is not connected. The caller holds f.mu.
+func (f *Fleet) away(s *site) error {
+	if s.lost {
+		return sandbox.Errorf(sandbox.CodeUnavailable, "node %s, which has the sandbox's state, is lost; start the node again, or remove it with: cove node rm %s", s.name, s.name)
+	}
+	return sandbox.Errorf(sandbox.CodeUnavailable, "node %s, which has the sandbox, cannot be reached; try again when it is back. If it is away for more than %s, its running sandboxes fail", s.name, f.cfg.Lease)
+}

@@ -1,0 +1,208 @@
+package fleet
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"time"
+
+	"github.com/cove-sh/cove/internal/durable"
+	"github.com/cove-sh/cove/internal/engine"
+)
+
+// member is the record of a node.
+type member struct {
+	// ID is in the node's certificates; another node with the same name has another.
+	ID       string    `json:"id"`
+	JoinedAt time.Time `json:"joined_at"`
+	Draining bool      `json:"draining,omitempty"`
+}
+
+// entry is an instance on a node. It is in a file before the node hears of the instance.
+type entry struct {
+	site *site
+	// Sandbox is the sandbox whose network it has.
+	Sandbox string `json:"sandbox,omitempty"`
+	// GivenUp says that the instance has ended as far as anybody is concerned: the node
+	// must end it.
+	GivenUp bool `json:"given_up,omitempty"`
+	// making is set until the node has answered that it runs.
+	making bool
+}
+
+// kept is a checkpoint on a node.
+type kept struct {
+	site       *site
+	Checkpoint engine.Checkpoint `json:"checkpoint"`
+	// Removed says that the node must remove it.
+	Removed bool `json:"removed,omitempty"`
+}
+
+const (
+	memberFile     = "node.json"
+	instancesDir   = "instances"
+	checkpointsDir = "checkpoints"
+)
+
+// validID matches ids of instances and checkpoints, which are names of files.
+var validID = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,62}$`)
+
+func (f *Fleet) dirOf(s *site) string { return filepath.Join(f.cfg.Dir, s.name) }
+
+// load reads all files.
+func (f *Fleet) load() error {
+	dirs, err := os.ReadDir(f.cfg.Dir)
+	if err != nil {
+		return err
+	}
+	for _, d := range dirs {
+		if !d.IsDir() || !validName.MatchString(d.Name()) {
+			continue
+		}
+		s := &site{name: d.Name()}
+		if err := readJSON(filepath.Join(f.dirOf(s), memberFile), &s.member); errors.Is(err, fs.ErrNotExist) {
+			continue // joining was interrupted
+		} else if err != nil {
+			return err
+		}
+		f.sites[s.name] = s
+		err := readAll(filepath.Join(f.dirOf(s), instancesDir), func(id string, e *entry) {
+			e.site = s
+			f.instances[id] = e
+			if e.Sandbox != "" {
+				f.logs[e.Sandbox] = s
+			}
+		})
+		if err == nil {
+			err = readAll(filepath.Join(f.dirOf(s), checkpointsDir), func(id string, k *kept) {
+				k.site = s
+				f.checkpoints[id] = k
+			})
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func readJSON(path string, v any) error {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(data, v); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return nil
+}
+
+func readAll[T any](dir string, each func(id string, v *T)) error {
+	files, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, file := range files {
+		if !validID.MatchString(file.Name()) {
+			continue
+		}
+		v := new(T)
+		if err := readJSON(filepath.Join(dir, file.Name()), v); err != nil {
+			return err
+		}
+		each(file.Name(), v)
+	}
+	return nil
+}
+
+func writeJSON(path string, v any) error {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return durable.WriteFile(path, data)
+}
+
+// saveMember records a node. The caller holds f.mu.
+func (f *Fleet) saveMember(s *site) error {
+	for _, d := range []string{instancesDir, checkpointsDir} {
+		if err := os.MkdirAll(filepath.Join(f.dirOf(s), d), 0o700); err != nil {
+			return err
+		}
+	}
+	if err := writeJSON(filepath.Join(f.dirOf(s), memberFile), &s.member); err != nil {
+		return fmt.Errorf("record node %s: %w", s.name, err)
+	}
+	return nil
+}
+
+func (f *Fleet) instanceFile(s *site, id string) string {
+	return filepath.Join(f.dirOf(s), instancesDir, id)
+}
+
+// setInstance records an instance, durably. The caller holds f.mu.
+func (f *Fleet) setInstance(id string, e entry) error {
+	if !validID.MatchString(id) {
+		return fmt.Errorf("invalid instance id %q", id)
+	}
+	if err := writeJSON(f.instanceFile(e.site, id), &e); err != nil {
+		return fmt.Errorf("record instance %s: %w", id, err)
+	}
+	f.instances[id] = &e
+	if e.Sandbox != "" {
+		f.logs[e.Sandbox] = e.site
+	}
+	return nil
+}
+
+// dropInstance forgets an instance that has ended. A file that stays behind does no harm:
+// the next connection of the node removes it. The caller holds f.mu.
+func (f *Fleet) dropInstance(id string) {
+	if e := f.instances[id]; e != nil {
+		delete(f.instances, id)
+		_ = os.Remove(f.instanceFile(e.site, id))
+	}
+}
+
+// giveUp records that an instance has ended as far as anybody is concerned. The caller
+// holds f.mu.
+func (f *Fleet) giveUp(id string) error {
+	e := f.instances[id]
+	if e == nil || e.GivenUp {
+		return nil
+	}
+	gone := *e
+	gone.GivenUp = true
+	return f.setInstance(id, gone)
+}
+
+func (f *Fleet) checkpointFile(s *site, id string) string {
+	return filepath.Join(f.dirOf(s), checkpointsDir, id)
+}
+
+// setCheckpoint records a checkpoint, durably. The caller holds f.mu.
+func (f *Fleet) setCheckpoint(k kept) error {
+	if !validID.MatchString(k.Checkpoint.ID) {
+		return fmt.Errorf("invalid checkpoint id %q", k.Checkpoint.ID)
+	}
+	if err := writeJSON(f.checkpointFile(k.site, k.Checkpoint.ID), &k); err != nil {
+		return fmt.Errorf("record checkpoint %s: %w", k.Checkpoint.ID, err)
+	}
+	f.checkpoints[k.Checkpoint.ID] = &k
+	return nil
+}
+
+// dropCheckpoint forgets a checkpoint. The caller holds f.mu.
+func (f *Fleet) dropCheckpoint(id string) {
+	if k := f.checkpoints[id]; k != nil {
+		delete(f.checkpoints, id)
+		_ = os.Remove(f.checkpointFile(k.site, id))
+	}
+}

@@ -1,0 +1,130 @@
+package fleet
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/engine/remote"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+const (
+	// A new sandbox is expected to use 1/growthShare of its memory limit soon, but at most
+	// maxGrowth bytes. The node itself decides; this only spreads sandboxes.
+	growthShare = 4
+	maxGrowth   = 128 << 20
+	// diskFloor is how much disk must be free on a node that is chosen, in bytes.
+	diskFloor = 64 << 20
+	// Nodes whose free memory differs by less than 1/tieShare are equal.
+	tieShare = 8
+)
+
+func growth(r sandbox.Resources) int64 { return min(r.MemoryMiB<<20/growthShare, maxGrowth) }
+
+// Place implements [engine.Placer].
+func (f *Fleet) Place(r sandbox.Resources) string {
+	all, _ := f.candidates(&engine.Spec{Resources: r})
+	if len(all) == 0 {
+		return ""
+	}
+	return all[0].name
+}
+
+// PlaceOf implements [engine.Placer].
+func (f *Fleet) PlaceOf(of engine.Source) string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if e := f.instances[of.Instance]; e != nil {
+		return e.site.name
+	}
+	if k := f.checkpoints[of.Checkpoint]; k != nil {
+		return k.site.name
+	}
+	if f.local != nil {
+		return f.local.name
+	}
+	return ""
+}
+
+// candidates returns the sites that can have a new instance, the best first. The error
+// says why there are none.
+func (f *Fleet) candidates(spec *engine.Spec) ([]*site, error) {
+	var here remote.Report
+	if f.local != nil {
+		here = f.cfg.LocalReport()
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	sites := make([]*site, 0, len(f.sites)+1)
+	if f.local != nil {
+		f.local.report = here
+		sites = append(sites, f.local)
+	}
+	for _, s := range f.sites {
+		sites = append(sites, s)
+	}
+	bound := slices.ContainsFunc(spec.Mounts, func(m engine.Mount) bool { return m.Source != "" })
+	ready, large := 0, 0
+	var fit []*site
+	for _, s := range sites {
+		if f.stateOf(s) != sandbox.NodeReady || bound && s != f.local {
+			continue
+		}
+		ready++
+		if !holds(s.report.Capacity, spec.Resources) {
+			continue
+		}
+		large++
+		if s.report.FreeMemory-s.pending >= growth(spec.Resources) && s.report.FreeDisk >= diskFloor {
+			fit = append(fit, s)
+		}
+	}
+	switch {
+	case bound && f.local == nil:
+		return nil, sandbox.Errorf(sandbox.CodeUnsupported, "volumes and directories of the host are on the server's machine, which runs no sandboxes (--nodes-only); leave mounts out")
+	case ready == 0:
+		return nil, noRoom("no node takes new sandboxes now: all are away or draining; see cove node ls")
+	case large == 0:
+		return nil, sandbox.Errorf(sandbox.CodeInvalid, "no node is large enough for %d vCPUs, %d MiB of memory and %d MiB of disk; ask for less", spec.Resources.VCPUs, spec.Resources.MemoryMiB, spec.Resources.DiskMiB)
+	case len(fit) == 0:
+		return nil, noRoom("no node has room for another sandbox; kill or pause sandboxes that are no longer needed, add a node, or retry later")
+	}
+	f.sort(fit)
+	return fit, nil
+}
+
+// sort puts the site with the most free memory first; of about equal ones, the one with
+// the fewest instances. The caller holds f.mu.
+func (f *Fleet) sort(sites []*site) {
+	most := int64(0)
+	for _, s := range sites {
+		most = max(most, s.report.FreeMemory)
+	}
+	class := func(s *site) int64 { return (most - s.report.FreeMemory) / max(1, most/tieShare) }
+	slices.SortFunc(sites, func(a, b *site) int {
+		return cmp.Or(cmp.Compare(class(a), class(b)), cmp.Compare(f.instancesOf(a), f.instancesOf(b)), cmp.Compare(a.name, b.name))
+	})
+}
+
+func holds(has, wants sandbox.Resources) bool {
+	return (has.VCPUs == 0 || wants.VCPUs <= has.VCPUs) && (has.MemoryMiB == 0 || wants.MemoryMiB <= has.MemoryMiB) && (has.DiskMiB == 0 || wants.DiskMiB <= has.DiskMiB)
+}
+
+// instancesOf counts the instances of a site. The caller holds f.mu.
+func (f *Fleet) instancesOf(s *site) int {
+	if s == f.local {
+		return f.here
+	}
+	return f.running(s)
+}
+
+// noRoomRetry is the delay after which a start without room may be tried again.
+const noRoomRetry = 10 * time.Second
+
+func noRoom(message string) error {
+	err := sandbox.Wrap(sandbox.CodeQuotaExceeded, engine.ErrNoRoom, message)
+	err.RetryAfter = noRoomRetry
+	return err
+}

@@ -1,0 +1,260 @@
+package tiered
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// fetch is a checkpoint that is being fetched, for all who wait for it.
+type fetch struct {
+	done chan struct{}
+	err  error // set before done is closed
+}
+
+// acquire makes sure that a checkpoint is on the disk, and keeps it there until release is
+// called. The fetch goes on if the caller leaves, so that the next try finds it done.
+func (e *Engine) acquire(ctx context.Context, id string) (release func(), err error) {
+	e.mu.Lock()
+	ent := e.entries[id]
+	if ent == nil && !e.connected && validID.MatchString(id) && !e.isHere(ctx, id) {
+		// The bucket may have it: what it has is not known yet.
+		ent = &entry{Checkpoint: engine.Checkpoint{ID: id}, stored: true}
+		e.entries[id] = ent
+	}
+	if ent == nil || ent.removed {
+		e.mu.Unlock()
+		return func() {}, nil // the engine knows
+	}
+	ent.pins++
+	ent.used = time.Now()
+	e.files.touch(id, ent.used)
+	release = func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		ent.pins--
+		e.poke() // it may be evicted now
+	}
+	if ent.local {
+		e.mu.Unlock()
+		return release, nil
+	}
+	f := e.fetching[id]
+	if f == nil {
+		f = &fetch{done: make(chan struct{})}
+		e.fetching[id] = f
+		e.wg.Go(func() { e.fetch(ent, f) })
+	}
+	e.mu.Unlock()
+	select {
+	case <-f.done:
+		err = f.err
+	case <-ctx.Done():
+		err = sandbox.Wrap(sandbox.CodeUnavailable, context.Cause(ctx), "the kept state is still being fetched from the object store; try again in a while")
+	}
+	if err != nil {
+		release()
+		return nil, err
+	}
+	return release, nil
+}
+
+// isHere reports whether the engine has a checkpoint itself.
+func (e *Engine) isHere(ctx context.Context, id string) bool {
+	list, err := e.Inner.Checkpoints(ctx)
+	return err != nil || slices.ContainsFunc(list, func(c engine.Checkpoint) bool { return c.ID == id })
+}
+
+// fetch fetches a checkpoint, and announces the result.
+func (e *Engine) fetch(ent *entry, f *fetch) {
+	e.mu.Lock()
+	ent.pins++
+	need, evicting := ent.SizeBytes, ent.evicting
+	e.mu.Unlock()
+	if evicting != nil {
+		<-evicting
+	}
+	e.evict(need)
+	began := time.Now()
+	c, err := e.bring(e.ctx, ent.ID)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	ent.pins--
+	delete(e.fetching, ent.ID)
+	if err == nil && ent.removed {
+		err = errors.Join(errors.New("it was removed meanwhile"), e.Inner.RemoveCheckpoint(e.ctx, ent.ID))
+	}
+	switch {
+	case err != nil:
+		f.err = e.forCaller(err)
+		e.cfg.Log.Error("fetch a checkpoint from the object store", "checkpoint", ent.ID, "error", err)
+		if !ent.stored || ent.Owner == "" { // it was only supposed to be there
+			delete(e.entries, ent.ID)
+		}
+	default:
+		ent.Checkpoint, ent.local = c, true
+		e.cfg.Log.Info("fetched a checkpoint from the object store", "checkpoint", ent.ID, "bytes", c.SizeBytes, "took", time.Since(began).Round(time.Millisecond))
+	}
+	close(f.done)
+}
+
+// manifestOf returns the manifest of a checkpoint.
+func (e *Engine) manifestOf(ctx context.Context, id string) (*manifest, error) {
+	m, err := e.files.manifest(e.vessel, id)
+	if err == nil {
+		return m, nil
+	}
+	object := checkpointObject(id)
+	m, sealed, err := e.vessel.manifest(ctx, object, id)
+	if err != nil {
+		return nil, err
+	}
+	if m.Checkpoint == nil {
+		return nil, damaged(object, errors.New("it is of no checkpoint"))
+	}
+	return m, e.files.keep(id, sealed)
+}
+
+// bring fetches a checkpoint with what it needs. Each chunk is checked. If anything is
+// missing or changed, nothing is kept.
+func (e *Engine) bring(ctx context.Context, id string) (engine.Checkpoint, error) {
+	m, err := e.manifestOf(ctx, id)
+	if err != nil {
+		return engine.Checkpoint{}, err
+	}
+	if m.Root != "" && e.cfg.Roots != nil {
+		if err := e.fetchRoot(ctx, m, m.Checkpoint.Root.Digest); err != nil {
+			return engine.Checkpoint{}, err
+		}
+	}
+	if err := e.cfg.step("import"); err != nil {
+		return engine.Checkpoint{}, err
+	}
+	c, err := e.Inner.Import(ctx, m.Description, func(name string, size int64, to *os.File) error {
+		f, team := m.file(name), m.Checkpoint.Owner
+		if f == nil {
+			return fmt.Errorf("%w: it has no file %q", errDamaged, name)
+		}
+		if f.Shared != "" {
+			team = ""
+			shared, err := e.vessel.shared(ctx, f.Shared)
+			if err != nil {
+				return err
+			}
+			f = shared
+		}
+		if f.Size != size {
+			return fmt.Errorf("%w: the file %q has %d bytes instead of %d", errDamaged, name, f.Size, size)
+		}
+		return e.vessel.get(ctx, team, f, to)
+	})
+	if err == nil && (c.ID != id || c.Owner != m.Checkpoint.Owner) {
+		err = errors.Join(fmt.Errorf("%w: it is another checkpoint", errDamaged), e.Inner.RemoveCheckpoint(ctx, c.ID))
+	}
+	return c, err
+}
+
+// fetchRoot fetches the root of a checkpoint unless it is here.
+func (e *Engine) fetchRoot(ctx context.Context, m *manifest, digest string) error {
+	if e.cfg.Roots.HasRoot(digest) {
+		return nil
+	}
+	f, err := e.vessel.shared(ctx, m.Root)
+	if err != nil {
+		return err
+	}
+	if err := e.cfg.step("unpack root"); err != nil {
+		return err
+	}
+	tmp, err := os.CreateTemp(e.cfg.Dir, "root-")
+	if err != nil {
+		return err
+	}
+	defer tmp.Close()
+	if err := os.Remove(tmp.Name()); err != nil { // it ends with this process
+		return err
+	}
+	if err := tmp.Truncate(f.Size); err != nil {
+		return err
+	}
+	if err := e.vessel.get(ctx, "", f, tmp); err != nil {
+		return err
+	}
+	return e.cfg.Roots.UnpackRoot(ctx, digest, io.NewSectionReader(tmp, 0, f.Size), nil)
+}
+
+// forCaller explains why a checkpoint could not be fetched.
+func (e *Engine) forCaller(err error) error {
+	if _, ok := errors.AsType[*sandbox.Error](err); ok {
+		return err
+	}
+	switch {
+	case errors.Is(err, errDamaged):
+		return sandbox.Wrap(sandbox.CodeUnavailable, err, "the kept state in the object store is damaged or missing and cannot be restored; use another snapshot, see the server's log for details")
+	case errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT):
+		return sandbox.Wrap(sandbox.CodeUnavailable, err, "the server's disk is full, so that the kept state cannot be fetched: delete snapshots or sandboxes and try again")
+	}
+	return sandbox.Wrap(sandbox.CodeUnavailable, err, "the kept state is in the object store, which could not be read; try again, see the server's log for details")
+}
+
+// evict removes checkpoints from the disk that are in the bucket and were not used
+// recently, until those on the disk and more bytes fit into the cache.
+func (e *Engine) evict(more int64) {
+	if e.cfg.CacheBytes <= 0 {
+		return
+	}
+	for {
+		id := e.evictable(more)
+		if id == "" {
+			return
+		}
+		err := e.cfg.step("evict")
+		if err == nil {
+			err = e.Inner.RemoveCheckpoint(e.ctx, id)
+		}
+		e.mu.Lock()
+		ent := e.entries[id]
+		close(ent.evicting)
+		ent.evicting, ent.local = nil, err != nil
+		e.mu.Unlock()
+		if err != nil {
+			e.cfg.Log.Error("remove a checkpoint from the cache of the object store", "checkpoint", id, "error", err)
+			return
+		}
+		e.cfg.Log.Debug("removed a checkpoint from the cache of the object store", "checkpoint", id)
+	}
+}
+
+// evictable returns the checkpoint to be evicted next, which from now on counts as not on
+// the disk; or "" if there is none, or no need.
+func (e *Engine) evictable(more int64) string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	total := more
+	var all []*entry
+	for _, ent := range e.entries {
+		if ent.local {
+			total += ent.SizeBytes
+		}
+		if ent.local && ent.stored && ent.pins == 0 && ent.cancel == nil && !ent.removed {
+			all = append(all, ent)
+		}
+	}
+	if total <= e.cfg.CacheBytes || len(all) == 0 {
+		return ""
+	}
+	oldest := slices.MinFunc(all, func(a, b *entry) int {
+		return cmp.Or(a.used.Compare(b.used), cmp.Compare(a.ID, b.ID))
+	})
+	oldest.local, oldest.evicting = false, make(chan struct{})
+	return oldest.ID
+}

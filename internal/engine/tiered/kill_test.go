@@ -1,0 +1,155 @@
+package tiered
+
+import (
+	"errors"
+	"path/filepath"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cove-sh/cove/internal/engine"
+)
+
+// TestKills kills the daemon at each change of the disk and the bucket that storing,
+// evicting, fetching, removing and sweeping make. The next daemon finds nothing lost that
+// was not removed, and leaves nothing of what was.
+func TestKills(t *testing.T) {
+	steps := map[string]int{}
+	for n := 0; ; n++ {
+		died := false
+		synctest.Test(t, func(t *testing.T) { died = killAt(t, n, steps) })
+		if !died {
+			break
+		}
+		if n > 1000 {
+			t.Fatal("it never ends")
+		}
+	}
+	for _, step := range []string{
+		"put .", "put checkpoints", "put shared", "keep manifest", "evict", "import", "unpack root", "bury", "delete checkpoints", "forget manifest", "dig",
+	} {
+		if steps[step] == 0 {
+			t.Errorf("no kill at %q", step)
+		}
+	}
+	chunks := 0
+	for step, n := range steps {
+		if len(step) > 11 && step[:11] == "put chunks/" {
+			chunks += n
+		}
+	}
+	if chunks == 0 {
+		t.Error("no kill at a chunk")
+	}
+}
+
+func killAt(t *testing.T, n int, steps map[string]int) (died bool) {
+	b := newBucket()
+	m := newMachine(t, b)
+	m.roots.root = content("root", 1)
+	one, two := content("one", 2), slices.Concat(content("one", 1), content("two", 1))
+	m.mu.Lock()
+	m.armed, m.left = true, n
+	m.mu.Unlock()
+	m.cache = 3 * chunkSize // room for one of the two
+	err := m.start()
+	if err != nil && !errors.Is(err, errKilled) {
+		t.Fatal(err)
+	}
+	m.add("ckp-one", "red", one)
+	wait(time.Minute)
+	m.add("ckp-two", "red", two)
+	wait(time.Minute)
+	if everywhere := []engine.Place{engine.PlaceStored, engine.PlaceRemote}; slices.Contains(everywhere, m.e.Place("ckp-one")) && slices.Contains(everywhere, m.e.Place("ckp-two")) {
+		m.roots.mu.Lock()
+		m.roots.root = nil // it is in the bucket
+		m.roots.mu.Unlock()
+	}
+	_, _ = m.read("ckp-one")
+	_, _ = m.read("ckp-two")
+	removed := m.e.RemoveCheckpoint(t.Context(), "ckp-one") == nil
+	wait(3 * time.Hour)
+	m.mu.Lock()
+	died = m.dead
+	steps[m.at]++
+	m.mu.Unlock()
+
+	m.restart()
+	wait(lastPause)
+	if !removed {
+		if m.e.Place("ckp-one") != "" { // otherwise the tombstone was there before the error
+			m.wants("ckp-one", one)
+		}
+		m.must(m.e.RemoveCheckpoint(t.Context(), "ckp-one"))
+	}
+	m.wants("ckp-two", two)
+	wait(3 * time.Hour)
+	wantPlace(t, m.e, "ckp-one", "")
+	wantPlace(t, m.e, "ckp-two", engine.PlaceStored)
+
+	// Another machine has exactly the other one.
+	other := newMachine(t, b)
+	other.must(other.start())
+	if list, err := other.e.Checkpoints(t.Context()); err != nil || len(list) != 1 || list[0].ID != "ckp-two" {
+		t.Errorf("killed at %q: the other machine has %+v, %v", m.at, list, err)
+	}
+	other.wants("ckp-two", two)
+	other.must(other.e.RemoveCheckpoint(t.Context(), "ckp-two"))
+	m.stop()
+	wait(3 * time.Hour)
+	if names := b.names(""); !slices.Equal(names, []string{clockObject, holderObject}) {
+		t.Errorf("killed at %q: the bucket still has %v", m.at, names)
+	}
+	for _, dir := range []string{m.dir, other.dir} {
+		left, err := filepath.Glob(filepath.Join(dir, "objects", "removed", "*"))
+		if err != nil || len(left) > 0 {
+			t.Errorf("killed at %q: tombstones are left: %v, %v", m.at, left, err)
+		}
+	}
+	other.stop()
+	return died
+}
+
+func FuzzManifest(f *testing.F) {
+	for _, data := range []string{
+		`{"version":1,"id":"ckp-x","checkpoint":{"id":"ckp-x"},"files":[{"name":"a","size":1,"chunks":"AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE="}],"root":"root-1"}`,
+		`{"version":1,"id":"ckp-x","files":[{"name":"../a","size":-1,"shared":"../x"}]}`,
+		`{"version":1,"id":"ckp-x","files":[{"name":"a","size":9223372036854775807,"chunks":""}]}`,
+		`{"version":2}`,
+	} {
+		f.Add([]byte(data))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		m, err := parseManifest(data, "ckp-x")
+		if err != nil {
+			return
+		}
+		for i := range m.Files {
+			file := &m.Files[i]
+			if filepath.Base(file.Name) != file.Name || file.Size < 0 {
+				t.Errorf("the file %q of %d bytes is taken", file.Name, file.Size)
+			}
+			end := int64(0)
+			_ = file.chunks(func(at int64, size int, _ sum) error {
+				if at < end || size <= 0 || size > maxChunk || at+int64(size) > file.Size {
+					t.Errorf("a chunk at %d of %d bytes in %d", at, size, file.Size)
+				}
+				end = at + int64(size)
+				return nil
+			})
+		}
+	})
+}
+
+// Attack: a compressed object that is much larger than it should be.
+func TestBomb(t *testing.T) {
+	p, err := newPress()
+	if err != nil {
+		t.Fatal(err)
+	}
+	bomb := p.pack(make([]byte, 64<<20))
+	if data, err := p.unpack(bomb, maxChunk); err == nil {
+		t.Errorf("%d bytes came out", len(data))
+	}
+}

@@ -1,0 +1,449 @@
+// Package tiered keeps the checkpoints of an engine in a bucket as well as on the local
+// disk, which then is a cache of them.
+//
+// A checkpoint with an owner is uploaded in the background once it is safe on the local
+// disk: its chunks first, its manifest last. The queue is not stored anywhere: what is on
+// the disk and has no manifest in the bucket is to be uploaded. A local copy of each
+// manifest tells what was uploaded, also while the bucket cannot be reached. A checkpoint
+// that was uploaded can be evicted from the disk, and is fetched when it is needed. It is
+// removed by a tombstone on the local disk, which lasts until its manifest is gone from the
+// bucket. A sweep removes the chunks that no manifest has.
+//
+// Nothing that comes from the bucket is trusted: all of it is encrypted and authenticated
+// with keys that the bucket's owner does not have.
+package tiered
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+	"golang.org/x/time/rate"
+
+	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/objects"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// Inner is an engine whose checkpoints can be kept in a bucket. Its other abilities are
+// passed on.
+type Inner interface {
+	engine.Engine
+	engine.Portable
+	engine.Admitter
+	engine.Ender
+	engine.Switch
+	engine.Inquirer
+	engine.NetworkLogger
+}
+
+// Roots has the root file systems of this machine.
+type Roots interface {
+	// Here returns a root as it is on this machine.
+	Here(r engine.Root) engine.Root
+	HasRoot(digest string) bool
+	PackRoot(ctx context.Context, digest string, w io.Writer) error
+	UnpackRoot(ctx context.Context, digest string, r io.Reader, check func() error) error
+}
+
+// Config configures an [Engine].
+type Config struct {
+	Engine Inner
+	// Roots are copied too; nil copies none.
+	Roots  Roots
+	Bucket objects.Bucket
+	// Key has [KeySize] bytes. Whoever has it and the bucket can read everything. It is not
+	// retained.
+	Key []byte
+	// Installation identifies whose bucket it is.
+	Installation string
+	// Dir is the directory of what is known about the bucket; it is created if needed.
+	Dir string
+	// CacheBytes is how much of the disk checkpoints with an owner may take, as far as they
+	// can be evicted; 0 is no bound.
+	CacheBytes int64
+	// UploadBytes bounds uploads, in bytes a second; 0 is no bound.
+	UploadBytes int64
+	Log         *slog.Logger
+
+	// step is called before each change of the disk or the bucket; its error prevents it.
+	// Tests set it.
+	step func(name string) error
+}
+
+// Engine is an engine whose checkpoints are in a bucket too.
+type Engine struct {
+	Inner
+	cfg    Config
+	vessel *vessel
+	files  files
+	token  string // identifies this process in the bucket
+
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+	wake   chan struct{} // wakes the loop of [Engine.run]; has room for one
+
+	// collecting is held by a sweep, and shared by uploads: neither sees half of the other.
+	collecting sync.RWMutex
+
+	mu       sync.Mutex
+	entries  map[string]*entry // by checkpoint; guarded by mu
+	fetching map[string]*fetch // guarded by mu
+	// more is closed and replaced when there may be more to upload. Guarded by mu.
+	more  chan struct{}
+	dirty bool // guarded by mu; the bucket may have something to be collected
+	// connected says that the bucket is known to be this installation's, and what it has.
+	// Guarded by mu.
+	connected bool
+	// since is when the bucket was found unreachable, and failure why. Guarded by mu.
+	since   time.Time
+	failure error
+}
+
+// entry is a checkpoint with an owner.
+type entry struct {
+	engine.Checkpoint
+	local, stored, removed bool
+	// pins is how many use it, so that it must stay on the disk.
+	pins int
+	used time.Time
+	// evicting is closed when its eviction from the disk is over; nil if there is none.
+	evicting chan struct{}
+	// cancel ends the upload in progress; it is nil if there is none.
+	cancel   context.CancelFunc
+	failures int
+	again    time.Time // when the next upload may be tried
+}
+
+var (
+	_ engine.Engine       = (*Engine)(nil)
+	_ engine.Checkpointer = (*Engine)(nil)
+	_ engine.Replicator   = (*Engine)(nil)
+)
+
+// New returns an engine over another one, which it closes. [Engine.Start] must be called
+// before it is used.
+func New(cfg Config) (*Engine, error) {
+	keys, err := newKeyring(cfg.Key)
+	if err != nil {
+		return nil, err
+	}
+	zip, err := newPress()
+	if err != nil {
+		return nil, err
+	}
+	if cfg.step == nil {
+		cfg.step = func(string) error { return nil }
+	}
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
+	e := &Engine{
+		Inner: cfg.Engine, cfg: cfg, token: newToken(), files: files{dir: cfg.Dir, step: cfg.step},
+		vessel: &vessel{bucket: stepped{cfg.Bucket, cfg.step}, keys: keys, press: zip, slots: semaphore.NewWeighted(requests)},
+		wake:   make(chan struct{}, 1), entries: map[string]*entry{}, fetching: map[string]*fetch{}, dirty: true, more: make(chan struct{}),
+	}
+	if cfg.UploadBytes > 0 {
+		e.vessel.limit = rate.NewLimiter(rate.Limit(cfg.UploadBytes), int(max(cfg.UploadBytes, maxSealedChunk)))
+	}
+	e.ctx, e.cancel = context.WithCancel(context.Background())
+	if err := e.files.open(); err != nil {
+		return nil, err
+	}
+	return e, nil
+}
+
+// stepped announces changes of a bucket.
+type stepped struct {
+	objects.Bucket
+	step func(string) error
+}
+
+func (b stepped) Put(ctx context.Context, name string, data []byte) error {
+	if err := b.step("put " + filepath.Dir(name)); err != nil {
+		return err
+	}
+	return b.Bucket.Put(ctx, name, data)
+}
+
+func (b stepped) Delete(ctx context.Context, names []string) error {
+	for _, name := range names {
+		if err := b.step("delete " + filepath.Dir(name)); err != nil {
+			return err
+		}
+		if err := b.Bucket.Delete(ctx, []string{name}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Start finds what is on the disk, and connects with the bucket in the background. It
+// fails if the bucket is known to be of another installation.
+func (e *Engine) Start(ctx context.Context) error {
+	if err := e.load(ctx); err != nil {
+		return err
+	}
+	short, cancel := context.WithTimeout(ctx, connectTimeout)
+	err := e.connect(short)
+	cancel()
+	switch {
+	case errors.Is(err, errForeign):
+		return err
+	case err != nil && ctx.Err() == nil:
+		e.note(err)
+	}
+	e.wg.Go(e.run)
+	for range uploads {
+		e.wg.Go(e.uploadLoop)
+	}
+	return ctx.Err()
+}
+
+// load makes the entries of what is on the disk.
+func (e *Engine) load(ctx context.Context) error {
+	stored, err := e.files.manifests(e.vessel)
+	if err != nil {
+		return err
+	}
+	removed, err := e.files.tombstones()
+	if err != nil {
+		return err
+	}
+	kept, err := e.Inner.Checkpoints(ctx)
+	if err != nil {
+		return err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for id, m := range stored {
+		e.entries[id] = &entry{Checkpoint: *m.Checkpoint, stored: true, used: m.used}
+	}
+	for _, c := range kept {
+		if c.Owner == "" {
+			continue
+		}
+		if e.entries[c.ID] == nil {
+			e.entries[c.ID] = &entry{Checkpoint: c, used: c.CreatedAt}
+		}
+		e.entries[c.ID].local = true
+	}
+	for _, id := range removed {
+		if e.entries[id] == nil {
+			e.entries[id] = &entry{Checkpoint: engine.Checkpoint{ID: id}}
+		}
+		e.entries[id].removed = true
+	}
+	return nil
+}
+
+// Close implements [engine.Engine].
+func (e *Engine) Close() error {
+	e.cancel()
+	e.wg.Wait()
+	return e.Inner.Close()
+}
+
+// Create implements [engine.Engine].
+func (e *Engine) Create(ctx context.Context, spec engine.Spec) (engine.Instance, error) {
+	if spec.Checkpoint == "" {
+		return e.Inner.Create(ctx, spec)
+	}
+	release, err := e.acquire(ctx, spec.Checkpoint)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	if spec.Root, err = e.root(ctx, spec.Root, spec.Checkpoint); err != nil {
+		return nil, err
+	}
+	return e.Inner.Create(ctx, spec)
+}
+
+// Changes implements [engine.Checkpointer].
+func (e *Engine) Changes(ctx context.Context, of engine.Source) (io.ReadCloser, error) {
+	if of.Checkpoint == "" {
+		return e.Inner.Changes(ctx, of)
+	}
+	release, err := e.acquire(ctx, of.Checkpoint)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	return e.Inner.Changes(ctx, of)
+}
+
+// Checkpoint implements [engine.Checkpointer].
+func (e *Engine) Checkpoint(ctx context.Context, instance, id string, opts engine.CheckpointOptions) (engine.Checkpoint, error) {
+	c, err := e.Inner.Checkpoint(ctx, instance, id, opts)
+	if err == nil && c.Owner != "" {
+		e.added(c)
+	}
+	return c, err
+}
+
+// added notes a checkpoint on the disk that is not in the bucket.
+func (e *Engine) added(c engine.Checkpoint) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if c.Owner != "" && e.entries[c.ID] == nil {
+		e.entries[c.ID] = &entry{Checkpoint: c, local: true, used: time.Now()}
+		e.announce()
+	}
+}
+
+// Export implements [engine.Portable].
+func (e *Engine) Export(ctx context.Context, id string) (*engine.Export, error) {
+	release, err := e.acquire(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	return e.Inner.Export(ctx, id)
+}
+
+// Checkpoints implements [engine.Checkpointer]. It lists those that are only in the bucket,
+// too.
+func (e *Engine) Checkpoints(ctx context.Context) ([]engine.Checkpoint, error) {
+	list, err := e.Inner.Checkpoints(ctx)
+	if err != nil {
+		return nil, err
+	}
+	here := make(map[string]bool, len(list))
+	for _, c := range list {
+		here[c.ID] = true
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for id, ent := range e.entries {
+		if ent.stored && !ent.removed && !here[id] {
+			list = append(list, ent.Checkpoint)
+		}
+	}
+	return list, nil
+}
+
+// Place implements [engine.Replicator].
+func (e *Engine) Place(id string) engine.Place {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	ent := e.entries[id]
+	switch {
+	case ent == nil || ent.removed:
+		return ""
+	case !ent.stored:
+		return engine.PlacePending
+	case ent.local:
+		return engine.PlaceStored
+	}
+	return engine.PlaceRemote
+}
+
+// RemoveCheckpoint implements [engine.Checkpointer]. What is in the bucket is removed
+// later, even if the bucket cannot be reached now.
+func (e *Engine) RemoveCheckpoint(ctx context.Context, id string) error {
+	if err := e.bury(id); err != nil {
+		return err
+	}
+	return e.Inner.RemoveCheckpoint(ctx, id)
+}
+
+// bury notes that a checkpoint is to be removed from the bucket.
+func (e *Engine) bury(id string) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	ent := e.entries[id]
+	if ent == nil {
+		return nil // it has no owner
+	}
+	if !ent.removed {
+		if err := e.files.bury(id); err != nil {
+			return err
+		}
+	}
+	ent.removed, ent.local = true, false
+	if ent.cancel != nil {
+		ent.cancel()
+	}
+	e.poke()
+	return nil
+}
+
+// SetAside implements [engine.Checkpointer].
+func (e *Engine) SetAside(ctx context.Context, id, to string) error {
+	release, err := e.acquire(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer release()
+	if err := e.Inner.SetAside(ctx, id, to); err != nil {
+		return err
+	}
+	return e.bury(id)
+}
+
+// BringBack implements [engine.Checkpointer].
+func (e *Engine) BringBack(ctx context.Context, id, from string) (engine.Checkpoint, error) {
+	if e.isRemoved(id) {
+		return engine.Checkpoint{}, sandbox.Errorf(sandbox.CodeUnavailable, "the checkpoint is still being removed from the object store; try again when that can be reached")
+	}
+	c, err := e.Inner.BringBack(ctx, id, from)
+	if err == nil {
+		e.added(c)
+	}
+	return c, err
+}
+
+func (e *Engine) isRemoved(id string) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	ent := e.entries[id]
+	return ent != nil && ent.removed
+}
+
+// announce wakes the loops of uploads. The caller holds mu.
+func (e *Engine) announce() {
+	close(e.more)
+	e.more = make(chan struct{})
+}
+
+// poke wakes the loop of [Engine.run].
+func (e *Engine) poke() {
+	select {
+	case e.wake <- struct{}{}:
+	default:
+	}
+}
+
+// root returns a root as it is on this machine, and fetches it if a checkpoint in the
+// bucket has it.
+func (e *Engine) root(ctx context.Context, r engine.Root, checkpoint string) (engine.Root, error) {
+	if e.cfg.Roots == nil {
+		return r, nil
+	}
+	if _, err := os.Stat(r.Dir); err == nil {
+		return r, nil
+	}
+	here := e.cfg.Roots.Here(r)
+	if e.cfg.Roots.HasRoot(r.Digest) {
+		return here, nil
+	}
+	m, err := e.manifestOf(ctx, checkpoint)
+	if err == nil && m.Root == "" {
+		err = fmt.Errorf("%w: it has no root", errDamaged)
+	}
+	if err == nil {
+		err = e.fetchRoot(ctx, m, r.Digest)
+	}
+	if err != nil {
+		return r, e.forCaller(err)
+	}
+	return here, nil
+}

@@ -1,0 +1,115 @@
+package node
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/engine/remote"
+)
+
+// Config configures [Run]. All fields are required.
+type Config struct {
+	Identity *Identity
+	// Engine is driven; Run does not close it.
+	Engine engine.Engine
+	Roots  Store
+	// Report says what the machine has.
+	Report func() remote.Report
+	// AsideDir is for checkpoints that the server sets aside. They are removed after
+	// AsideAge.
+	AsideDir string
+	// Ready is called once, when the server drives the node for the first time.
+	Ready func()
+	Log   *slog.Logger
+}
+
+const (
+	// redial is how long to wait before the server is dialled again: at first, and at most.
+	redialFirst, redialMost = 200 * time.Millisecond, 5 * time.Second
+	// tidyEvery is how often roots that nothing uses are removed.
+	tidyEvery = time.Hour
+	// AsideAge is how long checkpoints that were set aside are kept.
+	AsideAge = 8 * 24 * time.Hour
+)
+
+// Run lets the server drive the engine until ctx ends. Sandboxes run on.
+func Run(ctx context.Context, cfg Config) error {
+	if err := os.MkdirAll(cfg.AsideDir, 0o700); err != nil {
+		return err
+	}
+	server := remote.NewServer(remote.Config{
+		Engine: cfg.Engine, Roots: &roots{id: cfg.Identity, store: cfg.Roots}, Report: cfg.Report, AsideDir: cfg.AsideDir, Log: cfg.Log, Settled: sync.OnceFunc(cfg.Ready),
+	})
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { cfg.upkeep(ctx, server) })
+	wait := redialFirst
+	for ctx.Err() == nil {
+		began := time.Now()
+		c, err := cfg.Identity.dial(ctx)
+		if err == nil {
+			cfg.Log.Info("connected to the server", "server", cfg.Identity.Server)
+			err = server.Serve(ctx, c)
+			c.Close()
+		}
+		if ctx.Err() != nil {
+			break
+		}
+		if time.Since(began) > redialMost {
+			wait = redialFirst
+		}
+		cfg.Log.Warn("not connected to the server; sandboxes keep running", "server", cfg.Identity.Server, "error", err)
+		pause(ctx, wait)
+		wait = min(2*wait, redialMost)
+	}
+	return nil
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}
+
+// upkeep renews the certificate, and removes what nothing uses.
+func (cfg *Config) upkeep(ctx context.Context, server *remote.Server) {
+	renewed := time.Time{}
+	for {
+		if time.Since(renewed) >= renewEvery {
+			if err := cfg.Identity.renew(ctx); err == nil {
+				renewed = time.Now()
+			} else if ctx.Err() == nil {
+				cfg.Log.Warn("renew the node's certificate", "error", err)
+			}
+		}
+		cfg.tidy(ctx, server)
+		pause(ctx, tidyEvery)
+		if ctx.Err() != nil {
+			return
+		}
+	}
+}
+
+func (cfg *Config) tidy(ctx context.Context, server *remote.Server) {
+	used, err := server.RootsInUse(ctx)
+	if err == nil {
+		_, err = cfg.Roots.Collect(used)
+	}
+	if err != nil && ctx.Err() == nil {
+		cfg.Log.Warn("remove roots that nothing uses", "error", err)
+	}
+	aside, _ := os.ReadDir(cfg.AsideDir)
+	for _, d := range aside {
+		if info, err := d.Info(); err == nil && time.Since(info.ModTime()) > AsideAge {
+			_ = os.RemoveAll(filepath.Join(cfg.AsideDir, d.Name()))
+		}
+	}
+}

@@ -1,0 +1,45 @@
+package sandbox
+
+import "time"
+
+// NodeState is what can be done with a node.
+type NodeState string
+
+// The states of nodes.
+const (
+	NodeReady       NodeState = "ready"       // it takes new sandboxes
+	NodeDraining    NodeState = "draining"    // it takes no new sandboxes
+	NodeUnreachable NodeState = "unreachable" // it is away, and its sandboxes wait for it until its lease ends
+	NodeLost        NodeState = "lost"        // its lease has ended, and its sandboxes have failed
+)
+
+// LocalNode is the name of the server's own machine among its nodes.
+const LocalNode = "local"
+
+// Node is a machine on which a server runs sandboxes.
+type Node struct {
+	// Name is unique among a server's nodes.
+	Name string `json:"name"`
+	// Address is the address from which the node last connected. It is empty for the
+	// server's own machine.
+	Address string    `json:"address,omitempty"`
+	Version string    `json:"version,omitempty"`
+	State   NodeState `json:"state"`
+	// FreeMemoryMiB and FreeDiskMiB are what new sandboxes can use, as last reported by the
+	// node.
+	FreeMemoryMiB int64 `json:"free_memory_mib"`
+	FreeDiskMiB   int64 `json:"free_disk_mib"`
+	// Sandboxes is how many sandboxes run on the node.
+	Sandboxes int `json:"sandboxes"`
+	// LastSeenAt is when the node last answered; nil if it has not answered since the
+	// server started.
+	LastSeenAt *time.Time `json:"last_seen_at,omitempty"`
+}
+
+// JoinToken lets one machine become a node.
+type JoinToken struct {
+	// Token works once, until ExpiresAt. It also identifies the server, so that the node can
+	// check that it joins the right one.
+	Token     string    `json:"token"`
+	ExpiresAt time.Time `json:"expires_at"`
+}
