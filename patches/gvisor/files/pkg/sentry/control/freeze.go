@@ -45,6 +45,9 @@ var errNotPaused = errors.New("the kernel is not paused")
 
 // AccountMemory finds out which pages are committed. A save reads the others to find out.
 func (s *State) AccountMemory(_, _ *struct{}) error {
+	for _, mf := range s.Kernel.MemoryFiles(s.Kernel.SupervisorContext()) {
+		mf.AccountData()
+	}
 	return s.Kernel.MemoryFile().UpdateUsageNow()
 }
 
