@@ -105,7 +105,8 @@ func (c *cell) roomToSave(dir string) error {
 	return err
 }
 
-// save writes the files of a checkpoint, except for what the result describes, if any. The sandbox is paused, so files and memory are from the same instant.
+// save writes the files of a checkpoint, except for what the result describes, if any. The
+// sandbox is paused, so files and memory are from the same instant.
 func (c *cell) save(req *CheckpointRequest) (*runsc.Deferred, error) {
 	if req.FilesOnly {
 		return nil, c.sb.SaveFiles(req.Dir)

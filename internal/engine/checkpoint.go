@@ -70,7 +70,9 @@ type CheckpointOptions struct {
 	// Early makes Checkpoint return when the instance continues, although memory and files
 	// may still be missing. Instances that continue from the checkpoint have these when they
 	// need them, even if the instance ends or is destroyed meanwhile; if they are lost
-	// nevertheless, these instances end. Changes waits until they are complete. Early cannot be combined with Durable or Commit.
+	// nevertheless, these instances end. Changes, and a Create with FilesOnly, wait until all
+	// is written, and fail if it never will be. Early cannot be combined with Durable or
+	// Commit.
 	Early bool
 }
 
