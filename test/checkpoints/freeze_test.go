@@ -300,7 +300,7 @@ func saysWhy(t *testing.T, d *covetest.Daemon, id string) {
 		s, err = d.Client.Get(t.Context(), id)
 		return err == nil && s.State == sandbox.StateFailed
 	})
-	if err != nil || s.State != sandbox.StateFailed || !strings.Contains(s.Reason, "before its memory was written") {
+	if err != nil || s.State != sandbox.StateFailed || !strings.Contains(s.Reason, "before its memory and files were written") {
 		t.Errorf("%s is %+v, %v; want that it says what became of its memory", id, s, err)
 	}
 }

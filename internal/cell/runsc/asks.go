@@ -34,7 +34,7 @@ const (
 
 // ErrUnwritten means that a sandbox needs memory or files of its parent that were never
 // written.
-var ErrUnwritten = errors.New("the sandbox that it was forked from ended before its memory was written, or there was no disk space for it")
+var ErrUnwritten = errors.New("the sandbox that it was forked from ended before its memory and files were written, or there was no disk space for them")
 
 // asker requests parts of a file of pages. A nil asker does not: the file is complete.
 type asker struct {
