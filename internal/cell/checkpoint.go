@@ -41,8 +41,8 @@ func (c *cell) checkpoint(ctx context.Context, req *CheckpointRequest, send func
 	return send(&checkpointWritten{StoppedNanos: int64(stopped)})
 }
 
-// stopAndSave stops the sandbox and saves its state, except for the memory described by
-// the result, if any. With req.Hold it returns when the caller has gone.
+// stopAndSave stops the sandbox and saves its state, except for what the result
+// describes, if any. With req.Hold it returns when the caller has gone.
 func (c *cell) stopAndSave(ctx context.Context, req *CheckpointRequest, send func(*checkpointWritten) error) (stopped time.Duration, left *runsc.Deferred, err error) {
 	release, err := c.exclusively(ctx)
 	if err != nil {
@@ -87,7 +87,7 @@ func (c *cell) prepare(ctx context.Context, req *CheckpointRequest) error {
 		return err
 	}
 	if req.FilesOnly {
-		return nil
+		return c.sb.Thaw()
 	}
 	return errors.Join(c.sb.Settle(req.Dir), c.sb.PrepareCheckpoint())
 }
@@ -105,8 +105,8 @@ func (c *cell) roomToSave(dir string) error {
 	return err
 }
 
-// save writes the files of a checkpoint, except for the memory described by the result,
-// if any. The sandbox is paused, so files and memory are from the same instant.
+// save writes the files of a checkpoint, except for what the result describes, if any. The
+// sandbox is paused, so files and memory are from the same instant.
 func (c *cell) save(req *CheckpointRequest) (*runsc.Deferred, error) {
 	if req.FilesOnly {
 		return nil, c.sb.SaveFiles(req.Dir)
@@ -117,12 +117,12 @@ func (c *cell) save(req *CheckpointRequest) (*runsc.Deferred, error) {
 		return nil, err
 	}
 	treeSaved := time.Now()
-	later := int64(0)
+	var later runsc.CopyRoom
 	if req.GoOn && !req.Hold {
 		later = c.roomToCopy(req.Dir)
 	}
 	left, err := c.sb.CheckpointEarly(req.Dir, later)
-	c.log.Info("checkpoint", "tree", treeSaved.Sub(began), "state", time.Since(treeSaved), "room_to_copy", later)
+	c.log.Info("checkpoint", "tree", treeSaved.Sub(began), "state", time.Since(treeSaved), "room_to_copy", later.Memory, "disk_to_copy", later.Disk)
 	return left, err
 }
 

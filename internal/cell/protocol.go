@@ -99,11 +99,11 @@ type CheckpointRequest struct {
 	Hold bool `json:"hold,omitempty"`
 	// FilesOnly writes only the files that the sandbox has changed.
 	FilesOnly bool `json:"filesOnly,omitempty"`
-	// GoOn makes the sandbox continue before all of its memory is written, as far as the
-	// cell supports that. Cells of older builds ignore it.
+	// GoOn makes the sandbox continue before all of its memory and files are written, as far
+	// as the cell supports that. Cells of older builds ignore it.
 	GoOn bool `json:"goOn,omitempty"`
 	// Early, with GoOn, is for a caller that starts other cells from the checkpoint while
-	// its memory is still being written. The checkpoint is then completed even if the caller
+	// it is still being written. The checkpoint is then completed even if the caller
 	// or the sandbox goes away, and these cells are served on [PagesSocket].
 	Early bool `json:"early,omitempty"`
 }

@@ -20,7 +20,7 @@ const (
 	// ChangesSocket answers each connection with a tar stream of the files that the
 	// sandbox has changed.
 	ChangesSocket = "changes.sock"
-	// PagesSocket is in the directory of a checkpoint whose memory is still incomplete. The
+	// PagesSocket is in the directory of a checkpoint that still lacks memory or files. The
 	// cell that writes it serves the cells that continue from it, and removes the socket
 	// when the checkpoint is complete.
 	PagesSocket = "pages.sock"

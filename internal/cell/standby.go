@@ -163,6 +163,17 @@ func dialWriter(ctx context.Context, dir string) (net.Conn, error) {
 	return nil, errors.Join(runsc.ErrUnwritten, err)
 }
 
+// AwaitWritten waits until the checkpoint in dir is complete: a cell may still be writing it
+// for others; see [CheckpointRequest.Early]. Its error is [runsc.ErrUnwritten] if it will
+// never be complete.
+func AwaitWritten(ctx context.Context, dir string) error {
+	conn, err := dialWriter(ctx, dir)
+	if conn == nil {
+		return err
+	}
+	return runsc.AwaitWritten(ctx, conn)
+}
+
 func (c *cell) runscConfig(s scratch) runsc.Config {
 	r := c.standby.Resources
 	memory := r.MemoryMiB << 20

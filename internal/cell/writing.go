@@ -18,35 +18,49 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// A sandbox that continues before all of its memory is written to a checkpoint needs a
-// copy of all memory that it writes to meanwhile. If there is little memory, less is left
-// to write when it continues; if memory runs short nevertheless, the sandbox is halted
-// until all is written.
+// A sandbox that continues before all of its memory and files are written to a checkpoint
+// needs a copy of all that it writes to meanwhile. If there is little memory or disk
+// space, less is left to write when it continues; if one runs short nevertheless, the
+// sandbox is halted until all is written.
 
 const (
-	// copyShare is the fraction of free memory that copies may use, as 1/copyShare: other
-	// sandboxes grow too.
+	// copyShare is the fraction of free memory and disk space that copies may use, as
+	// 1/copyShare: other sandboxes grow too.
 	copyShare = 2
+	// diskSlack is how much disk space must be free when the sandbox continues, and half of
+	// it while it runs: gVisor ends when it finds none.
+	diskSlack = 256 << 20
 	// slackShare is the fraction of a sandbox's memory limit, as 1/slackShare and at most
 	// maxSlack, that must be free when the sandbox continues, and half of it while it runs:
 	// the agent ends programs at the limit.
 	slackShare = 8
 	maxSlack   = 128 << 20
-	// shortPoll is the interval at which the sandbox's memory is checked; every
-	// boundsPolls-th check includes the machine's. A sandbox copies some MiB meanwhile.
+	// shortPoll is the interval at which the sandbox's memory and the disk are checked; every
+	// boundsPolls-th check includes the machine's memory. A sandbox copies some MiB meanwhile.
 	shortPoll   = 2 * time.Millisecond
 	boundsPolls = 10
 )
 
-// roomToCopy returns how much memory the sandbox may use for copies while a checkpoint is
-// written to dir: none if dir itself is in memory.
-func (c *cell) roomToCopy(dir string) int64 {
+// roomToCopy returns how much the sandbox may use for copies while a checkpoint is written
+// to dir: nothing if dir itself is in memory. The copies of written files are not part of
+// the sandbox's disk limit.
+func (c *cell) roomToCopy(dir string) runsc.CopyRoom {
 	var st unix.Statfs_t
 	if unix.Statfs(dir, &st) == nil && st.Type == unix.TMPFS_MAGIC {
-		return 0
+		return runsc.CopyRoom{}
 	}
-	return copyRoom(machine.MemoryBounds(), c.memoryLimit.Load(), c.sb.MemoryFileBytes())
+	memory := c.sb.MemoryFileBytes()
+	free, onDisk := c.sb.FreeDisk()
+	r := runsc.CopyRoom{Memory: copyRoom(machine.MemoryBounds(), c.memoryLimit.Load(), memory)}
+	if onDisk {
+		r.Disk = copyDisk(free, memory+c.sb.DiskBytes())
+	}
+	return r
 }
+
+// copyDisk is the disk space for copies, of what is free, while a checkpoint of at most
+// size bytes is written.
+func copyDisk(free, size int64) int64 { return max(0, (free-size-diskSlack)/copyShare) }
 
 // copyRoom is roomToCopy for a sandbox that uses inUse of its limit, which is 0 if it has
 // none.
@@ -74,24 +88,24 @@ func isShort(bounds []machine.Memory, limit, inUse int64) bool {
 
 func slack(limit int64) int64 { return min(limit/slackShare, maxSlack) }
 
-// writeLeft writes the memory that a checkpoint still lacks, while the sandbox runs. It
-// continues if the sandbox ends.
+// writeLeft writes what a checkpoint still lacks, while the sandbox runs. It continues if
+// the sandbox ends.
 func (c *cell) writeLeft(ctx context.Context, left *runsc.Deferred) error {
 	began, bytes := time.Now(), left.Bytes()
 	written := make(chan struct{})
 	var goOn func()
 	var watch sync.WaitGroup
-	watch.Go(func() { goOn = c.haltIfShort(written) })
+	watch.Go(func() { goOn = c.haltIfShort(written, left.DiskBytes() > 0) })
 	err := left.Write(ctx)
 	close(written)
 	watch.Wait()
 	if cerr := left.Close(); cerr != nil {
-		c.log.Debug("thaw the memory of a checkpoint", "error", cerr) // the next checkpoint thaws it
+		c.log.Debug("thaw what was written to a checkpoint", "error", cerr) // the next checkpoint thaws it
 	}
 	if goOn != nil {
 		goOn()
 	}
-	c.log.Info("memory of a checkpoint is written", "bytes", bytes, "took", time.Since(began), "halted", goOn != nil, "error", err)
+	c.log.Info("memory of a checkpoint is written", "bytes", bytes, "files", left.DiskBytes(), "took", time.Since(began), "halted", goOn != nil, "error", err)
 	return err
 }
 
@@ -190,9 +204,10 @@ func (c *cell) awaitWritten() {
 	}
 }
 
-// haltIfShort halts the sandbox if memory runs short before all is written. It returns
-// nil if it did not halt it, and otherwise a function that resumes it.
-func (c *cell) haltIfShort(written <-chan struct{}) (goOn func()) {
+// haltIfShort halts the sandbox if memory runs short before all is written, or, if files
+// on the disk may be copied, disk space. It returns nil if it did not halt it, and
+// otherwise a function that resumes it.
+func (c *cell) haltIfShort(written <-chan struct{}, files bool) (goOn func()) {
 	tick := time.NewTicker(shortPoll)
 	defer tick.Stop()
 	for polls := 1; ; polls++ {
@@ -205,11 +220,16 @@ func (c *cell) haltIfShort(written <-chan struct{}) (goOn func()) {
 		if polls%boundsPolls == 0 {
 			bounds = machine.MemoryBounds()
 		}
-		if !isShort(bounds, c.memoryLimit.Load(), c.sb.MemoryFileBytes()) {
+		short := isShort(bounds, c.memoryLimit.Load(), c.sb.MemoryFileBytes())
+		if files && !short {
+			free, onDisk := c.sb.FreeDisk()
+			short = onDisk && free < diskSlack/2
+		}
+		if !short {
 			continue
 		}
 		if err := c.sb.Halt(); err != nil {
-			c.log.Warn("halt the sandbox while memory is short", "error", err)
+			c.log.Warn("halt the sandbox while memory or disk space is short", "error", err)
 			return nil
 		}
 		return c.halted(written)

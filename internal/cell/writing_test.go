@@ -43,6 +43,20 @@ func TestCopyRoom(t *testing.T) {
 	}
 }
 
+// TestCopyDisk checks that files are written later only if the disk has room for their copies
+// beside the checkpoint, and half of the rest stays free.
+func TestCopyDisk(t *testing.T) {
+	for name, tt := range map[string]struct{ free, size, want int64 }{
+		"half of what is left": {10_000 * mib, 2000 * mib, 3872 * mib},
+		"only the checkpoint":  {2256 * mib, 2000 * mib, 0},
+		"not even that":        {1000 * mib, 2000 * mib, 0},
+	} {
+		if got := copyDisk(tt.free, tt.size); got != tt.want {
+			t.Errorf("%s: %d MiB, want %d", name, got/mib, tt.want/mib)
+		}
+	}
+}
+
 // TestIsShort checks that a sandbox is halted before its agent would end a program, and
 // before the machine's memory is used up.
 func TestIsShort(t *testing.T) {

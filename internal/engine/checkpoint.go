@@ -67,10 +67,12 @@ type CheckpointOptions struct {
 	Owner string
 	// Commit ends the instance; see [Checkpointer].
 	Commit func(Checkpoint) error
-	// Early makes Checkpoint return when the instance continues, although memory may still
-	// be missing. Instances that continue from the checkpoint have that memory when they
-	// need it, even if the instance ends or is destroyed meanwhile; if it is lost
-	// nevertheless, they end. Early cannot be combined with Durable or Commit.
+	// Early makes Checkpoint return when the instance continues, although memory and files
+	// may still be missing. Instances that continue from the checkpoint have these when they
+	// need them, even if the instance ends or is destroyed meanwhile; if they are lost
+	// nevertheless, these instances end. Changes, and a Create with FilesOnly, wait until all
+	// is written, and fail if it never will be. Early cannot be combined with Durable or
+	// Commit.
 	Early bool
 }
 

@@ -3,7 +3,6 @@ package checkpoints
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -74,28 +73,33 @@ func TestGoesOnWhileWritten(t *testing.T) {
 
 // A sandbox that uses more than half of its memory, and writes to it, is partly written before
 // it continues: its copies of pages stay below its limit, and none of its programs is ended,
-// even while another one takes and frees memory.
+// even while another one takes and frees memory. It is the same for programs' own memory and
+// for files in memory.
 func TestGoesOnBelowItsLimit(t *testing.T) {
 	covetest.Patched(t)
 	const limit, mib = 512, 300
-	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
-		s := d.Create(t, sandbox.CreateRequest{Resources: sandbox.Resources{MemoryMiB: limit, VCPUs: 2}})
-		python(t, d, s.ID, fmt.Sprintf(counters, mib))
-		goesOn(t, d, s.ID)
-		job := must(d.Client.Exec(t.Context(), s.ID, sandbox.ExecRequest{Background: true, Shell: "while :; do head -c 80M /dev/zero > /dev/shm/more; rm /dev/shm/more; done"}, nil))(t)
-		for range 3 {
-			child := forksOf(t, d, s.ID, 1)[0]
-			goesOn(t, d, s.ID)
-			goesOn(t, d, child)
-			must(d.Client.Kill(t.Context(), child))(t)
-		}
-		if j := must(d.Client.GetJob(t.Context(), s.ID, job.ID))(t); j.State != sandbox.JobRunning {
-			t.Errorf("the other program has ended: %+v", j)
-		}
-		if n := frozenMiB(t, d, s.ID); n == 0 || n > 3*(limit-mib) {
-			t.Errorf("it has gone on three times before %d MiB were written", n)
-		}
-	})
+	for _, kind := range []string{"MAP_PRIVATE", "MAP_SHARED"} {
+		t.Run(kind, func(t *testing.T) {
+			covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
+				s := d.Create(t, sandbox.CreateRequest{Resources: sandbox.Resources{MemoryMiB: limit, VCPUs: 2}})
+				python(t, d, s.ID, fmt.Sprintf(strings.ReplaceAll(counters, "MAP_PRIVATE", kind), mib))
+				goesOn(t, d, s.ID)
+				job := must(d.Client.Exec(t.Context(), s.ID, sandbox.ExecRequest{Background: true, Shell: "while :; do head -c 80M /dev/zero > /dev/shm/more; rm /dev/shm/more; done"}, nil))(t)
+				for range 3 {
+					child := forksOf(t, d, s.ID, 1)[0]
+					goesOn(t, d, s.ID)
+					goesOn(t, d, child)
+					must(d.Client.Kill(t.Context(), child))(t)
+				}
+				if j := must(d.Client.GetJob(t.Context(), s.ID, job.ID))(t); j.State != sandbox.JobRunning {
+					t.Errorf("the other program has ended: %+v", j)
+				}
+				if n := frozenMiB(t, d, s.ID); n == 0 || n > 3*(limit-mib) {
+					t.Errorf("it has gone on three times before %d MiB were written", n)
+				}
+			})
+		})
+	}
 }
 
 // sparse is a program with memory of which it uses every other block of pages.
@@ -155,11 +159,28 @@ func heapMiB() int64 {
 	return 600
 }
 
-// withHeap makes a sandbox with a heap; see [heap].
+// heapFile is a file of so many MiB beside a heap, and says what of both is not as it
+// should be.
+const heapFile = `
+FILE, BLOCKS = "/workspace/heap", %d
+def block(i): return (i + 1).to_bytes(8, "little") * (1 << 17)
+with open(FILE, "wb") as f:
+    for i in range(BLOCKS): f.write(block(i))
+wrong_memory = wrong
+def wrong():
+    n, bad = wrong_memory()
+    with open(FILE, "rb") as f:
+        bad += [("block", i) for i in range(BLOCKS) if f.read(1 << 20) != block(i)][:5]
+    return n, bad
+`
+
+// withHeap makes a sandbox with a heap of a half of mib, and a file of the other half; see
+// [heap].
 func withHeap(t testing.TB, d *covetest.Daemon, mib int64) string {
 	t.Helper()
 	s := d.Create(t, sandbox.CreateRequest{Resources: sandbox.Resources{MemoryMiB: 2*mib + 512, VCPUs: 2}})
-	python(t, d, s.ID, fmt.Sprintf(heap, mib))
+	python(t, d, s.ID, fmt.Sprintf(heap, mib/2))
+	python(t, d, s.ID, fmt.Sprintf(heapFile, mib/2))
 	return s.ID
 }
 
@@ -225,14 +246,13 @@ func lostTheRest(t *testing.T, d *covetest.Daemon) bool {
 		t.Fatal("the parent has no cell")
 	}
 	children := forksOf(t, d, parent, 2)
-	// The writing stops here, so what is not written yet will never be.
-	if err := errors.Join(syscall.Kill(pid, syscall.SIGSTOP), syscall.Kill(pid, syscall.SIGKILL)); err != nil {
+	// The writing stops here, so what is not written yet will never be. The checkpoint is looked
+	// at before the children notice, since it is removed when all of them have failed.
+	stopProcess(t, pid)
+	lost := unwritten(t, d)
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	if !covetest.Eventually(covetest.DetectionLimit, func() bool { return syscall.Kill(pid, 0) != nil }) {
-		t.Fatal("the cell does not end")
-	}
-	lost := unwritten(t, d)
 	t.Logf("killed while %q was written", lost)
 	for _, id := range children {
 		r, err := d.Client.RunCode(t.Context(), id, sandbox.RunCodeRequest{Language: sandbox.Python, Code: "print(wrong())", TimeoutMS: 300_000}, nil)
@@ -250,6 +270,27 @@ func lostTheRest(t *testing.T, d *covetest.Daemon) bool {
 	return lost != ""
 }
 
+// stopProcess stops a process, and returns when none of its threads runs any more.
+func stopProcess(t *testing.T, pid int) {
+	t.Helper()
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	stopped := regexp.MustCompile(`(?m)^State:\tT`)
+	if !covetest.Eventually(covetest.DetectionLimit, func() bool {
+		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
+		for _, path := range threads {
+			status, err := os.ReadFile(path)
+			if err == nil && !stopped.Match(status) {
+				return false
+			}
+		}
+		return err == nil
+	}) {
+		t.Fatal("the process does not stop")
+	}
+}
+
 // saysWhy checks that a sandbox has failed, with the reason that its memory is missing.
 func saysWhy(t *testing.T, d *covetest.Daemon, id string) {
 	t.Helper()
@@ -259,7 +300,7 @@ func saysWhy(t *testing.T, d *covetest.Daemon, id string) {
 		s, err = d.Client.Get(t.Context(), id)
 		return err == nil && s.State == sandbox.StateFailed
 	})
-	if err != nil || s.State != sandbox.StateFailed || !strings.Contains(s.Reason, "before its memory was written") {
+	if err != nil || s.State != sandbox.StateFailed || !strings.Contains(s.Reason, "before its memory and files were written") {
 		t.Errorf("%s is %+v, %v; want that it says what became of its memory", id, s, err)
 	}
 }

@@ -1,27 +1,34 @@
 package faults
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/cove-sh/cove/internal/testing/covetest"
 	"github.com/cove-sh/cove/internal/testing/needs"
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// realDisk makes a directory for a daemon's state in which checkpoints are on a separate ext4:
+// realDisk makes a directory for a daemon's state, in which the given path is a separate ext4:
 // on a file system in memory, a sandbox does not continue before its checkpoint is written.
-func realDisk(t *testing.T, mib int) (dir string) {
+func realDisk(t *testing.T, path string, mib int) (dir string) {
 	t.Helper()
 	needs.Command(t, "mkfs.ext4", "mount", "umount")
-	dir, err := os.MkdirTemp("", "cove-test-")
+	all, err := os.MkdirTemp("", "cove-test-")
 	if err != nil {
 		t.Fatal(err)
 	}
-	at, image := filepath.Join(dir, "engine/checkpoints"), filepath.Join(dir, "image")
+	dir = filepath.Join(all, "state")
+	at, image := filepath.Join(dir, path), filepath.Join(all, "image")
 	run := func(name string, args ...string) {
 		t.Helper()
 		if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
@@ -30,7 +37,7 @@ func realDisk(t *testing.T, mib int) (dir string) {
 	}
 	t.Cleanup(func() {
 		run("umount", "--lazy", at)
-		if err := os.RemoveAll(dir); err != nil {
+		if err := os.RemoveAll(all); err != nil {
 			t.Error(err)
 		}
 	})
@@ -56,7 +63,7 @@ func TestDiskFullWhileWritten(t *testing.T) {
 	needs.GVisor(t)
 	needs.Root(t) // for a file system of a size
 	covetest.Patched(t)
-	dir := realDisk(t, 700)
+	dir := realDisk(t, "engine/checkpoints", 700)
 	d := covetest.Start(t, covetest.Options{StateDir: dir})
 	checkpoints := filepath.Join(dir, "engine/checkpoints")
 	s := d.Create(t, sandbox.CreateRequest{Resources: sandbox.Resources{MemoryMiB: 1024, VCPUs: 2}})
@@ -97,4 +104,178 @@ while [ ! -e /workspace/ready ]; do sleep 0.1; done`, file, mib))
 	}
 	same(list.Items[0].ID)
 	same(s.ID)
+}
+
+// changing is a program that without end overwrites a file of many MiB in place, and checks
+// what it finds: "passes" is how often it has done so, "full" how often there was no disk
+// space, and "wrong" what else was not as it should be.
+const changing = `
+import errno, os, threading, time
+BLOCK, BLOCKS = 1 << 18, %d << 2
+passes, full, wrong = 0, 0, []
+def content(n, i): return (n << 32 | i).to_bytes(8, "little") * (BLOCK // 8)
+file = os.open("/workspace/changing", os.O_RDWR | os.O_CREAT)
+def write(data, at):
+    global full
+    while data:
+        try:
+            n = os.pwrite(file, data, at)
+        except OSError as e:
+            if e.errno != errno.ENOSPC: raise
+            full += 1
+            time.sleep(0.01)
+        else:
+            data, at = data[n:], at + n
+for i in range(BLOCKS): write(content(0, i), i * BLOCK)
+def change():
+    global passes
+    try:
+        while True:
+            for i in range(BLOCKS):
+                if os.pread(file, BLOCK, i * BLOCK) != content(passes, i): raise ValueError(f"block {i} in pass {passes}")
+                write(content(passes + 1, i), i * BLOCK)
+            passes += 1
+    except BaseException as e:
+        wrong.append(repr(e))
+threading.Thread(target=change, daemon=True).start()
+`
+
+// A sandbox overwrites a file without end, for which the disk need not have room, and is
+// forked, with and without room to copy what it overwrites before it is saved, and while the
+// disk becomes full. Whoever looks finds the file as it was last written, children as of one
+// instant; nobody gets an error unless something else takes all of the room; a fork without room
+// for a checkpoint says so, and no second version of the file is left.
+func TestDiskFullWhileFilesWritten(t *testing.T) {
+	needs.GVisor(t)
+	needs.Root(t) // for a file system of a size
+	covetest.Patched(t)
+	const mib = 150
+	dir := realDisk(t, "", 2400)
+	d := covetest.Start(t, covetest.Options{StateDir: dir})
+	s := d.Create(t, sandbox.CreateRequest{Resources: sandbox.Resources{MemoryMiB: 512, VCPUs: 2}})
+	run := func(id, code string) string {
+		t.Helper()
+		r, err := d.Client.RunCode(t.Context(), id, sandbox.RunCodeRequest{Language: sandbox.Python, Code: code, TimeoutMS: 120_000}, nil)
+		if err != nil || r.Error != nil {
+			t.Fatalf("%s: %v, %+v", id, err, r)
+		}
+		return strings.TrimSpace(r.Stdout)
+	}
+	run(s.ID, fmt.Sprintf(changing, mib))
+	goesOn := func(what, id string) {
+		t.Helper()
+		run(id, "before = passes")
+		goes := covetest.Eventually(4*covetest.DetectionLimit, func() bool { return run(id, "print(passes > before + 1)") == "True" })
+		if wrong := run(id, "print(*wrong)"); !goes || wrong != "" {
+			t.Errorf("%s: %s goes on: %v, and has found %s", what, id, goes, wrong)
+		}
+	}
+	goesOn("alone", s.ID)
+	for _, c := range []struct {
+		what string
+		left int // MiB that are free
+		then func(t *testing.T)
+	}{
+		{"without room for a checkpoint", 110, nil},
+		{"with room for a checkpoint", 450, nil},
+		{"with room for some copies", 620, nil},
+		{"while the disk becomes full", 1000, func(t *testing.T) {
+			occupy(t, dir, 0)
+			if !covetest.Eventually(4*covetest.DetectionLimit, func() bool {
+				left, err := filepath.Glob(filepath.Join(dir, "engine/checkpoints/*/pages.sock"))
+				return err == nil && len(left) == 0
+			}) {
+				t.Error("the checkpoint is not written")
+			}
+			occupy(t, dir, 1000<<20)
+		}},
+		{"with room for all", 1000, nil},
+	} {
+		occupy(t, dir, c.left<<20)
+		list, err := d.Client.Fork(t.Context(), s.ID, sandbox.ForkRequest{})
+		if c.left < mib {
+			refuses(t, d, s.ID, "a fork "+c.what, err, sandbox.CodeUnavailable, "disk is full")
+		} else if err != nil {
+			t.Errorf("a fork %s: %v", c.what, err)
+		}
+		if c.then != nil {
+			c.then(t)
+		}
+		goesOn(c.what, s.ID)
+		if list != nil {
+			goesOn(c.what, list.Items[0].ID)
+			if _, err := d.Client.Kill(t.Context(), list.Items[0].ID); err != nil {
+				t.Fatal(err)
+			}
+		}
+		full := run(s.ID, "print(full); full = 0")
+		t.Logf("%s: it had no disk space %s times", c.what, full)
+		if full != "0" && c.then == nil {
+			t.Errorf("%s: it had no disk space, although the disk has", c.what)
+		}
+		disk := int64(0)
+		if !covetest.Eventually(covetest.DetectionLimit, func() bool {
+			st, err := d.Client.Stats(t.Context(), s.ID)
+			if err != nil {
+				t.Fatal(err)
+			}
+			disk = st.DiskBytes
+			return disk < (mib+30)<<20
+		}) {
+			t.Errorf("%s: it has written a file of %d MiB, which takes %d", c.what, mib, disk>>20)
+		}
+	}
+	log, err := os.ReadFile(filepath.Join(dir, "engine/cells", s.ID, "cell.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	some, whole := 0, 0
+	for _, m := range writtenLater.FindAllSubmatch(log, -1) {
+		n, err := strconv.Atoi(string(m[1]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if t.Logf("%d bytes of files were written later", n); n < mib<<20 {
+			some++
+		} else {
+			whole++
+		}
+	}
+	if some != 1 || whole != 2 {
+		t.Errorf("it went on before a part of its file was written %d times, and before all was %d times", some, whole)
+	}
+}
+
+// writtenLater is what a cell logs about written files that it has saved after its sandbox
+// went on, if these were 10 MB or more.
+var writtenLater = regexp.MustCompile(`msg="memory of a checkpoint is written".* files=(\d{8,}) `)
+
+// occupy leaves so many bytes free of an ext4, at once.
+func occupy(t *testing.T, disk string, left int) {
+	t.Helper()
+	f, err := os.OpenFile(filepath.Join(disk, ".filler"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for step := int64(1) << 40; step >= 4096; {
+		var st unix.Statfs_t
+		info, err := f.Stat()
+		if err := errors.Join(err, unix.Statfs(disk, &st)); err != nil {
+			t.Fatal(err)
+		}
+		more := min(step, int64(st.Bavail)*st.Bsize-int64(left))
+		if more <= 0 {
+			if err := f.Truncate(max(0, info.Size()+more)); err != nil {
+				t.Fatal(err)
+			}
+			return
+		}
+		err = unix.Fallocate(int(f.Fd()), 0, info.Size(), more)
+		if errors.Is(err, unix.ENOSPC) { // what describes the blocks needs some, too
+			step = more / 2
+		} else if err != nil {
+			t.Fatal(err)
+		}
+	}
 }

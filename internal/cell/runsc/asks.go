@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Children of a fork continue from a checkpoint before all of its memory is written.
+// Children of a fork continue from a checkpoint before all of it is written.
 // Before they read a part of it, they request that part from the cell that writes it; the
 // cell writes the part first, and answers when it is written. Neither memory nor
 // descriptors pass between cells.
@@ -32,8 +32,9 @@ const (
 	lastAnswerTimeout = time.Second
 )
 
-// ErrUnwritten means that a sandbox needs memory of its parent that was never written.
-var ErrUnwritten = errors.New("the sandbox that it was forked from ended before its memory was written, or there was no disk space for it")
+// ErrUnwritten means that a sandbox needs memory or files of its parent that were never
+// written.
+var ErrUnwritten = errors.New("the sandbox that it was forked from ended before its memory and files were written, or there was no disk space for them")
 
 // asker requests parts of a file of pages. A nil asker does not: the file is complete.
 type asker struct {
@@ -74,6 +75,23 @@ func (a *asker) await(off int64, n int) error {
 	_ = a.conn.Close()
 	a.conn = nil
 	return a.err
+}
+
+// AwaitWritten waits until the checkpoint that a [Deferred.Answer] serves on a connection is
+// complete, and closes the connection. Its error is [ErrUnwritten] if the connection ends
+// before that.
+func AwaitWritten(ctx context.Context, conn net.Conn) error {
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	defer stop()
+	defer conn.Close()
+	var answer [1]byte
+	if _, err := io.ReadFull(conn, answer[:]); err == nil && answer[0] == allWritten {
+		return nil
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return ErrUnwritten
 }
 
 // close ends the requests.

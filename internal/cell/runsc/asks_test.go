@@ -1,6 +1,7 @@
 package runsc
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"io"
@@ -129,7 +130,7 @@ func TestAskedFirst(t *testing.T) {
 	}
 	got, want := make([]byte, 2*pageSize), make([]byte, 2*pageSize)
 	_, err := f.ReadAt(got, 6*blockBytes-pageSize)
-	_, merr := w.b.memory.ReadAt(want, 6*blockBytes-pageSize)
+	_, merr := w.b.files[0].f.ReadAt(want, 6*blockBytes-pageSize)
 	if err := errors.Join(err, merr); err != nil || !slices.Equal(got, want) {
 		t.Errorf("what was answered is not there: %v", err)
 	}
@@ -150,8 +151,11 @@ func TestAllWritten(t *testing.T) {
 	go func() { answered <- asking.await(2*blockBytes, 1) }()
 	w.isAsked(t, 2)
 	told := make(chan error, 1)
+	complete := make(chan error, 1)
+	waits := w.connected(t, &served)
+	go func() { complete <- AwaitWritten(t.Context(), waits) }()
 	go func() { told <- w.run(t.Context()) }()
-	if err := errors.Join(<-told, <-answered); err != nil {
+	if err := errors.Join(<-told, <-answered, <-complete); err != nil {
 		t.Fatal(err)
 	}
 	for _, a := range []*asker{quiet, asking, newAsker(w.connected(t, &served))} {
@@ -197,6 +201,15 @@ func TestLostWhileAsked(t *testing.T) {
 	}
 	served.Wait()
 
+	if err := AwaitWritten(t.Context(), w.connected(t, &served)); !errors.Is(err, ErrUnwritten) {
+		t.Errorf("who waits for all learns %v", err)
+	}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := AwaitWritten(gone, sockets(t)[0]); !errors.Is(err, context.Canceled) {
+		t.Errorf("who does not wait learns %v", err)
+	}
+	served.Wait()
 	ends := sockets(t)
 	a := newAsker(ends[0])
 	ends[1].Close()

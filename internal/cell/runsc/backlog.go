@@ -14,9 +14,28 @@ import (
 	"gvisor.dev/gvisor/pkg/sentry/memmap"
 )
 
-// part says that n bytes of a checkpoint's file of pages, from off, are those of gVisor's
-// memory file at from.
-type part struct{ off, from, n int64 }
+// part says that n bytes of a checkpoint's file of pages, from off, are those of one of
+// gVisor's files at from.
+type part struct {
+	file         *frozenFile
+	off, from, n int64
+}
+
+// frozenFile is a file of gVisor of which parts are written later: its memory, or what
+// the sandbox has written.
+type frozenFile struct {
+	dev, ino uint64
+	// ranges are the ranges of the file that gVisor can freeze. They are sorted and do not
+	// touch.
+	ranges []memmap.FileRange
+
+	// The following are guarded by [backlog.mu].
+
+	// room is how many more bytes may be added of this file, and of those that share it.
+	room *int64
+	// f is the file, once gVisor has begun to save it.
+	f *os.File
+}
 
 // Each part is frozen separately. It then has a mapping of its own in each process of the
 // host that runs programs with this memory, and so does the memory between two parts. The
@@ -28,21 +47,16 @@ const (
 )
 
 // backlog is what a checkpoint's file of pages still lacks when gVisor has saved its
-// state: memory of programs that gVisor freezes. The writer of the file adds to it until
-// it is sealed.
+// state: memory and files of programs that gVisor freezes. The writer of the file adds to
+// it until it is sealed.
 type backlog struct {
-	// dev and ino identify gVisor's memory file, and ranges are the ranges of that file that
-	// gVisor can freeze. They are sorted and do not touch.
-	dev, ino uint64
-	ranges   []memmap.FileRange
+	files []*frozenFile // immutable
 
 	mu     sync.Mutex // guards the following until sealed is true; then nothing changes
 	sealed bool
-	// room is how many more bytes may be added.
-	room          int64
-	parts         []part // in the order of off, joined where possible
-	pages, memory *os.File
-	size          int64 // of the complete file of pages; 0 if gVisor has not closed it
+	parts  []part // in the order of off, joined where possible
+	pages  *os.File
+	size   int64 // of the complete file of pages; 0 if gVisor has not closed it
 }
 
 // seal ends the writer's use of the backlog. gVisor may be hostile, and may still write
@@ -74,16 +88,22 @@ func (b *backlog) closed(size int64) {
 	}
 }
 
-// holds reports whether a file is gVisor's memory file, and if so keeps it.
-func (b *backlog) holds(fd int, st *unix.Stat_t) (bool, error) {
+// holds returns which of the backlog's files a file is, or nil, and keeps it.
+func (b *backlog) holds(fd int, st *unix.Stat_t) (*frozenFile, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.sealed || b.memory != nil || st.Mode&unix.S_IFMT != unix.S_IFREG || st.Dev != b.dev || st.Ino != b.ino {
-		return false, nil
+	if b.sealed || st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return nil, nil
+	}
+	i := slices.IndexFunc(b.files, func(f *frozenFile) bool { return f.dev == st.Dev && f.ino == st.Ino })
+	if i < 0 || b.files[i].f != nil {
+		return nil, nil
 	}
 	var err error
-	b.memory, err = dupFile(fd, "memory")
-	return err == nil, err
+	if b.files[i].f, err = dupFile(fd, "frozen"); err != nil {
+		return nil, err
+	}
+	return b.files[i], nil
 }
 
 func dupFile(fd int, name string) (*os.File, error) {
@@ -94,32 +114,38 @@ func dupFile(fd int, name string) (*os.File, error) {
 	return os.NewFile(uintptr(own), name), nil
 }
 
-// add takes the longest prefix of a range of memory that is entirely in the backlog or
+// add takes the longest prefix of a range of a file that is entirely in the backlog or
 // entirely outside, and returns its length. A prefix that is inside is written at off
 // later.
-func (b *backlog) add(fr memmap.FileRange, off int64) (n int64, inside bool) {
+func (b *backlog) add(file *frozenFile, fr memmap.FileRange, off int64) (n int64, inside bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	i := sort.Search(len(b.ranges), func(i int) bool { return b.ranges[i].End > fr.Start })
+	ranges := file.ranges
+	i := sort.Search(len(ranges), func(i int) bool { return ranges[i].End > fr.Start })
 	switch {
-	case i == len(b.ranges) || b.ranges[i].Start >= fr.End:
+	case i == len(ranges) || ranges[i].Start >= fr.End:
 		return int64(fr.Length()), false
-	case b.ranges[i].Start > fr.Start:
-		return int64(b.ranges[i].Start - fr.Start), false
+	case ranges[i].Start > fr.Start:
+		return int64(ranges[i].Start - fr.Start), false
 	}
-	p := part{off: off, from: int64(fr.Start), n: int64(min(b.ranges[i].End, fr.End) - fr.Start)}
-	if b.sealed || p.n > b.room {
+	p := part{file: file, off: off, from: int64(fr.Start), n: int64(min(ranges[i].End, fr.End) - fr.Start)}
+	if b.sealed || p.n > *file.room {
 		return p.n, false
 	}
-	if last := len(b.parts) - 1; last >= 0 && b.parts[last].off+b.parts[last].n == p.off && b.parts[last].from+b.parts[last].n == p.from {
+	if last := len(b.parts) - 1; last >= 0 && b.parts[last].continuedBy(p) {
 		b.parts[last].n += p.n
 	} else if p.n < leastPart || len(b.parts) == maxParts {
 		return p.n, false
 	} else {
 		b.parts = append(b.parts, p)
 	}
-	b.room -= p.n
+	*file.room -= p.n
 	return p.n, true
+}
+
+// continuedBy reports whether a part follows immediately.
+func (p part) continuedBy(next part) bool {
+	return p.file == next.file && p.off+p.n == next.off && p.from+p.n == next.from
 }
 
 // bytes is the size of the backlog.
@@ -130,13 +156,31 @@ func (b *backlog) bytes() (sum int64) {
 	return sum
 }
 
-// taken returns the ranges of memory in the backlog, in the form of gVisor's methods.
+// bytesOf is how much of the backlog is of one file.
+func (b *backlog) bytesOf(file *frozenFile) (sum int64) {
+	for _, p := range b.parts {
+		if p.file == file {
+			sum += p.n
+		}
+	}
+	return sum
+}
+
+// taken returns the ranges of files in the backlog, in the form of gVisor's methods.
 //
 // This and the following methods require that b is sealed.
-func (b *backlog) taken() []uint64 {
-	sorted := slices.Clone(b.parts)
+func (b *backlog) taken() (files []fileRanges) {
+	for _, f := range b.files {
+		if r := b.takenOf(f); len(r) > 0 {
+			files = append(files, fileRanges{Device: f.dev, Inode: f.ino, Ranges: r})
+		}
+	}
+	return files
+}
+
+func (b *backlog) takenOf(file *frozenFile) (flat []uint64) {
+	sorted := slices.DeleteFunc(slices.Clone(b.parts), func(p part) bool { return p.file != file })
 	slices.SortFunc(sorted, func(a, b part) int { return cmp.Compare(a.from, b.from) })
-	var flat []uint64
 	for _, p := range sorted {
 		if last := len(flat) - 1; last > 0 && flat[last] == uint64(p.from) {
 			flat[last] = uint64(p.from + p.n)
@@ -159,16 +203,16 @@ func (b *backlog) writeBlock(block int64, buf *[blockBytes]byte) error {
 			break
 		}
 		from, to := max(p.off, start), min(p.off+p.n, end)
-		if err := b.move(buf[:to-from], from, p.from+from-p.off); err != nil {
+		if err := b.move(p.file, buf[:to-from], from, p.from+from-p.off); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// move copies a part of a block from memory to the file of pages.
-func (b *backlog) move(block []byte, off, from int64) error {
-	n, err := b.memory.ReadAt(block, from)
+// move copies a part of a block from a file of gVisor to the file of pages.
+func (b *backlog) move(file *frozenFile, block []byte, off, from int64) error {
+	n, err := file.f.ReadAt(block, from)
 	if n < len(block) {
 		if errors.Is(err, io.EOF) {
 			err = io.ErrUnexpectedEOF
@@ -182,8 +226,12 @@ func (b *backlog) move(block []byte, off, from int64) error {
 }
 
 func (b *backlog) close() error {
+	opened := []*os.File{b.pages}
+	for _, f := range b.files {
+		opened = append(opened, f.f)
+	}
 	var err error
-	for _, f := range []*os.File{b.pages, b.memory} {
+	for _, f := range opened {
 		if f != nil {
 			err = errors.Join(err, f.Close())
 		}

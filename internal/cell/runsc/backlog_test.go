@@ -46,10 +46,11 @@ func newGuest(t *testing.T, pages int, room int64, ends ...uint64) (*guest, *bac
 	if err := unix.Fstat(fd, &st); err != nil {
 		t.Fatal(err)
 	}
-	b := &backlog{dev: st.Dev, ino: st.Ino, room: room}
+	f := &frozenFile{dev: st.Dev, ino: st.Ino, room: &room}
 	for ; len(ends) > 0; ends = ends[2:] {
-		b.ranges = append(b.ranges, pageRangeOf(ends[0], ends[1]))
+		f.ranges = append(f.ranges, pageRangeOf(ends[0], ends[1]))
 	}
+	b := &backlog{files: []*frozenFile{f}}
 	dir := t.TempDir()
 	if g.w, err = (&checkpointDir{path: dir, later: b}).OpenWrite(PagesFile); err != nil {
 		t.Fatal(err)
@@ -112,7 +113,7 @@ func TestBacklog(t *testing.T) {
 			t.Errorf("the page at %d is written already", i)
 		}
 	}
-	if got, want := b.taken(), []uint64{10, 50, 100, 121, 130, 500}; !slices.EqualFunc(got, want, func(a, b uint64) bool { return a == b*pageSize }) {
+	if got, want := b.takenOf(b.files[0]), []uint64{10, 50, 100, 121, 130, 500}; !slices.EqualFunc(got, want, func(a, b uint64) bool { return a == b*pageSize }) {
 		t.Errorf("frozen are %v", got)
 	}
 	if err := b.pages.Truncate(b.size); err != nil {
@@ -149,10 +150,12 @@ func TestBacklogHasRoom(t *testing.T) {
 // mappings than the host allows.
 func TestBacklogHasFewParts(t *testing.T) {
 	const each = leastPart / pageSize
-	b := &backlog{room: 1 << 40, ranges: []memmap.FileRange{{End: 1 << 40}}}
+	room := int64(1) << 40
+	f := &frozenFile{room: &room, ranges: []memmap.FileRange{{End: 1 << 40}}}
+	b := &backlog{files: []*frozenFile{f}}
 	for i := range uint64(maxParts + 10) {
 		fr := pageRangeOf(2*i*each, (2*i+1)*each)
-		if _, later := b.add(fr, int64(i)*leastPart); later != (i < maxParts) {
+		if _, later := b.add(f, fr, int64(i)*leastPart); later != (i < maxParts) {
 			t.Fatalf("part %d is written later: %v", i, later)
 		}
 	}

@@ -12,41 +12,62 @@ import (
 	"gvisor.dev/gvisor/runsc/boot"
 )
 
-// A checkpoint of a sandbox that continues may lack most of the memory at that moment. A
-// patched gVisor freezes this memory: programs that write to it get copies, while the
-// original content is written to the checkpoint.
+// A checkpoint of a sandbox that continues may lack most of the memory and of the written
+// files at that moment. A patched gVisor freezes these: programs that write to them get
+// copies, while the original content is written to the checkpoint.
 
 const (
-	// leastDeferred is the least amount of memory that is worth deferring: less is copied in
-	// about 20 ms, and children need not request it.
+	// leastDeferred is the least amount that is worth deferring: less is copied in about
+	// 20 ms, and children need not request it.
 	leastDeferred = 64 << 20
-	// maxFreezable limits the ranges of memory that are frozen. The longest ranges go first.
+	// maxFreezable limits the ranges of a file that are frozen. The longest ranges go first.
 	maxFreezable = 1 << 14
 )
 
-// Deferred is memory that a checkpoint still lacks and that gVisor has frozen.
+// CopyRoom is how much the programs of a sandbox may copy that goes on while a checkpoint
+// is written, in bytes: for each byte that is written later, they may write another one.
+type CopyRoom struct {
+	// Memory is for the memory of programs, and for file systems in memory.
+	Memory int64
+	// Disk is for what the sandbox has written above its root.
+	Disk int64
+}
+
+// Deferred is what a checkpoint still lacks, and gVisor has frozen.
 type Deferred struct {
 	s *Sandbox
 	w *writing
 }
 
-// Bytes is the size of this memory.
+// Bytes is the size of all of it.
 func (d *Deferred) Bytes() int64 { return d.w.b.bytes() }
 
-// Write writes the memory into the checkpoint, which is then complete. The sandbox may
-// run, or end, meanwhile.
+// DiskBytes is the size of what of it the sandbox has written above its root.
+func (d *Deferred) DiskBytes() (sum int64) {
+	for _, f := range d.w.b.files[1:] {
+		sum += d.w.b.bytesOf(f)
+	}
+	return sum
+}
+
+// Write writes it into the checkpoint, which is then complete. The sandbox may run, or
+// end, meanwhile.
 func (d *Deferred) Write(ctx context.Context) error { return d.w.run(ctx) }
 
 // Answer lets another cell continue from the checkpoint before it is complete; see
 // [Sandbox.Restore]. It returns when Write has returned or the connection ends.
 func (d *Deferred) Answer(conn net.Conn) { d.w.serve(conn) }
 
-// Close returns the memory to gVisor, whether or not it was written. It may be called at
-// any time.
-func (d *Deferred) Close() error { return errors.Join(d.w.b.close(), d.s.thaw()) }
+// Close lets gVisor change it again, whether or not it was written. It may be called at any
+// time.
+func (d *Deferred) Close() error { return errors.Join(d.w.b.close(), d.s.Thaw()) }
 
 // freezable and the following types belong to the patched gVisor's methods.
 type freezable struct {
+	Files []fileRanges `json:"files"`
+}
+
+type fileRanges struct {
 	Device uint64   `json:"device"`
 	Inode  uint64   `json:"inode"`
 	Ranges []uint64 `json:"ranges"`
@@ -57,11 +78,11 @@ type freezableArgs struct {
 }
 
 type freezeArgs struct {
-	Ranges []uint64 `json:"ranges"`
+	Files []fileRanges `json:"files"`
 }
 
 type freezeResult struct {
-	Left []uint64 `json:"left"`
+	Whole bool `json:"whole"`
 }
 
 // control calls a method of gVisor.
@@ -77,21 +98,24 @@ func (s *Sandbox) control(method string, args, res any) error {
 	return nil
 }
 
-// PrepareCheckpoint does what takes time before the sandbox is paused for a checkpoint.
-// It also makes sure that nothing is frozen, since frozen memory would be saved too.
+// PrepareCheckpoint does what takes time before the sandbox is paused for a checkpoint,
+// and [Sandbox.Thaw].
 func (s *Sandbox) PrepareCheckpoint() error {
 	if !Freezes() {
 		return nil
 	}
-	return errors.Join(s.thaw(), s.control("State.AccountMemory", nil, nil))
+	return errors.Join(s.Thaw(), s.control("State.AccountMemory", nil, nil))
 }
 
-// CheckpointEarly is [Sandbox.Checkpoint], but leaves out up to most bytes of memory,
-// which it returns. The result is nil if it has left out nothing, as always where gVisor
-// is not patched.
+// CheckpointEarly is [Sandbox.Checkpoint], but leaves out up to most bytes, which it
+// returns. The result is nil if it has left out nothing, as always where gVisor is not
+// patched.
 //
-// The sandbox must be paused, and none of its memory frozen.
-func (s *Sandbox) CheckpointEarly(dir string, most int64) (*Deferred, error) {
+// The sandbox must be paused, and nothing of it frozen.
+func (s *Sandbox) CheckpointEarly(dir string, most CopyRoom) (*Deferred, error) {
+	if s.sharesWrites(dir) {
+		most.Disk = 0 // sharing takes no time
+	}
 	b, err := s.backlog(most)
 	if err != nil {
 		return nil, err
@@ -116,27 +140,29 @@ func (s *Sandbox) CheckpointEarly(dir string, most int64) (*Deferred, error) {
 }
 
 // backlog returns an empty backlog for up to most bytes, or nil if it would be of no use.
-func (s *Sandbox) backlog(most int64) (*backlog, error) {
-	if most < leastDeferred || !Freezes() {
+func (s *Sandbox) backlog(most CopyRoom) (*backlog, error) {
+	if max(most.Memory, most.Disk) < leastDeferred || !Freezes() {
 		return nil, nil
 	}
 	var can freezable
 	if err := s.control("State.Freezable", &freezableArgs{MaxRanges: maxFreezable}, &can); err != nil {
 		return nil, err
 	}
-	if len(can.Ranges)%2 != 0 || len(can.Ranges) > 2*maxFreezable {
-		return nil, fmt.Errorf("gVisor returned %d ends of ranges", len(can.Ranges))
+	if len(can.Files) == 0 || len(can.Files) > maxMemoryFiles {
+		return nil, fmt.Errorf("gVisor returned %d files", len(can.Files))
 	}
-	b := &backlog{dev: can.Device, ino: can.Inode, room: most}
-	all, end := uint64(0), uint64(0)
-	for r := can.Ranges; len(r) > 0; r = r[2:] {
-		fr := memmap.FileRange{Start: r[0], End: r[1]}
-		if fr.Start >= fr.End || fr.Start < end || int64(fr.End) < 0 || (fr.Start|fr.End)%pageSize != 0 {
-			return nil, fmt.Errorf("gVisor returned the range %v", fr)
+	b := &backlog{}
+	all := int64(0)
+	for i, r := range can.Files {
+		f, err := newFrozenFile(r)
+		if err != nil {
+			return nil, err
 		}
-		end = fr.End
-		all += fr.Length()
-		b.ranges = append(b.ranges, fr)
+		if f.room = &most.Disk; i == 0 {
+			f.room = &most.Memory
+		}
+		all += min(*f.room, f.freezable())
+		b.files = append(b.files, f)
 	}
 	if all < leastDeferred {
 		return nil, nil
@@ -144,13 +170,39 @@ func (s *Sandbox) backlog(most int64) (*backlog, error) {
 	return b, nil
 }
 
-// freeze freezes the backlog's memory. frozen is false if some of it cannot be frozen;
-// the rest may then be frozen or not.
+// newFrozenFile checks what gVisor says about a file.
+func newFrozenFile(r fileRanges) (*frozenFile, error) {
+	if len(r.Ranges)%2 != 0 || len(r.Ranges) > 2*maxFreezable {
+		return nil, fmt.Errorf("gVisor returned %d ends of ranges", len(r.Ranges))
+	}
+	f := &frozenFile{dev: r.Device, ino: r.Inode}
+	end := uint64(0)
+	for ends := r.Ranges; len(ends) > 0; ends = ends[2:] {
+		fr := memmap.FileRange{Start: ends[0], End: ends[1]}
+		if fr.Start >= fr.End || fr.Start < end || int64(fr.End) < 0 || (fr.Start|fr.End)%pageSize != 0 {
+			return nil, fmt.Errorf("gVisor returned the range %v", fr)
+		}
+		end = fr.End
+		f.ranges = append(f.ranges, fr)
+	}
+	return f, nil
+}
+
+// freezable is the size of all ranges.
+func (f *frozenFile) freezable() (sum int64) {
+	for _, fr := range f.ranges {
+		sum += int64(fr.Length())
+	}
+	return sum
+}
+
+// freeze freezes the backlog. frozen is false if some of it cannot be frozen; the rest
+// may then be frozen or not.
 func (s *Sandbox) freeze(b *backlog) (frozen bool, err error) {
 	if b.size == 0 { // there is always some memory of gVisor's own
 		return false, errors.New("gVisor has not written the files of a checkpoint")
 	}
-	// The part written last may be this memory.
+	// The part written last may be of the backlog.
 	if err := b.pages.Truncate(b.size); err != nil {
 		return false, fmt.Errorf("write a checkpoint: %w", err)
 	}
@@ -163,12 +215,17 @@ func (s *Sandbox) freeze(b *backlog) (frozen bool, err error) {
 		return false, fmt.Errorf("reserve disk space for a checkpoint: %w", err)
 	}
 	var res freezeResult
-	err = s.control("State.Freeze", &freezeArgs{Ranges: b.taken()}, &res)
-	return len(res.Left) == 0, err
+	err = s.control("State.Freeze", &freezeArgs{Files: b.taken()}, &res)
+	return res.Whole, err
 }
 
-// thaw ends freeze.
-func (s *Sandbox) thaw() error { return s.control("State.Thaw", nil, nil) }
+// Thaw makes sure that nothing is frozen, since what is frozen would be saved too.
+func (s *Sandbox) Thaw() error {
+	if !Freezes() {
+		return nil
+	}
+	return s.control("State.Thaw", nil, nil)
+}
 
 // Halt stops the sandbox's processes until [Sandbox.Unhalt], independently of a pause:
 // they continue when both have ended. Both methods may be called at any time.

@@ -52,7 +52,7 @@ type checkpointDir struct {
 	reserve *reservation
 	// asks requests pages before they are read.
 	asks *asker
-	// later, if not nil, receives memory that is not written to the file of pages yet.
+	// later, if not nil, receives what is not written to the file of pages yet.
 	later *backlog
 
 	mu     sync.Mutex
@@ -128,8 +128,8 @@ type memoryFile struct {
 	fd int
 	// clones reports whether the file is on the checkpoint's file system.
 	clones bool
-	// later reports whether memory in the backlog's ranges is written later.
-	later bool
+	// later, if not nil, is the file of the backlog, whose ranges are written later.
+	later *frozenFile
 }
 
 // job is one copy between off in the checkpoint's file and ranges of one of gVisor's
@@ -338,12 +338,12 @@ func (w *pageWriter) Finalize() error { return nil }
 
 // write writes a range, except for what the backlog takes.
 func (w *pageWriter) write(j *job, fr memmap.FileRange, m []byte, off int64) (int, error) {
-	if !j.peer.later {
+	if j.peer.later == nil {
 		return w.writeNow(j, fr, m, off)
 	}
 	for done := int64(0); done < int64(len(m)); {
 		at := memmap.FileRange{Start: fr.Start + uint64(done), End: fr.End}
-		n, later := w.later.add(at, off+done)
+		n, later := w.later.add(j.peer.later, at, off+done)
 		if !later {
 			at.End = at.Start + uint64(n)
 			if now, err := w.writeNow(j, at, m[done:done+n], off+done); err != nil {

@@ -22,7 +22,9 @@ func TestPatchesApply(t *testing.T) {
 		"gvisor.mod": {"replace gvisor.dev/gvisor => " + out + "/gvisor"},
 		"gvisor/pkg/sentry/state/stateipc/background.go": {"func (*OpenResponse) ForkPatch() int", "BackgroundReads() (int, bool)"},
 		"gvisor/pkg/sentry/control/ondemand.go":          {"func (s *State) LoadInBackground(", `json:"left_bytes"`, `json:"memory_bytes"`, `json:"failures"`, `json:"reads"`, `json:"files_only"`},
-		"gvisor/pkg/sentry/control/freeze.go":            {"func (s *State) AccountMemory(", "func (s *State) Freezable(", "func (s *State) Freeze(", "func (s *State) Thaw(", `json:"max_ranges"`, `json:"device"`, `json:"inode"`, `json:"ranges"`, `json:"left"`},
+		"gvisor/pkg/sentry/control/freeze.go":            {"func (s *State) AccountMemory(", "func (s *State) Freezable(", "func (s *State) Freeze(", "func (s *State) Thaw(", `json:"max_ranges"`, `json:"device"`, `json:"inode"`, `json:"ranges"`, `json:"files"`, `json:"whole"`},
+		"gvisor/pkg/sentry/fsimpl/tmpfs/regular_file.go": {"rf.unfreezeEnd(", "rf.translateFrozenLocked(", "rf.invalidateFrozen()", "rw.copyIn("},
+		"gvisor/pkg/sentry/kernel/shm/shm.go":            {"s.unfreezeLocked("},
 		"gvisor/pkg/sentry/mm/address_space.go":          {"setMapUnit(mf.LoadUnit())"},
 	} {
 		text, err := os.ReadFile(filepath.Join(out, name))

@@ -99,6 +99,16 @@ func (r *reservation) make(fd int, st *unix.Stat_t) error {
 	return nil
 }
 
+// FreeDisk returns how many bytes are free on the disk that the sandbox writes to, and
+// false if that is unknown, or if it is in memory. It may be called at any time.
+func (s *Sandbox) FreeDisk() (free int64, onDisk bool) {
+	var st unix.Statfs_t
+	if unix.Fstatfs(int(s.filestore.Fd()), &st) != nil || st.Type == unix.TMPFS_MAGIC {
+		return 0, false
+	}
+	return int64(st.Bavail) * st.Bsize, true
+}
+
 // room returns a [RoomError] if the sandbox writes to a tmpfs that has less than need
 // bytes free.
 func (s *Sandbox) room(need int64) error {

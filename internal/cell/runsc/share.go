@@ -88,7 +88,7 @@ func OwnPages(dir string) (int64, error) {
 }
 
 // checkpointServed is [Sandbox.Checkpoint] with files that this process serves. If later
-// is not nil, the memory that it adds to that backlog is left out.
+// is not nil, what it adds to that backlog is left out.
 func (s *Sandbox) checkpointServed(dir string, later *backlog) error {
 	theirs, err := serveDir(&checkpointDir{path: dir, later: later})
 	if err != nil {

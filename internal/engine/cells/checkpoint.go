@@ -415,6 +415,9 @@ func (e *Engine) finishStandby(ctx context.Context, sb *standby, spec engine.Spe
 
 // restoreFiles boots an instance with the files of a checkpoint.
 func (e *Engine) restoreFiles(ctx context.Context, spec engine.Spec, m *checkpoint.Manifest) (*instance, error) {
+	if err := e.awaitFiles(ctx, m.ID); err != nil {
+		return nil, err
+	}
 	if err := e.verify(m, true); err != nil {
 		return nil, err
 	}
@@ -431,7 +434,7 @@ func (e *Engine) restoreFiles(ctx context.Context, spec engine.Spec, m *checkpoi
 // Changes implements [engine.Checkpointer].
 func (e *Engine) Changes(ctx context.Context, of engine.Source) (io.ReadCloser, error) {
 	if of.Checkpoint != "" {
-		return e.keptChanges(of.Checkpoint)
+		return e.keptChanges(ctx, of.Checkpoint)
 	}
 	// gVisor dies if the disk becomes full while it scans for changes.
 	if !e.hasBytes(runsc.ScanBytes) {
@@ -450,9 +453,12 @@ func (e *Engine) Changes(ctx context.Context, of engine.Source) (io.ReadCloser, 
 }
 
 // keptChanges returns the changes stored in a checkpoint.
-func (e *Engine) keptChanges(id string) (io.ReadCloser, error) {
+func (e *Engine) keptChanges(ctx context.Context, id string) (io.ReadCloser, error) {
 	m, err := e.manifest(id, "read")
 	if err != nil {
+		return nil, err
+	}
+	if err := e.awaitFiles(ctx, id); err != nil {
 		return nil, err
 	}
 	if err := e.verify(&m, true); err != nil {
@@ -463,6 +469,16 @@ func (e *Engine) keptChanges(id string) (io.ReadCloser, error) {
 		return nil, damagedError(err)
 	}
 	return r, nil
+}
+
+// awaitFiles waits until all files of a checkpoint are complete, which others read that do
+// not ask the cell that writes it. The error is for callers.
+func (e *Engine) awaitFiles(ctx context.Context, id string) error {
+	err := cell.AwaitWritten(ctx, e.checkpoints.Path(id))
+	if errors.Is(err, runsc.ErrUnwritten) {
+		return sandbox.Wrap(sandbox.CodeUnavailable, err, "the files as of the fork are lost: the sandbox that was forked ended before they were written, or there was no disk space for them")
+	}
+	return err
 }
 
 // changes is a tar stream that must have the format's end: a connection that breaks

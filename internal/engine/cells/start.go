@@ -236,7 +236,7 @@ func startFailure(err error) error {
 	case connect.CodeDataLoss:
 		return damagedError(cause)
 	case connect.CodeAborted:
-		return sandbox.Wrap(sandbox.CodeUnavailable, cause, cause.Error()+": fork again, or start it from its files only (files_only)")
+		return sandbox.Wrap(sandbox.CodeUnavailable, cause, cause.Error()+": fork again")
 	case connect.CodeDeadlineExceeded:
 		return sandbox.Wrap(sandbox.CodeUnavailable, cause,
 			"the sandbox did not answer in time after its start; the machine is too busy, or what runs in the sandbox leaves no processor time: try again, with fewer at once")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -14,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-sh/cove/internal/cell"
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/guest/agentclient"
 	"github.com/cove-sh/cove/internal/testing/covetest"
@@ -92,6 +94,75 @@ func TestDamagedCheckpoint(t *testing.T) {
 	}
 	r.wantNone(t)
 	wantAlive(t, c)
+}
+
+// TestFilesLostWithCell checks that nobody reads the files of a checkpoint that is still being
+// written before it is complete, and that every use of them is refused, with a message for
+// their owner, if the cell that writes it has ended.
+func TestFilesLostWithCell(t *testing.T) {
+	r := newRig(t)
+	c := r.create(t, "sbx-one", "", false)
+	shell(t, c, "echo written > /srv/data")
+	r.keep(t, "sbx-one", "ckp-one", false)
+	dir := filepath.Join(r.dir, "checkpoints", "ckp-one")
+	uses := map[string]func(context.Context) error{
+		"changes": func(ctx context.Context) error {
+			in, err := r.Changes(ctx, engine.Source{Checkpoint: "ckp-one"})
+			if err == nil {
+				err = in.Close()
+			}
+			return err
+		},
+		"boot": func(ctx context.Context) error {
+			spec := r.spec
+			spec.ID, spec.Checkpoint, spec.FilesOnly = "sbx-two", "ckp-one", true
+			_, err := r.Create(ctx, spec)
+			return err
+		},
+	}
+	wantLost := func(use string, err error) {
+		t.Helper()
+		if sandbox.CodeOf(err) != sandbox.CodeUnavailable || !strings.Contains(err.Error(), "are lost") {
+			t.Errorf("%s: %v, want that the files are lost", use, err)
+		}
+	}
+	for use, read := range uses {
+		writing, err := cell.Listen(dir, cell.PagesSocket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		wanted, cancel := context.WithCancelCause(t.Context())
+		done := make(chan error, 2)
+		go func() { done <- read(wanted) }()
+		awaits := func() net.Conn {
+			conn, err := writing.Accept()
+			if err != nil {
+				t.Fatal(err)
+			}
+			return conn
+		}
+		first := awaits()
+		cancel(errors.New("the caller has gone"))
+		if err := <-done; err == nil || sandbox.CodeOf(err) == sandbox.CodeUnavailable {
+			t.Errorf("%s: it did not wait, or not only while it was wanted: %v", use, err)
+		}
+		first.Close()
+		go func() { done <- read(t.Context()) }()
+		second := awaits()
+		// As when a cell is killed: the socket stays.
+		writing.Close()
+		second.Close()
+		wantLost(use, <-done)
+		wantLost(use, read(t.Context()))
+	}
+	if err := os.Remove(filepath.Join(dir, cell.PagesSocket)); err != nil {
+		t.Fatal(err)
+	}
+	for use, read := range uses {
+		if err := read(t.Context()); err != nil {
+			t.Errorf("%s, of a complete checkpoint: %v", use, err)
+		}
+	}
 }
 
 func wantDamaged(t *testing.T, err error) {

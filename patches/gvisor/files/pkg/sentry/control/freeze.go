@@ -3,11 +3,14 @@ package control
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sort"
 
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/hostarch"
 	"gvisor.dev/gvisor/pkg/sentry/memmap"
+	"gvisor.dev/gvisor/pkg/sentry/mm"
+	"gvisor.dev/gvisor/pkg/sentry/pgalloc"
 	"gvisor.dev/gvisor/pkg/sync"
 )
 
@@ -18,20 +21,23 @@ import (
 //	Freezable     tells what can be written later
 //	              the kernel is saved, without some of that
 //	Freeze        freezes that; then the kernel is unpaused
-//	              it is read from the MemoryFile, and written
+//	              it is read from the MemoryFiles, and written
 //	Thaw
 //
 // Freeze comes after the save, since its references would otherwise be in the saved
 // state, for ever. For the same reason nothing may be saved before Thaw.
 
-// maxFrozenRanges bounds the ranges of a call.
+// maxFrozenRanges bounds the ranges of a file in a call.
 const maxFrozenRanges = 1 << 16
 
-// frozen are the ranges of the main MemoryFile that are frozen, and those on which there
-// are references; both are empty if nothing is frozen.
+// frozen is what of MemoryFiles is frozen.
 var frozen struct {
-	mu   sync.Mutex
-	held []memmap.FileRange // guarded by mu
+	mu sync.Mutex
+	// held are ranges of the main MemoryFile with memory of programs on which there are
+	// references; guarded by mu.
+	held []memmap.FileRange
+	// files are the MemoryFiles in which data of files is frozen; guarded by mu.
+	files []*pgalloc.MemoryFile
 }
 
 // errNotPaused is returned by methods that need a paused kernel.
@@ -39,83 +45,136 @@ var errNotPaused = errors.New("the kernel is not paused")
 
 // AccountMemory finds out which pages are committed. A save reads the others to find out.
 func (s *State) AccountMemory(_, _ *struct{}) error {
+	for _, mf := range s.Kernel.MemoryFiles(s.Kernel.SupervisorContext()) {
+		mf.AccountData()
+	}
 	return s.Kernel.MemoryFile().UpdateUsageNow()
 }
 
 // FreezableOpts are options to Freezable.
 type FreezableOpts struct {
-	// MaxRanges is how many ranges are returned, the longest ones if there are more.
+	// MaxRanges is how many ranges of a file are returned, the longest ones if there are more.
 	MaxRanges int `json:"max_ranges"`
 }
 
-// FreezableResult is the result of Freezable.
-type FreezableResult struct {
-	// Device and Inode are those of the main MemoryFile.
+// FileRanges are ranges of a MemoryFile.
+type FileRanges struct {
+	// Device and Inode are those of the file.
 	Device uint64 `json:"device"`
 	Inode  uint64 `json:"inode"`
 
-	// Ranges are starts and ends of ranges of that file, sorted. They do not touch
+	// Ranges are starts and ends of ranges of the file, sorted. They do not touch
 	// each other.
 	Ranges []uint64 `json:"ranges"`
 }
 
-// Freezable returns the ranges of the main MemoryFile that Freeze can freeze: those
-// that programs have as private memory.
+// FreezableResult is the result of Freezable.
+type FreezableResult struct {
+	// Files are the main MemoryFile, and then others.
+	Files []FileRanges `json:"files"`
+}
+
+// Freezable returns the ranges of MemoryFiles that Freeze can freeze: those that programs
+// have as private memory, and those with data of files and of shared memory.
 func (s *State) Freezable(o *FreezableOpts, r *FreezableResult) error {
 	mms := s.Kernel.PausedMemoryManagers()
 	if mms == nil {
 		return errNotPaused
 	}
-	var st unix.Stat_t
-	if err := unix.Fstat(s.Kernel.MemoryFile().FD(), &st); err != nil {
-		return err
+	for i, mf := range s.Kernel.MemoryFiles(s.Kernel.SupervisorContext()) {
+		var st unix.Stat_t
+		if err := unix.Fstat(mf.FD(), &st); err != nil {
+			return err
+		}
+		var rs []memmap.FileRange
+		if i == 0 {
+			for _, m := range mms {
+				rs = m.AppendFreezable(rs)
+			}
+		}
+		if !anyPinned(mms) {
+			rs = mf.AppendFileRanges(rs)
+		}
+		rs = joinRanges(rs)
+		if most := max(0, min(o.MaxRanges, maxFrozenRanges)); len(rs) > most {
+			sort.Slice(rs, func(i, j int) bool { return rs[i].Length() > rs[j].Length() })
+			rs = joinRanges(rs[:most])
+		}
+		r.Files = append(r.Files, FileRanges{Device: uint64(st.Dev), Inode: st.Ino, Ranges: flatten(rs)})
 	}
-	var rs []memmap.FileRange
-	for _, m := range mms {
-		rs = m.AppendFreezable(rs)
-	}
-	rs = joinRanges(rs)
-	if most := max(0, min(o.MaxRanges, maxFrozenRanges)); len(rs) > most {
-		sort.Slice(rs, func(i, j int) bool { return rs[i].Length() > rs[j].Length() })
-		rs = joinRanges(rs[:most])
-	}
-	*r = FreezableResult{Device: uint64(st.Dev), Inode: st.Ino, Ranges: flatten(rs)}
 	return nil
+}
+
+// anyPinned returns true if devices may write to pages of files that are mapped.
+func anyPinned(mms []*mm.MemoryManager) bool {
+	return slices.ContainsFunc(mms, (*mm.MemoryManager).HasPinned)
 }
 
 // FreezeOpts are options to Freeze.
 type FreezeOpts struct {
-	// Ranges are to be frozen. They are as in FreezableResult.
-	Ranges []uint64 `json:"ranges"`
+	// Files are to be frozen. They are as in FreezableResult.
+	Files []FileRanges `json:"files"`
 }
 
 // FreezeResult is the result of Freeze.
 type FreezeResult struct {
-	// Left are those parts of the ranges that are not frozen, since no program has
-	// them as private memory.
-	Left []uint64 `json:"left"`
+	// Whole is whether all ranges are frozen. Others are when no program has them as
+	// private memory, and no file.
+	Whole bool `json:"whole"`
 }
 
-// Freeze keeps ranges of the main MemoryFile as they are until Thaw: programs that write
-// to their memory in them get copies.
+// Freeze keeps ranges of MemoryFiles as they are until Thaw: programs that write to their
+// memory in them get copies, and so do files.
 func (s *State) Freeze(o *FreezeOpts, r *FreezeResult) error {
-	rs, err := unflatten(o.Ranges)
-	if err != nil {
-		return err
-	}
 	mms := s.Kernel.PausedMemoryManagers()
 	if mms == nil {
 		return errNotPaused
 	}
 	frozen.mu.Lock()
 	defer frozen.mu.Unlock()
-	if len(frozen.held) != 0 {
+	if len(frozen.held) != 0 || len(frozen.files) != 0 {
 		return errors.New("memory is frozen already")
 	}
-	for _, m := range mms {
-		frozen.held = m.FreezeRanges(rs, frozen.held)
+	asked := make(map[[2]uint64][]memmap.FileRange)
+	for _, f := range o.Files {
+		rs, err := unflatten(f.Ranges)
+		if err != nil {
+			return err
+		}
+		asked[[2]uint64{f.Device, f.Inode}] = rs
 	}
-	r.Left = flatten(subtractRanges(rs, joinRanges(append([]memmap.FileRange(nil), frozen.held...))))
+	found := 0
+	r.Whole = true
+	for i, mf := range s.Kernel.MemoryFiles(s.Kernel.SupervisorContext()) {
+		var st unix.Stat_t
+		if err := unix.Fstat(mf.FD(), &st); err != nil {
+			return err
+		}
+		rs, ok := asked[[2]uint64{uint64(st.Dev), st.Ino}]
+		if !ok {
+			continue
+		}
+		found++
+		var all []memmap.FileRange
+		if !anyPinned(mms) {
+			if all = append(all, mf.FreezeFiles(rs)...); len(all) != 0 {
+				frozen.files = append(frozen.files, mf)
+			}
+		}
+		if i == 0 {
+			for _, m := range mms {
+				frozen.held = m.FreezeRanges(rs, frozen.held)
+			}
+			all = append(all, frozen.held...)
+		}
+		r.Whole = r.Whole && len(subtractRanges(rs, joinRanges(all))) == 0
+	}
+	r.Whole = r.Whole && found == len(asked)
+	if len(frozen.files) != 0 {
+		for _, m := range mms {
+			m.InvalidateFrozen()
+		}
+	}
 	return nil
 }
 
@@ -127,7 +186,10 @@ func (s *State) Thaw(_, _ *struct{}) error {
 	for _, fr := range frozen.held {
 		mf.DecRef(fr)
 	}
-	frozen.held = nil
+	for _, mf := range frozen.files {
+		mf.ThawFiles()
+	}
+	frozen.held, frozen.files = nil, nil
 	return nil
 }
 

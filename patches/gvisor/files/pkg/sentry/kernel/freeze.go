@@ -1,7 +1,10 @@
 package kernel
 
 import (
+	"gvisor.dev/gvisor/pkg/context"
+	"gvisor.dev/gvisor/pkg/sentry/fsimpl/tmpfs"
 	"gvisor.dev/gvisor/pkg/sentry/mm"
+	"gvisor.dev/gvisor/pkg/sentry/pgalloc"
 )
 
 // PausedMemoryManagers returns the MemoryManagers of all tasks, or nil if k is not
@@ -27,6 +30,23 @@ func (k *Kernel) PausedMemoryManagers() []*mm.MemoryManager {
 			seen[m] = struct{}{}
 			all = append(all, m)
 		}
+	}
+	return all
+}
+
+// MemoryFiles returns the main MemoryFile, and after it those of tmpfs filesystems that
+// have one of their own.
+func (k *Kernel) MemoryFiles(ctx context.Context) []*pgalloc.MemoryFile {
+	all := []*pgalloc.MemoryFile{k.mf}
+	seen := map[*pgalloc.MemoryFile]struct{}{k.mf: {}}
+	for _, fs := range k.vfs.GetFilesystems() {
+		if mf := tmpfs.MemoryFileOf(fs); mf != nil {
+			if _, ok := seen[mf]; !ok {
+				seen[mf] = struct{}{}
+				all = append(all, mf)
+			}
+		}
+		fs.DecRef(ctx)
 	}
 	return all
 }

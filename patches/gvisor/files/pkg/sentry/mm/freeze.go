@@ -5,11 +5,13 @@ import (
 
 	"gvisor.dev/gvisor/pkg/hostarch"
 	"gvisor.dev/gvisor/pkg/sentry/memmap"
+	"gvisor.dev/gvisor/pkg/sentry/pgalloc"
 )
 
-// A frozen range of the main MemoryFile is not written to until it is thawed: all
-// private pmas in it are copy-on-write, as after Fork, and there is one more
-// reference on it for each of them, as if a child of Fork held it.
+// A frozen range of programs' memory in the main MemoryFile is not written to until it is
+// thawed: all private pmas in it are copy-on-write, as after Fork, and there is one more
+// reference on it for each of them, as if a child of Fork held it. What is frozen of files
+// is copied by what Translate does; see MemoryFile.FreezeFiles.
 
 // freezableLocked returns true if Fork would make pseg copy-on-write as a whole. It
 // differs from Fork only in that it leaves out all of a pma with a pinned page,
@@ -84,6 +86,39 @@ func (mm *MemoryManager) FreezeRanges(rs, held []memmap.FileRange) []memmap.File
 	}
 	mm.unmapASLocked(unmapAR)
 	return held
+}
+
+// HasPinned returns true if pages of mm may be pinned: these are written to whatever is
+// frozen.
+func (mm *MemoryManager) HasPinned() bool {
+	mm.activeMu.RLock()
+	defer mm.activeMu.RUnlock()
+	return mm.hasPinned
+}
+
+// InvalidateFrozen invalidates translations to what MemoryFiles have frozen of files.
+func (mm *MemoryManager) InvalidateFrozen() {
+	mm.activeMu.Lock()
+	defer mm.activeMu.Unlock()
+	var ars []hostarch.AddrRange
+	for pseg := mm.pmas.FirstSegment(); pseg.Ok(); pseg = pseg.NextSegment() {
+		pma := pseg.ValuePtr()
+		mf, ok := pma.file.(*pgalloc.MemoryFile)
+		if pma.private || !ok {
+			continue
+		}
+		if _, frozen := mf.FrozenPart(pseg.fileRange()); !frozen {
+			continue
+		}
+		if last := len(ars) - 1; last >= 0 && ars[last].End == pseg.Start() {
+			ars[last].End = pseg.End()
+		} else {
+			ars = append(ars, pseg.Range())
+		}
+	}
+	for _, ar := range ars {
+		mm.invalidateLocked(ar, false /* invalidatePrivate */, true /* invalidateShared */)
+	}
 }
 
 // firstOverlap returns the first part of fr that is in rs, which is sorted.
