@@ -77,6 +77,7 @@ var rooms = []room{
 	{"internal/testing", "*"},
 	{"test", "*"},
 	{"examples", "*"},
+	{"deploy", ""},
 }
 
 const belowService = "sandbox internal/clip internal/daemon internal/daemon/auth internal/daemon/store internal/engine internal/gateway internal/guest"
