@@ -34,7 +34,7 @@ EMBEDDED = $(AGENT) $(CONSOLE) $(VIEWER)
 # Where make install puts the program.
 PREFIX ?= /usr/local
 
-.PHONY: build embedded install demo check test soak test-templates lint fuzz bench generate clean deps
+.PHONY: build embedded install demo check test soak test-templates test-kube lint fuzz bench generate clean deps
 
 build: bin/cove ## build bin/cove
 
@@ -95,6 +95,11 @@ soak: deps ## test with all of its cases, or those of PACKAGES: hours, before a 
 	$(MAKE) lint build
 	COVE_BIN=$(CURDIR)/bin/cove ./scripts/test soak $(PACKAGES)
 	$(if $(PACKAGES),,$(MAKE) fuzz)
+
+test-kube: ## install Cove on a real Kubernetes on this machine and use it (root; minutes, and downloads the first time)
+	./scripts/install-kube-deps
+	$(MAKE) build
+	COVE_BIN=$(CURDIR)/bin/cove go test -tags kube -count=1 -timeout 40m -v ./test/kube
 
 test-templates: deps ## build the built-in templates for real and use them: minutes, and downloads
 	$(MAKE) build

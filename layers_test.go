@@ -48,7 +48,8 @@ var rooms = []room{
 	{"internal/daemon", "sandbox internal/clip internal/durable internal/gateway internal/limits internal/machine internal/objects"},
 	{"internal/daemon/store", "sandbox internal/durable internal/limits"},
 	{"internal/daemon/backup", "sandbox internal/durable internal/engine/checkpoint internal/daemon/store"},
-	{"internal/daemon/nodes", "sandbox internal/engine/fleet internal/engine/remote internal/limits internal/durable"},
+	{"internal/daemon/pods", "sandbox"},
+	{"internal/daemon/nodes", "sandbox internal/daemon/pods internal/engine/fleet internal/engine/remote internal/limits internal/durable"},
 	{"internal/daemon/sso", "sandbox internal/clip internal/daemon/auth"},
 	{"internal/daemon/service/", belowService}, // what packages of its own stand on
 	{"internal/daemon/service/builds", belowService + " internal/daemon/service/ internal/engine internal/template"},
@@ -76,6 +77,7 @@ var rooms = []room{
 	{"internal/testing", "*"},
 	{"test", "*"},
 	{"examples", "*"},
+	{"deploy", ""},
 }
 
 const belowService = "sandbox internal/clip internal/daemon internal/daemon/auth internal/daemon/store internal/engine internal/gateway internal/guest"

@@ -72,22 +72,27 @@ func (i *Identity) Join(ctx context.Context, token, name string) error {
 	if !ok || err != nil || len(want) != sha256.Size {
 		return sandbox.Errorf(sandbox.CodeInvalid, "that is not a join token; make one on the server with: cove node token")
 	}
+	return i.join(ctx, nodes.JoinRequest{Token: strings.TrimSpace(token), Name: name}, want)
+}
+
+// join asks the server whose authority has the given hash for a certificate.
+func (i *Identity) join(ctx context.Context, body nodes.JoinRequest, want []byte) error {
 	key, request, err := newKey()
 	if err != nil {
 		return err
 	}
+	body.Request = request
 	var cert nodes.Certificate
 	cfg := &tls.Config{
 		MinVersion: tls.VersionTLS13, ServerName: nodes.ServerName,
 		InsecureSkipVerify: true, //nolint:gosec // checkAuthority verifies against the token
 		VerifyConnection:   func(s tls.ConnectionState) error { return checkAuthority(s, want) },
 	}
-	body := nodes.JoinRequest{Token: strings.TrimSpace(token), Name: name, Request: request}
 	if err := i.post(ctx, cfg, "/v1/join", body, &cert); err != nil {
 		return err
 	}
 	if block, _ := pem.Decode([]byte(cert.Authority)); block == nil || sha256.Sum256(block.Bytes) != [32]byte(want) {
-		return errors.New("the server sent a certificate authority other than that of the token")
+		return errors.New("the server sent a certificate authority other than the one that is expected")
 	}
 	return i.store(key, &cert)
 }
@@ -103,7 +108,7 @@ func checkAuthority(s tls.ConnectionState, want []byte) error {
 		_, err := s.PeerCertificates[0].Verify(x509.VerifyOptions{Roots: pool, DNSName: nodes.ServerName})
 		return err
 	}
-	return errors.New("the server is not the one that made the token")
+	return errors.New("the server is not the one that made the token, or has another authority")
 }
 
 func newKey() (key *ecdsa.PrivateKey, request []byte, err error) {

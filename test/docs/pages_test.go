@@ -11,6 +11,7 @@ const (
 	databases = "test/e2e and internal/daemon/store/postgres have a database server of their own"
 	lost      = "test/checkpoints loses a machine and goes on with another one"
 	machines  = "test/nodes has a server with two nodes"
+	clusters  = "test/kube installs Cove on a cluster"
 	disks     = "internal/machine runs what makes a disk, as root"
 )
 
@@ -56,6 +57,16 @@ var pages = []page{
 			"cove run --secret anthropic -- python": {elsewhere: internet},
 		},
 	},
+	{file: "docs/kubernetes.md", lines: map[string]special{
+		"make build":              {elsewhere: clusters},
+		"go run ./deploy/image":   {elsewhere: clusters},
+		"kubectl apply":           {elsewhere: clusters},
+		"kubectl -n cove rollout": {elsewhere: clusters},
+		"kubectl -n cove-nodes":   {elsewhere: clusters},
+		"kubectl -n cove exec":    {elsewhere: clusters},
+		"kubectl -n cove port":    {elsewhere: clusters},
+		"COVE_API_KEY=$(cat key)": {elsewhere: clusters},
+	}},
 	{file: "docs/nodes.md", lines: map[string]special{
 		"cove serve --nodes": {elsewhere: machines},
 		"cove node token":    {elsewhere: machines},

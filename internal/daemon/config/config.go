@@ -76,6 +76,9 @@ type Nodes struct {
 	Only bool `yaml:"only"`
 	// Lease is how long a node may be away before its sandboxes fail.
 	Lease time.Duration `yaml:"lease"`
+	// ServiceAccount, as NAMESPACE/NAME, lets Pods of a Kubernetes cluster join that run as
+	// this ServiceAccount. Empty lets none.
+	ServiceAccount string `yaml:"service_account"`
 }
 
 // Objects is an object store. Credentials come from the AWS variables and files.
@@ -366,6 +369,7 @@ func (c *Config) Validate() error {
 		{"user_ids", "must be off, or FIRST-LAST with at least 65536 ids from 65536 up", !validUserIDs(c.UserIDs)},
 		{"orphans.retention", "must be at least 1m", c.Orphans.Retention < time.Minute},
 		{"nodes.listen", "must be host:port", c.Nodes.Listen != "" && (c.Nodes.Listen == Off || !validListen(c.Nodes.Listen))},
+		{"nodes.service_account", "must be NAMESPACE/NAME", c.Nodes.ServiceAccount != "" && !accounts.MatchString(c.Nodes.ServiceAccount)},
 		{"nodes.lease", "must be from 30s to 24h", c.Nodes.Lease < 30*time.Second || c.Nodes.Lease > 24*time.Hour},
 		{"mounts.allow_host", "must have absolute paths", relative(c.Mounts.AllowHost...)},
 		{"webhooks.approvals", "must have at most 64 entries", len(c.Webhooks.Approvals) > 64},
@@ -394,6 +398,7 @@ const maxDomain = 253 - 64
 
 var (
 	domains    = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*$`)
+	accounts   = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?/[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$`)
 	urlFormats = regexp.MustCompile(`^https?://\{label\}(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)+(:[0-9]{1,5})?$`)
 )
 

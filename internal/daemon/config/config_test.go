@@ -118,7 +118,7 @@ func TestEverySettingTakesEffect(t *testing.T) {
 		"preview-domain": "preview.example.com", "preview-url": "https://{label}.preview.example.com",
 		"dialect-port":           "microsandbox=5555,podflare=127.0.0.1:0",
 		"webhooks-allow-private": "true", "orphan-retention": "50h", "template-paths": "/srv/images, /x", "mount-paths": "/srv/models, /srv/share:rw", "insecure-registries": "registry.lan:5000", "private-registries": "registry.lan",
-		"nodes": "0.0.0.0:7780", "nodes-only": "true", "node-lease": "2m",
+		"nodes": "0.0.0.0:7780", "nodes-only": "true", "nodes-service-account": "cove/cove-node", "node-lease": "2m",
 	}
 	for _, s := range Settings() {
 		value, ok := values[s.Flag]

@@ -34,13 +34,15 @@ type Roots interface {
 	PackRoot(ctx context.Context, digest string, w io.Writer) error
 }
 
-// Config configures [Nodes]. All fields are required.
+// Config configures [Nodes]. All fields but Pods are required.
 type Config struct {
 	// Dir is a directory of its own; it is made if missing.
 	Dir   string
 	Fleet *fleet.Fleet
 	Roots Roots
-	Log   *slog.Logger
+	// Pods lets Pods of a Kubernetes cluster join with tokens of their own; nil lets none.
+	Pods Pods
+	Log  *slog.Logger
 }
 
 // Nodes is the server's end of its nodes. Its methods are safe for concurrent use.
@@ -48,6 +50,7 @@ type Nodes struct {
 	cfg       Config
 	authority *authority
 	tokens    tokens
+	pods      podNodes
 	certs     *certificates
 }
 
@@ -60,7 +63,9 @@ func Open(cfg Config) (*Nodes, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Nodes{cfg: cfg, authority: a, tokens: tokens{filepath.Join(cfg.Dir, "tokens")}, certs: &certificates{authority: a}}, nil
+	return &Nodes{
+		cfg: cfg, authority: a, tokens: tokens{filepath.Join(cfg.Dir, "tokens")}, pods: podNodes{dir: filepath.Join(cfg.Dir, "pods")}, certs: &certificates{authority: a},
+	}, nil
 }
 
 // CreateToken makes a token by which one machine can join.
@@ -194,7 +199,9 @@ func (n *Nodes) members(next func(w http.ResponseWriter, r *http.Request, name, 
 // JoinRequest asks for a node's certificate.
 type JoinRequest struct {
 	Token string `json:"token"`
-	Name  string `json:"name"`
+	// PodToken is a Pod's token of its ServiceAccount, in place of Token.
+	PodToken string `json:"pod_token,omitempty"`
+	Name     string `json:"name"`
 	// Request is a certificate request in DER.
 	Request []byte `json:"request"`
 }
@@ -214,6 +221,10 @@ type Failure struct {
 func (n *Nodes) join(w http.ResponseWriter, r *http.Request) {
 	var req JoinRequest
 	if !receive(w, r, &req) {
+		return
+	}
+	if req.PodToken != "" {
+		n.joinPod(w, r, req)
 		return
 	}
 	if !n.tokens.valid(req.Token, time.Now()) {

@@ -6,13 +6,16 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/cove-sh/cove/internal/daemon/config"
 	"github.com/cove-sh/cove/internal/daemon/nodes"
+	"github.com/cove-sh/cove/internal/daemon/pods"
 	"github.com/cove-sh/cove/internal/daemon/service"
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/engine/fleet"
@@ -29,6 +32,9 @@ const nodesWait = 10 * time.Second
 func (s *Server) openEngine(ctx context.Context, p *parts) (err error) {
 	if s.cfg.Nodes.Only && s.cfg.Nodes.Listen == "" {
 		return sandbox.Errorf(sandbox.CodeInvalid, "--nodes-only needs an address to which nodes connect; set it with --nodes HOST:PORT")
+	}
+	if s.cfg.Nodes.ServiceAccount != "" && s.cfg.Nodes.Listen == "" {
+		return sandbox.Errorf(sandbox.CodeInvalid, "--nodes-service-account needs an address to which nodes connect; set it with --nodes HOST:PORT")
 	}
 	if s.cfg.Nodes.Listen != "" && s.cfg.Objects.URL != "" {
 		return sandbox.Errorf(sandbox.CodeInvalid, "an object store cannot have the sandboxes of nodes yet; leave out --objects or --nodes")
@@ -85,8 +91,51 @@ func (s *Server) openNodes(p *parts) (err error) {
 	if !ok {
 		return errors.New("these templates cannot be sent to nodes")
 	}
-	p.nodes, err = nodes.Open(nodes.Config{Dir: filepath.Join(s.cfg.StateDir, "nodes"), Fleet: p.fleet, Roots: roots, Log: s.log})
-	return err
+	cfg := nodes.Config{Dir: filepath.Join(s.cfg.StateDir, "nodes"), Fleet: p.fleet, Roots: roots, Log: s.log}
+	var cluster *pods.Cluster
+	if namespace, name, ok := strings.Cut(s.cfg.Nodes.ServiceAccount, "/"); ok {
+		if cluster, err = pods.InCluster(os.Getenv, pods.DefaultDir, pods.Account{Namespace: namespace, Name: name}); err != nil {
+			return err
+		}
+		cfg.Pods = cluster
+	}
+	if p.nodes, err = nodes.Open(cfg); err != nil || cluster == nil {
+		return err
+	}
+	s.publishAuthority(p, cluster)
+	return nil
+}
+
+const (
+	// nodesConfigMap is where Pods find the authority of the server, under the key.
+	nodesConfigMap, authorityKey = "cove-nodes", "authority.pem"
+	publishAgain                 = 5 * time.Second
+)
+
+// publishAuthority writes the nodes' authority where Pods can mount it. Nodes that have
+// joined do not need it, so the server does not wait.
+func (s *Server) publishAuthority(p *parts, cluster *pods.Cluster) {
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			err := cluster.Publish(ctx, nodesConfigMap, authorityKey, p.nodes.Authority())
+			if err == nil || ctx.Err() != nil {
+				return
+			}
+			s.log.Warn("the nodes' authority cannot be written into the ConfigMap; new Pods wait for it", "name", nodesConfigMap, "error", err)
+			select {
+			case <-time.After(publishAgain):
+			case <-ctx.Done():
+			}
+		}
+	}()
+	p.onClose(func() error {
+		stop()
+		<-done
+		return nil
+	})
 }
 
 // largest is what one sandbox can have at most; nodes decide for themselves.
@@ -119,10 +168,44 @@ type NodeDeps struct {
 	Server string
 	// Name and Token are needed until the node has joined.
 	Name, Token string
-	Version     string
-	Log         *slog.Logger
+	// Pod has the files with which a Pod of a Kubernetes cluster joins instead of by Token.
+	Pod     node.PodFiles
+	Version string
+	Log     *slog.Logger
 	// Ready is called once, when the server drives the node.
 	Ready func()
+}
+
+func (d *NodeDeps) join(ctx context.Context, id *node.Identity) error {
+	switch {
+	case d.Pod.Token != "" && d.Pod.Authority != "":
+		return d.joinAsPod(ctx, id)
+	case d.Pod.Token != "" || d.Pod.Authority != "":
+		return sandbox.Errorf(sandbox.CodeInvalid, "a Pod joins with both --pod-token and --authority; give the one that is missing")
+	case d.Token == "":
+		return sandbox.Errorf(sandbox.CodeInvalid, "this machine has not joined yet; make a token on the server with: cove node token, and give it with --token")
+	}
+	return id.Join(ctx, d.Token, d.Name)
+}
+
+// joinAgain is how long a Pod waits before it tries to join again.
+const joinAgain = 5 * time.Second
+
+// joinAsPod tries again while that can help: a Pod that ends is started again anyway, but
+// ever later.
+func (d *NodeDeps) joinAsPod(ctx context.Context, id *node.Identity) error {
+	for {
+		err := id.JoinAsPod(ctx, d.Pod, d.Name)
+		if code := sandbox.CodeOf(err); err == nil || code != sandbox.CodeUnavailable && code != sandbox.CodeConflict {
+			return err
+		}
+		d.Log.Warn("the Pod cannot join the server yet", "server", d.Server, "error", err)
+		select {
+		case <-time.After(joinAgain):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 }
 
 var errTemplates = errors.New("these templates cannot be those of a node")
@@ -144,10 +227,10 @@ func RunNode(ctx context.Context, cfg config.Config, deps NodeDeps) (err error) 
 		return err
 	}
 	if !id.Joined() {
-		if deps.Token == "" {
-			return sandbox.Errorf(sandbox.CodeInvalid, "this machine has not joined yet; make a token on the server with: cove node token, and give it with --token")
-		}
-		if err := id.Join(ctx, deps.Token, deps.Name); err != nil {
+		if err := deps.join(ctx, id); err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
 			return err
 		}
 	}

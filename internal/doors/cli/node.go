@@ -10,6 +10,7 @@ import (
 
 	"github.com/cove-sh/cove/internal/daemon/config"
 	"github.com/cove-sh/cove/internal/daemon/server"
+	"github.com/cove-sh/cove/internal/node"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -85,7 +86,7 @@ func printJoinToken(c *call, t *sandbox.JoinToken) error {
 	return c.print(t.Token + "\n")
 }
 
-type nodeOptions struct{ Server, Name, Token, Config string }
+type nodeOptions struct{ Server, Name, Token, PodToken, Authority, Config string }
 
 func (a *app) nodeRunCommand() *cobra.Command {
 	var opts nodeOptions
@@ -100,6 +101,8 @@ func (a *app) nodeRunCommand() *cobra.Command {
 		Flags: func(f *pflag.FlagSet) {
 			f.StringVar(&opts.Server, "server", "", "Address of the server for nodes, as host:port (COVE_NODE_SERVER)")
 			f.StringVar(&opts.Token, "token", "", "Token of \"cove node token\", needed once (COVE_NODE_TOKEN)")
+			f.StringVar(&opts.PodToken, "pod-token", "", "In a Pod of Kubernetes: file with a token of the Pod's ServiceAccount, instead of --token (COVE_NODE_POD_TOKEN)")
+			f.StringVar(&opts.Authority, "authority", "", "With --pod-token: PEM file with the authority of the server (COVE_NODE_AUTHORITY)")
 			f.StringVar(&opts.Name, "name", "", "Name of the node (default the host name)")
 			f.StringVar(&opts.Config, "config", "", "YAML file with settings (COVE_CONFIG)")
 		},
@@ -116,6 +119,8 @@ func (a *app) runNode(ctx context.Context, opts nodeOptions) error {
 	}
 	or(&opts.Server, "COVE_NODE_SERVER")
 	or(&opts.Token, "COVE_NODE_TOKEN")
+	or(&opts.PodToken, "COVE_NODE_POD_TOKEN")
+	or(&opts.Authority, "COVE_NODE_AUTHORITY")
 	or(&opts.Config, "COVE_CONFIG")
 	if opts.Server == "" {
 		return sandbox.Errorf(sandbox.CodeInvalid, "no server is given; give the address on which it listens for nodes, such as --server cove.example.com:7780")
@@ -140,7 +145,7 @@ func (a *app) runNode(ctx context.Context, opts nodeOptions) error {
 		return err
 	}
 	return server.RunNode(ctx, cfg, server.NodeDeps{
-		Server: opts.Server, Name: opts.Name, Token: opts.Token, Version: a.Version, Log: server.NewLog(cfg.Log, a.Stderr),
+		Server: opts.Server, Name: opts.Name, Token: opts.Token, Pod: node.PodFiles{Token: opts.PodToken, Authority: opts.Authority}, Version: a.Version, Log: server.NewLog(cfg.Log, a.Stderr),
 		Ready: func() { a.say("node %s is ready: the server at %s drives it", opts.Name, opts.Server) },
 	})
 }

@@ -1,0 +1,117 @@
+package nodes
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/cove-sh/cove/internal/daemon/pods"
+	"github.com/cove-sh/cove/internal/durable"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// Pods proves which Pod a token was issued to.
+type Pods interface {
+	Prove(ctx context.Context, token string) (pods.Pod, error)
+}
+
+// podNodes knows which nodes are Pods: a file for each, by the name of the node.
+type podNodes struct {
+	dir string
+	mu  sync.Mutex // held while a Pod joins
+}
+
+// podNode says which Pod a node is. The node has joined if the fleet knows the id.
+type podNode struct {
+	UID string `json:"uid"`
+	ID  string `json:"id"`
+}
+
+func (p *podNodes) file(name string) string { return filepath.Join(p.dir, name) }
+
+func (p *podNodes) read(name string) (node podNode, err error) {
+	data, err := os.ReadFile(p.file(name))
+	if err == nil {
+		err = json.Unmarshal(data, &node)
+	}
+	return node, err
+}
+
+func (p *podNodes) write(name string, node podNode) error {
+	data, err := json.Marshal(node)
+	if err == nil {
+		err = os.MkdirAll(p.dir, 0o700)
+	}
+	if err == nil {
+		err = durable.WriteFile(p.file(name), data)
+	}
+	return err
+}
+
+// Authority returns the certificate of the nodes' authority, in PEM.
+func (n *Nodes) Authority() string { return text(n.authority.cert.Raw) }
+
+// joinPod lets a Pod join as the node of its own name.
+func (n *Nodes) joinPod(w http.ResponseWriter, r *http.Request, req JoinRequest) {
+	der, err := n.admitPod(r, req)
+	if err != nil {
+		n.cfg.Log.Warn("a Pod could not join", "node", req.Name, "address", r.RemoteAddr, "error", err)
+		fail(w, err)
+		return
+	}
+	n.sendCertificate(w, der)
+}
+
+func (n *Nodes) admitPod(r *http.Request, req JoinRequest) ([]byte, error) {
+	if n.cfg.Pods == nil {
+		return nil, sandbox.Errorf(sandbox.CodeInvalid, "this server does not let Pods join; start it with --nodes-service-account NAMESPACE/NAME")
+	}
+	pod, err := n.cfg.Pods.Prove(r.Context(), req.PodToken)
+	if err != nil {
+		return nil, err
+	}
+	if req.Name != pod.Name {
+		return nil, sandbox.Errorf(sandbox.CodeUnauthenticated, "the token is that of the Pod %.80q, which can only join as the node of this name, not as %.80q", pod.Name, req.Name)
+	}
+	n.pods.mu.Lock()
+	defer n.pods.mu.Unlock()
+	if err := n.makeRoom(pod); err != nil {
+		return nil, err
+	}
+	id := rand.Text()
+	der, err := n.authority.node(req.Request, pod.Name, id)
+	if err != nil {
+		return nil, sandbox.Wrap(sandbox.CodeInvalid, err, "the certificate request is not valid")
+	}
+	if err := n.pods.write(pod.Name, podNode{pod.UID, id}); err != nil {
+		return nil, err
+	}
+	if err := n.cfg.Fleet.Join(pod.Name, id); err != nil {
+		return nil, err
+	}
+	n.cfg.Log.Info("node joined as a Pod", "node", pod.Name, "uid", pod.UID, "address", r.RemoteAddr)
+	return der, nil
+}
+
+// makeRoom removes the node that an earlier Pod of this name was, or that this Pod was
+// before it lost its state. There is one Pod of a name at a time, so the other one is gone.
+// Its sandboxes have failed when its lease has run out; until then this is a conflict.
+func (n *Nodes) makeRoom(pod pods.Pod) error {
+	taken := n.cfg.Fleet.Available(pod.Name)
+	if sandbox.CodeOf(taken) != sandbox.CodeConflict {
+		return taken
+	}
+	before, err := n.pods.read(pod.Name)
+	if err != nil || !n.cfg.Fleet.IsMember(pod.Name, before.ID) {
+		return taken // it joined with a token of "cove node token"
+	}
+	if err := n.cfg.Fleet.Remove(pod.Name); err != nil {
+		return err
+	}
+	n.cfg.Log.Info("a node was removed, because another Pod has its name", "node", pod.Name, "uid", before.UID, "by", pod.UID)
+	return nil
+}

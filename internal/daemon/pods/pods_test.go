@@ -1,0 +1,181 @@
+package pods_test
+
+import (
+	"context"
+	"encoding/json"
+	"encoding/pem"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/cove-sh/cove/internal/daemon/pods"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+var account = pods.Account{Namespace: "cove", Name: "cove-node"}
+
+// own is the server's token for the API.
+const own = "token-of-the-server"
+
+// cluster returns a cluster whose API server is a handler.
+func cluster(t *testing.T, api http.HandlerFunc) *pods.Cluster {
+	t.Helper()
+	s := httptest.NewTLSServer(api)
+	t.Cleanup(s.Close)
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "ca.crt"), string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw})))
+	write(t, filepath.Join(dir, "token"), own+"\n")
+	u, err := url.Parse(s.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := pods.InCluster(func(name string) string {
+		return map[string]string{"KUBERNETES_SERVICE_HOST": u.Hostname(), "KUBERNETES_SERVICE_PORT": u.Port()}[name]
+	}, dir, account)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// good is the status of a review of a Pod of the pool.
+const good = `{"authenticated": true, "audiences": ["cove-nodes"], "user": {"username": "system:serviceaccount:cove:cove-node", "extra": {
+	"authentication.kubernetes.io/pod-name": ["cove-node-0"], "authentication.kubernetes.io/pod-uid": ["uid-1"]}}}`
+
+func TestProve(t *testing.T) {
+	const token = "token-of-a-pod"
+	answer := func(w http.ResponseWriter, status string) {
+		w.WriteHeader(http.StatusCreated)
+		_, _ = io.WriteString(w, `{"kind": "TokenReview", "status": `+status+`}`)
+	}
+	tests := map[string]struct {
+		api  http.HandlerFunc
+		code sandbox.Code // "" if the Pod is proved
+		want string
+	}{
+		"a Pod of the pool": {api: func(w http.ResponseWriter, r *http.Request) {
+			var asked struct {
+				APIVersion, Kind string
+				Spec             struct {
+					Token     string
+					Audiences []string
+				}
+			}
+			if err := json.NewDecoder(r.Body).Decode(&asked); err != nil {
+				t.Error(err)
+			}
+			if r.Method != http.MethodPost || r.URL.Path != "/apis/authentication.k8s.io/v1/tokenreviews" || r.Header.Get("Authorization") != "Bearer "+own ||
+				asked.APIVersion != "authentication.k8s.io/v1" || asked.Kind != "TokenReview" || asked.Spec.Token != token || len(asked.Spec.Audiences) != 1 || asked.Spec.Audiences[0] != pods.Audience {
+				t.Errorf("the API was asked %s %s %+v", r.Method, r.URL, asked)
+			}
+			answer(w, good)
+		}},
+		"expired": {func(w http.ResponseWriter, _ *http.Request) {
+			answer(w, `{"authenticated": false, "error": "token has expired"}`)
+		}, sandbox.CodeUnauthenticated, "must not have expired"},
+		"for another audience": {func(w http.ResponseWriter, _ *http.Request) {
+			answer(w, strings.Replace(good, "cove-nodes", "vault", 1))
+		}, sandbox.CodeUnauthenticated, "for the audience cove-nodes"},
+		"without an audience": {func(w http.ResponseWriter, _ *http.Request) {
+			answer(w, strings.Replace(good, `"cove-nodes"`, "", 1))
+		}, sandbox.CodeUnauthenticated, "for the audience cove-nodes"},
+		"of another namespace": {func(w http.ResponseWriter, _ *http.Request) {
+			answer(w, strings.Replace(good, "cove:cove-node", "other:cove-node", 1))
+		}, sandbox.CodeUnauthenticated, "only Pods of the ServiceAccount cove/cove-node"},
+		"of another ServiceAccount": {func(w http.ResponseWriter, _ *http.Request) {
+			answer(w, strings.Replace(good, "cove:cove-node", "cove:default", 1))
+		}, sandbox.CodeUnauthenticated, "only Pods of the ServiceAccount cove/cove-node"},
+		"of no Pod": {func(w http.ResponseWriter, _ *http.Request) {
+			answer(w, strings.Replace(good, "pod-uid", "node-uid", 1))
+		}, sandbox.CodeUnauthenticated, "not bound to a Pod"},
+		"of two Pods": {func(w http.ResponseWriter, _ *http.Request) {
+			answer(w, strings.Replace(good, `"cove-node-0"`, `"cove-node-0", "cove-node-1"`, 1))
+		}, sandbox.CodeUnauthenticated, "not bound to a Pod"},
+		"the server may not ask": {func(w http.ResponseWriter, _ *http.Request) {
+			http.Error(w, `{"message": "tokenreviews is forbidden"}`, http.StatusForbidden)
+		}, sandbox.CodeUnavailable, "cannot check the Pod's token now"},
+		"not JSON": {func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.WriteString(w, "<html>")
+		}, sandbox.CodeUnavailable, "cannot check the Pod's token now"},
+		"without end": {func(w http.ResponseWriter, _ *http.Request) {
+			for range 3 << 10 {
+				if _, err := w.Write(make([]byte, 1<<10)); err != nil {
+					return
+				}
+			}
+		}, sandbox.CodeUnavailable, "cannot check the Pod's token now"},
+		"elsewhere": {func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "https://192.0.2.1/", http.StatusTemporaryRedirect)
+		}, sandbox.CodeUnavailable, "cannot check the Pod's token now"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			pod, err := cluster(t, test.api).Prove(t.Context(), token)
+			if test.code == "" {
+				if err != nil || pod != (pods.Pod{Name: "cove-node-0", UID: "uid-1"}) {
+					t.Errorf("got %+v, %v", pod, err)
+				}
+				return
+			}
+			if sandbox.CodeOf(err) != test.code || !strings.Contains(sandbox.MessageOf(err), test.want) {
+				t.Errorf("got %v (%s), want %s: %s", err, sandbox.CodeOf(err), test.code, test.want)
+			}
+			if strings.Contains(err.Error(), token) || strings.Contains(err.Error(), own) {
+				t.Errorf("a token is in the error %v", err)
+			}
+		})
+	}
+}
+
+// TestSilentAPI asks an API server that does not answer.
+func TestSilentAPI(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	c := cluster(t, func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		cancel()
+		<-r.Context().Done()
+		close(ended)
+	})
+	if _, err := c.Prove(ctx, "token"); sandbox.CodeOf(err) != sandbox.CodeUnavailable {
+		t.Errorf("got %v", err)
+	}
+	<-ended
+}
+
+// TestOutsideOfCluster starts a server that is in no Pod, or in one without credentials.
+func TestOutsideOfCluster(t *testing.T) {
+	if _, err := pods.InCluster(func(string) string { return "" }, t.TempDir(), account); !strings.Contains(sandbox.MessageOf(err), "does not run in a Pod") {
+		t.Errorf("got %v", err)
+	}
+	if _, err := pods.InCluster(func(string) string { return "1" }, t.TempDir(), account); !strings.Contains(sandbox.MessageOf(err), "automountServiceAccountToken") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestPublish writes what Pods mount.
+func TestPublish(t *testing.T) {
+	var got string
+	c := cluster(t, func(_ http.ResponseWriter, r *http.Request) {
+		data, _ := io.ReadAll(r.Body)
+		got = r.Method + " " + r.URL.Path + " " + r.Header.Get("Content-Type") + " " + string(data)
+	})
+	if err := c.Publish(t.Context(), "cove-nodes", "key", "value"); err != nil {
+		t.Fatal(err)
+	}
+	if want := `PATCH /api/v1/namespaces/cove/configmaps/cove-nodes application/merge-patch+json {"data":{"key":"value"}}`; got != want {
+		t.Errorf("the API was asked %s", got)
+	}
+}

@@ -1,0 +1,4 @@
+// Package kube tests Cove on a real Kubernetes: etcd, the control plane, and two nodes with
+// containerd and runc on this machine. "make test-kube" runs it, as root; its files have the
+// build tag kube.
+package kube
