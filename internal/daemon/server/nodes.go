@@ -30,9 +30,6 @@ func (s *Server) openEngine(ctx context.Context, p *parts) (err error) {
 	if s.cfg.Nodes.Only && s.cfg.Nodes.Listen == "" {
 		return sandbox.Errorf(sandbox.CodeInvalid, "--nodes-only needs an address to which nodes connect; set it with --nodes HOST:PORT")
 	}
-	if s.cfg.Nodes.Listen != "" && s.cfg.Objects.URL != "" {
-		return sandbox.Errorf(sandbox.CodeInvalid, "an object store cannot have the sandboxes of nodes yet; leave out --objects or --nodes")
-	}
 	if !s.cfg.Nodes.Only {
 		if p.engine, err = s.deps.Assembly.Engine(ctx, filepath.Join(s.cfg.StateDir, "engine"), &s.cfg, s.log); err != nil {
 			return fmt.Errorf("open the engine: %w", err)
@@ -41,6 +38,7 @@ func (s *Server) openEngine(ctx context.Context, p *parts) (err error) {
 	if s.cfg.Nodes.Listen != "" {
 		if p.fleet, err = fleet.New(fleet.Config{
 			Local: p.engine, LocalReport: reporter(s.deps.Version, s.cfg.StateDir), Dir: filepath.Join(s.cfg.StateDir, "nodes", "members"), Lease: s.cfg.Nodes.Lease, Log: s.log,
+			Shared: newPrograms().open,
 		}); err != nil {
 			if p.engine != nil {
 				err = errors.Join(err, p.engine.Close())

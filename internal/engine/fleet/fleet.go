@@ -14,6 +14,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -41,7 +42,11 @@ type Config struct {
 	Dir string
 	// Lease is how long a node may be away; 0 is [DefaultLease].
 	Lease time.Duration
-	Log   *slog.Logger
+	// Shared opens the content of a file that exports share, by [engine.ExportFile].Shared, if
+	// this machine has it itself. What a node sends as such a file is never taken: other
+	// machines run it. Nil has none.
+	Shared func(name string) (content io.ReadCloser, err error)
+	Log    *slog.Logger
 }
 
 // Fleet implements [engine.Engine] and all optional abilities of engines.
@@ -52,17 +57,19 @@ type Fleet struct {
 
 	mu    sync.Mutex
 	sites map[string]*site // guarded by mu; nodes by name
-	// instances and checkpoints are those on nodes. Guarded by mu.
-	instances   map[string]*entry
+	// instances are those on nodes. Guarded by mu.
+	instances map[string]*entry
+	// checkpoints are those on nodes and on this machine. Guarded by mu.
 	checkpoints map[string]*kept
 	logs        map[string]*site // guarded by mu; where a sandbox's network log is
 	here        int              // guarded by mu; instances made on this machine that were not destroyed
 	started     bool             // guarded by mu; see [Fleet.Started]
 	closed      bool             // guarded by mu
 
-	failed func(engine.Status)                                                               // guarded by mu
-	asked  func(instanceID string, open []engine.Question)                                   // guarded by mu
-	peers  func(ctx context.Context, fromSandboxID, name string, port int) (net.Conn, error) // guarded by mu
+	reached func()                                                                            // guarded by mu; see [Fleet.OnReach]
+	failed  func(engine.Status)                                                               // guarded by mu
+	asked   func(instanceID string, open []engine.Question)                                   // guarded by mu
+	peers   func(ctx context.Context, fromSandboxID, name string, port int) (net.Conn, error) // guarded by mu
 
 	wg sync.WaitGroup
 }
@@ -81,6 +88,7 @@ type site struct {
 	lost     bool        // the lease has run out
 	pending  int64       // memory of instances made since the report, in bytes
 	warm     []engine.WarmSpec
+	stale    map[string]bool // checkpoints that the node must remove
 	removed  bool
 	starting sync.Mutex // held by attach
 }
@@ -94,6 +102,8 @@ var (
 	_ engine.Switch        = (*Fleet)(nil)
 	_ engine.NetworkLogger = (*Fleet)(nil)
 	_ engine.Placer        = (*Fleet)(nil)
+	_ engine.Portable      = (*Fleet)(nil)
+	_ engine.Scattered     = (*Fleet)(nil)
 )
 
 // validName matches names of nodes, which are names of directories and of certificates.
@@ -106,7 +116,7 @@ func New(cfg Config) (*Fleet, error) {
 	}
 	f := &Fleet{
 		cfg: cfg, log: cfg.Log, sites: map[string]*site{}, instances: map[string]*entry{}, checkpoints: map[string]*kept{}, logs: map[string]*site{},
-		failed: func(engine.Status) {}, asked: func(string, []engine.Question) {},
+		failed: func(engine.Status) {}, asked: func(string, []engine.Question) {}, reached: func() {},
 	}
 	if cfg.Local != nil {
 		f.local = &site{name: sandbox.LocalNode, local: cfg.Local}
@@ -116,6 +126,9 @@ func New(cfg Config) (*Fleet, error) {
 	}
 	if err := f.load(); err != nil {
 		return nil, fmt.Errorf("open the nodes: %w", err)
+	}
+	if err := f.loadLocal(); err != nil {
+		return nil, err
 	}
 	for _, s := range f.sites {
 		f.runLease(s, cfg.Lease)
@@ -148,7 +161,7 @@ func (f *Fleet) Join(name, id string) error {
 	if err := f.available(name); err != nil {
 		return err
 	}
-	s := &site{name: name, member: member{ID: id, JoinedAt: time.Now().UTC()}, lost: true}
+	s := &site{name: name, member: member{ID: id, JoinedAt: time.Now().UTC()}, lost: true, stale: map[string]bool{}}
 	if err := f.saveMember(s); err != nil {
 		return err
 	}

@@ -222,9 +222,12 @@ func (p *plainEngine) Export(_ context.Context, id string) (*engine.Export, erro
 	}}, err
 }
 
-func (p *plainEngine) Import(_ context.Context, description []byte, fetch func(name string, size int64, to *os.File) error) (c engine.Checkpoint, err error) {
+func (p *plainEngine) Import(_ context.Context, as engine.Checkpoint, description []byte, fetch engine.Fetch) (c engine.Checkpoint, err error) {
 	if err := json.Unmarshal(description, &c); err != nil {
 		return c, err
+	}
+	if as.ID != c.ID {
+		return c, errors.New("it is another checkpoint")
 	}
 	for name, size := range map[string]int64{"content": c.SizeBytes, "program": int64(len(program))} {
 		data, err := p.fetch(name, size, fetch)
@@ -245,13 +248,17 @@ func (p *plainEngine) Import(_ context.Context, description []byte, fetch func(n
 	return c, nil
 }
 
-func (p *plainEngine) fetch(name string, size int64, fetch func(name string, size int64, to *os.File) error) ([]byte, error) {
+func (p *plainEngine) fetch(name string, size int64, fetch engine.Fetch) ([]byte, error) {
+	want := engine.ExportFile{Name: name, Size: size}
+	if name == "program" {
+		want.Shared = "program1"
+	}
 	f, err := os.CreateTemp(p.dir, ".import-")
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = errors.Join(f.Close(), os.Remove(f.Name())) }()
-	if err := errors.Join(f.Truncate(size), fetch(name, size, f)); err != nil {
+	if err := errors.Join(f.Truncate(size), fetch(want, f)); err != nil {
 		return nil, err
 	}
 	return io.ReadAll(io.NewSectionReader(f, 0, size))
