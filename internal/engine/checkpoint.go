@@ -152,6 +152,11 @@ type Replicator interface {
 	// Kept returns where a checkpoint is kept. It is empty for one that stays on this machine
 	// or is unknown.
 	Kept(id string) Place
+	// Waits reports whether a checkpoint is to be kept elsewhere but is not yet, and why, if
+	// that has failed so far.
+	Waits(id string) (waits bool, failure error)
+	// Reach returns nil if what is elsewhere can be reached now.
+	Reach(ctx context.Context) error
 }
 
 // Standing says what can be done with a checkpoint where it is.

@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -161,5 +163,121 @@ func TestContinueElsewhere(t *testing.T) {
 			t.Errorf("the node that is back has %v", left)
 		}
 		s.counts(t, sb.ID, n)
+	})
+}
+
+// callers call sandboxes again and again until the function that is returned is called,
+// which returns how many calls were answered. An error fails the test.
+func (s *server) callers(t *testing.T, ids []string) (stop func() int) {
+	t.Helper()
+	var wg sync.WaitGroup
+	var answered atomic.Int64
+	ended := make(chan struct{})
+	for _, id := range ids {
+		wg.Go(func() {
+			for {
+				select {
+				case <-ended:
+					return
+				default:
+				}
+				res, err := s.Exec(t.Context(), id, sandbox.ExecRequest{Shell: "echo answer"})
+				if err != nil || res.Stdout != "answer\n" {
+					t.Errorf("a call of %s: %q, %v", id, res.Stdout, err)
+					return
+				}
+				answered.Add(1)
+			}
+		})
+	}
+	return func() int {
+		close(ended)
+		wg.Wait()
+		return int(answered.Load())
+	}
+}
+
+// awaitMoved waits until nothing more leaves a node.
+func (s *server) awaitMoved(t *testing.T, n *node) sandbox.NodeMove {
+	t.Helper()
+	var got sandbox.Node
+	if !covetest.Eventually(2*time.Minute, func() bool {
+		got = s.node(t, n.name)
+		return got.Move != nil && got.Move.Left == 0
+	}) {
+		t.Fatalf("node %s is not empty: %+v %+v\n%s", n.name, got, got.Move, s.Output())
+	}
+	return *got.Move
+}
+
+// TestDrainMoves empties a node under calls: first while the object store is down, when
+// everything stays, and then with it. Afterwards the other node is stopped, and moves its
+// sandboxes back.
+func TestDrainMoves(t *testing.T) {
+	withObjects(t, func(t *testing.T, s *server, a, b *node, bucket *s3test.Server) {
+		var ids []string
+		at := map[string]int{}
+		for range 4 {
+			sb := s.Create(t, covetest.Small())
+			s.startCounter(t, sb.ID)
+			ids = append(ids, sb.ID)
+			at[sb.ID] = s.counts(t, sb.ID, 0)
+		}
+		s.canary(t, len(ids))
+		stop := s.callers(t, ids)
+		bucket.Break(s3test.Unavailable)
+		if _, err := s.Client.DrainNode(t.Context(), a.name, sandbox.DrainRequest{Move: true}); err != nil {
+			t.Fatal(err)
+		}
+		var got sandbox.Node
+		if !covetest.Eventually(time.Minute, func() bool {
+			got = s.node(t, a.name)
+			return got.Move != nil && strings.Contains(got.Move.Waiting, "the object store does not work")
+		}) {
+			t.Errorf("without the object store the drain says %+v", got.Move)
+		}
+		if got.Sandboxes == 0 || got.Move == nil || got.Move.Left != got.Sandboxes {
+			t.Errorf("without the object store, node %+v has %+v", got, got.Move)
+		}
+		bucket.Break(nil)
+		if m := s.awaitMoved(t, a); m.Moved != got.Sandboxes || len(m.Stay) > 0 {
+			t.Errorf("moved were %+v", m)
+		}
+		for _, id := range ids {
+			at[id] = s.counts(t, id, at[id])
+			if s.nodeOf(t, id) != b {
+				t.Errorf("sandbox %s is not on the other node", id)
+			}
+		}
+		if n := stop(); n < len(ids) {
+			t.Errorf("%d calls were answered", n)
+		}
+		if len(a.Cells()) > 0 {
+			t.Errorf("the empty node runs %v", a.Cells())
+		}
+
+		if _, err := s.Client.UndrainNode(t.Context(), a.name); err != nil {
+			t.Fatal(err)
+		}
+		b.kill()
+		s.start(t, b, "--drain-on-exit", "2m")
+		s.waitState(t, b, sandbox.NodeReady)
+		stop = s.callers(t, ids[:1])
+		if err := b.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		<-b.exited
+		for _, id := range ids {
+			at[id] = s.counts(t, id, at[id])
+			if s.nodeOf(t, id) != a {
+				t.Errorf("sandbox %s is not on the node that is left", id)
+			}
+		}
+		stop()
+		s.start(t, b)
+		s.waitState(t, b, sandbox.NodeReady) // it takes sandboxes again
+		if left := b.checkpoints(t); len(left) > 0 {
+			t.Errorf("the node that is back has %v", left)
+		}
 	})
 }

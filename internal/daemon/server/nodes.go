@@ -61,6 +61,7 @@ func (s *Server) listenNodes(ctx context.Context, p *parts) error {
 	if err != nil {
 		return sandbox.Wrap(sandbox.CodeUnavailable, err, fmt.Sprintf("cannot listen on %s for nodes (%v); choose another address with --nodes", s.cfg.Nodes.Listen, err))
 	}
+	p.nodes.SetMover(p.service)
 	s.log.Info("listening for nodes", "address", l.Addr().String())
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
 	ended := make(chan error, 1)
@@ -121,6 +122,9 @@ type NodeDeps struct {
 	Log         *slog.Logger
 	// Ready is called once, when the server drives the node.
 	Ready func()
+	// DrainOnExit is how long a node that stops may take to have its sandboxes moved; 0 leaves
+	// them running.
+	DrainOnExit time.Duration
 }
 
 var errTemplates = errors.New("these templates cannot be those of a node")
@@ -164,6 +168,7 @@ func RunNode(ctx context.Context, cfg config.Config, deps NodeDeps) (err error) 
 	defer func() { err = errors.Join(err, e.Close()) }()
 	return node.Run(ctx, node.Config{
 		Identity: id, Engine: e, Roots: store, Report: reporter(deps.Version, dir), AsideDir: filepath.Join(dir, "aside"), Ready: deps.Ready, Log: deps.Log,
+		DrainOnExit: deps.DrainOnExit,
 	})
 }
 

@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"regexp"
@@ -210,25 +211,73 @@ func (f *Fleet) absent() bool {
 	return false
 }
 
-// Drain keeps new sandboxes from a node, or takes them again.
-func (f *Fleet) Drain(name string, drain bool) (sandbox.Node, error) {
+// Drain keeps new sandboxes from a node, or takes them again if req is nil. That
+// sandboxes move is only noted here; see [Fleet.Moving].
+func (f *Fleet) Drain(name string, req *sandbox.DrainRequest) (sandbox.Node, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	s, err := f.site(name)
 	if err != nil {
 		return sandbox.Node{}, err
 	}
+	m := s.member
+	m.Draining, m.Moving, m.Resume, m.Leaving = req != nil, req != nil && req.Move, req != nil && req.Resume, false
+	return f.nodeOf(s), f.setMember(s, m)
+}
+
+// setMember changes the record of a site. The one of this machine lasts until the next
+// start. The caller holds f.mu.
+func (f *Fleet) setMember(s *site, m member) error {
+	before := s.member
+	s.member = m
 	if s == f.local {
-		s.member.Draining = drain // until the next start
-		return f.nodeOf(s), nil
+		return nil
 	}
-	before := s.member.Draining
-	s.member.Draining = drain
-	if err := f.saveMember(s); err != nil {
-		s.member.Draining = before
-		return sandbox.Node{}, err
+	err := f.saveMember(s)
+	if err != nil {
+		s.member = before
 	}
-	return f.nodeOf(s), nil
+	return err
+}
+
+// Leave drains a node that stops, and has its sandboxes move, until it returns.
+func (f *Fleet) Leave(name string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s, err := f.site(name)
+	if err != nil {
+		return err
+	}
+	m := s.member
+	m.Leaving = m.Leaving || !m.Draining // one that was drained before stays drained
+	m.Draining, m.Moving = true, true
+	return f.setMember(s, m)
+}
+
+// Return undoes [Fleet.Leave]. It reports whether there was something to undo.
+func (f *Fleet) Return(name string) (bool, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s, err := f.site(name)
+	if err != nil || !s.member.Leaving {
+		return false, err
+	}
+	m := s.member
+	m.Draining, m.Moving, m.Resume, m.Leaving = false, false, false, false
+	return true, f.setMember(s, m)
+}
+
+// Moving returns the nodes whose sandboxes are to move, and how.
+func (f *Fleet) Moving() map[string]sandbox.DrainRequest {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	all := map[string]sandbox.DrainRequest{}
+	for _, s := range append(slices.Collect(maps.Values(f.sites)), f.local) {
+		if s != nil && s.member.Moving {
+			all[s.name] = sandbox.DrainRequest{Move: true, Resume: s.member.Resume}
+		}
+	}
+	return all
 }
 
 // site returns a site by its name. The caller holds f.mu.

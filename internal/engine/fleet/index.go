@@ -22,6 +22,8 @@ type member struct {
 	Draining bool      `json:"draining,omitempty"`
 	// Moving says that its sandboxes are to move to other nodes.
 	Moving bool `json:"moving,omitempty"`
+	// Resume says that those that were running continue at once.
+	Resume bool `json:"resume,omitempty"`
 	// Leaving says that the node itself asked for that, because it stops: it takes sandboxes
 	// again when it starts again.
 	Leaving bool `json:"leaving,omitempty"`

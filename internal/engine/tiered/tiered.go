@@ -419,8 +419,7 @@ func (e *Engine) Kept(id string) engine.Place {
 	return engine.PlaceRemote
 }
 
-// Waits returns why a checkpoint is not in the bucket yet. Both are zero if it is there, or
-// is not to be.
+// Waits implements [engine.Replicator].
 func (e *Engine) Waits(id string) (waits bool, failure error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -429,6 +428,15 @@ func (e *Engine) Waits(id string) (waits bool, failure error) {
 		return false, nil
 	}
 	return true, errors.Join(e.failure, ent.failure)
+}
+
+// Reach implements [engine.Replicator].
+func (e *Engine) Reach(ctx context.Context) error {
+	_, err := e.readHolder(ctx)
+	if ctx.Err() == nil {
+		e.note(err)
+	}
+	return err
 }
 
 // RemoveCheckpoint implements [engine.Checkpointer]. What is in the bucket is removed
