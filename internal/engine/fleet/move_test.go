@@ -127,7 +127,7 @@ func TestMoveFails(t *testing.T) {
 	if !errors.Is(err, refused) || len(b.state.Kept()) > 0 {
 		t.Errorf("Import: %v; the other node has %v", err, b.state.Kept())
 	}
-	if _, err := w.Drain("b", true); err != nil {
+	if _, err := w.Drain("b", &sandbox.DrainRequest{}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := w.Import(t.Context(), kept.Checkpoint, kept.description, kept.fetch); !errors.Is(err, engine.ErrNoRoom) {

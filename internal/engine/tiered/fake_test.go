@@ -309,6 +309,7 @@ type machine struct {
 	dir    string
 	bucket objects.Bucket
 	inner  *plainEngine
+	spread *spreadEngine // replaces inner, if it is set
 	roots  *plainRoots
 	e      *Engine
 	cache  int64
@@ -350,8 +351,12 @@ func (m *machine) step(name string) error {
 // start starts a daemon; the last one has been stopped.
 func (m *machine) start() error {
 	key := bytes.Repeat([]byte{m.key}, KeySize)
+	inner := Inner(m.inner)
+	if m.spread != nil {
+		inner = m.spread
+	}
 	e, err := New(Config{
-		Engine: m.inner, Roots: m.roots, Bucket: m.bucket, Key: key, Installation: "installation-1",
+		Engine: inner, Roots: m.roots, Bucket: m.bucket, Key: key, Installation: "installation-1",
 		Dir: filepath.Join(m.dir, "objects"), CacheBytes: m.cache, Log: slog.New(slog.DiscardHandler), step: m.step,
 	})
 	if err != nil {
