@@ -94,7 +94,7 @@ const drainLook = time.Second
 func (cfg *Config) drain(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, cfg.DrainOnExit)
 	defer cancel()
-	cfg.Log.Info("the node stops; its sandboxes move to other nodes", "at most", cfg.DrainOnExit)
+	cfg.Log.Info("the node stops; its sandboxes move to other nodes", "at_most", cfg.DrainOnExit)
 	var told sandbox.NodeMove
 	for ctx.Err() == nil {
 		var m sandbox.NodeMove
