@@ -374,8 +374,8 @@ type Nodes interface {
 	DrainNode(ctx context.Context, node string, req DrainRequest) (*Node, error)
 	// UndrainNode lets a node take new sandboxes again.
 	UndrainNode(ctx context.Context, node string) (*Node, error)
-	// RemoveNode removes a node for good, with the paused sandboxes and snapshots on it. If
-	// sandboxes run on the node, that is a conflict.
+	// RemoveNode removes a node for good, with the paused sandboxes and snapshots that are
+	// only there. If sandboxes run on the node, that is a conflict.
 	RemoveNode(ctx context.Context, node string) error
 }
 

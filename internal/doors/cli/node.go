@@ -45,8 +45,8 @@ func (a *app) nodeCommand() *cobra.Command {
 		}),
 		a.make(command{
 			Use: "rm NODE...", Short: "Remove nodes permanently",
-			Long: "Remove nodes permanently. The server refuses their certificates, and paused sandboxes and snapshots on them\n" +
-				"are gone. A node on which sandboxes run is not removed.",
+			Long: "Remove nodes permanently. The server refuses their certificates, and paused sandboxes and snapshots that are\n" +
+				"only on them are gone. A node on which sandboxes run is not removed.",
 			Example: "  cove node rm old",
 			Do:      remove(sandbox.Service.RemoveNode),
 		}))
