@@ -18,8 +18,8 @@ func (c *Client) CreateJoinToken(ctx context.Context) (*sandbox.JoinToken, error
 }
 
 // DrainNode implements [sandbox.Nodes].
-func (c *Client) DrainNode(ctx context.Context, node string) (*sandbox.Node, error) {
-	return get(ctx, c, operation.DrainNode, nil, node)
+func (c *Client) DrainNode(ctx context.Context, node string, req sandbox.DrainRequest) (*sandbox.Node, error) {
+	return get(ctx, c, operation.DrainNode, req, node)
 }
 
 // UndrainNode implements [sandbox.Nodes].

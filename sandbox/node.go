@@ -34,6 +34,40 @@ type Node struct {
 	// LastSeenAt is when the node last answered; nil if it has not answered since the
 	// server started.
 	LastSeenAt *time.Time `json:"last_seen_at,omitempty"`
+	// Move is the progress of moving the node's sandboxes to other nodes; nil if they do not
+	// move.
+	Move *NodeMove `json:"move,omitempty"`
+}
+
+// DrainRequest says what becomes of the sandboxes on a draining node.
+type DrainRequest struct {
+	// Move moves them to other nodes: each is paused, and continues at its next call on a node
+	// that has room. It needs an object store.
+	Move bool `json:"move,omitempty"`
+	// Resume continues those that were running at once, and not only at their next call.
+	Resume bool `json:"resume,omitempty"`
+}
+
+// NodeMove is the progress of moving a node's sandboxes to other nodes.
+type NodeMove struct {
+	// Moved is how many running sandboxes were paused so that they continue elsewhere, since
+	// the server began to move them.
+	Moved int `json:"moved"`
+	// Left is how many sandboxes and snapshots must still leave the node. If it is 0, nothing
+	// more moves.
+	Left int `json:"left"`
+	// Waiting says why nothing moves at the moment, such as that the object store cannot be
+	// reached. The server tries again.
+	Waiting string `json:"waiting,omitempty"`
+	// Stay are sandboxes that cannot be moved, at least for now.
+	Stay []NodeStay `json:"stay,omitempty"`
+}
+
+// NodeStay is a sandbox that stays on a node.
+type NodeStay struct {
+	Sandbox string `json:"sandbox"`
+	// Reason says why it stays.
+	Reason string `json:"reason"`
 }
 
 // JoinToken lets one machine become a node.

@@ -368,13 +368,14 @@ type Nodes interface {
 	// CreateJoinToken makes a token with which one machine can join as a node, once and
 	// within an hour.
 	CreateJoinToken(ctx context.Context) (*JoinToken, error)
-	// DrainNode keeps new sandboxes from a node. Sandboxes on the node continue, and their
-	// forks still start there.
-	DrainNode(ctx context.Context, node string) (*Node, error)
+	// DrainNode keeps new sandboxes from a node. Unless the request says that they move,
+	// sandboxes on the node continue, and their forks still start there. A move goes on after
+	// the answer, which has its progress; ListNodes has it later.
+	DrainNode(ctx context.Context, node string, req DrainRequest) (*Node, error)
 	// UndrainNode lets a node take new sandboxes again.
 	UndrainNode(ctx context.Context, node string) (*Node, error)
-	// RemoveNode removes a node for good, with the paused sandboxes and snapshots on it. If
-	// sandboxes run on the node, that is a conflict.
+	// RemoveNode removes a node for good, with the paused sandboxes and snapshots that are
+	// only there. If sandboxes run on the node, that is a conflict.
 	RemoveNode(ctx context.Context, node string) error
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"io"
-	"os"
 	"time"
 
 	"github.com/cove-sh/cove/sandbox"
@@ -99,12 +98,18 @@ type Portable interface {
 	// Export opens a checkpoint to be copied. The caller closes the result, which stays
 	// readable until then, also if the checkpoint is removed.
 	Export(ctx context.Context, id string) (*Export, error)
-	// Import makes a checkpoint again from the description of its export, durably. It calls
-	// fetch for each file that it lacks, with a new file of the given size, full of zeros.
-	// After an error nothing is kept. A description is not trusted, except that it names the
-	// program that will run the checkpoint.
-	Import(ctx context.Context, description []byte, fetch func(name string, size int64, to *os.File) error) (Checkpoint, error)
+	// Import makes a checkpoint again from the description of its export, durably. The ID,
+	// Root, Resources, Label and Owner of the result are those of c. It calls fetch for each
+	// file that it lacks, one after another. After an error nothing is kept. A description is
+	// not trusted: the caller must only fetch a file with Shared from whom it trusts, because
+	// the program that will run the checkpoint is one of them.
+	Import(ctx context.Context, c Checkpoint, description []byte, fetch Fetch) (Checkpoint, error)
 }
+
+// Fetch writes the content of a file of an export into a new file of f.Size bytes, which is
+// full of zeros. Of f, the ReadCloser is nil. Parts can be written at the same time and in
+// any order.
+type Fetch func(f ExportFile, to io.WriterAt) error
 
 // Export is a checkpoint that is being copied.
 type Export struct {
@@ -146,9 +151,47 @@ const (
 
 // Replicator is a [Checkpointer] that also keeps checkpoints elsewhere.
 type Replicator interface {
-	// Place returns where a checkpoint is kept. It is empty for one that stays on this
-	// machine or is unknown.
-	Place(id string) Place
+	// Kept returns where a checkpoint is kept. It is empty for one that stays on this machine
+	// or is unknown.
+	Kept(id string) Place
+	// Waits reports whether a checkpoint is to be kept elsewhere but is not yet, and why, if
+	// that has failed so far.
+	Waits(id string) (waits bool, failure error)
+	// Reach returns nil if what is elsewhere can be reached now.
+	Reach(ctx context.Context) error
+}
+
+// Standing says what can be done with a checkpoint where it is.
+type Standing string
+
+// The standings.
+const (
+	// StandingReady means that it can be read, and that instances can continue from it.
+	StandingReady Standing = "ready"
+	// StandingLeaving means that it can be read, but that instances should continue on
+	// another machine, because this one is being emptied.
+	StandingLeaving Standing = "leaving"
+	// StandingDraining means that instances should rather continue on another machine.
+	StandingDraining Standing = "draining"
+	// StandingAway means that its machine cannot be reached.
+	StandingAway Standing = "away"
+	// StandingNone means that no machine has it.
+	StandingNone Standing = ""
+)
+
+// Scattered is a [Portable] that consists of several machines. Each checkpoint is on one of
+// them. Import makes a checkpoint on a machine where instances can continue from it, also if
+// another machine has it: that one removes its own, at the latest before anything else is
+// done there.
+type Scattered interface {
+	// ImportFor is Import on a machine that has room for an instance, whose spec may be nil.
+	// If another machine has the checkpoint, it is not chosen.
+	ImportFor(ctx context.Context, spec *Spec, c Checkpoint, description []byte, fetch Fetch) (Checkpoint, error)
+	// Standing returns the standing of a checkpoint.
+	Standing(id string) Standing
+	// OnReach sets the function that is called when a machine can be reached again, and its
+	// checkpoints with it. It is called once, before any other method.
+	OnReach(reached func())
 }
 
 // WarmSpec asks for instances that are made before they are needed.

@@ -192,6 +192,15 @@ func (i *Identity) renew(ctx context.Context) error {
 	return i.store(key, &cert)
 }
 
+// tell makes a call as this node, without a body.
+func (i *Identity) tell(ctx context.Context, path string, answer any) error {
+	cfg, err := i.config()
+	if err != nil {
+		return err
+	}
+	return i.post(ctx, cfg, path, struct{}{}, answer)
+}
+
 func (i *Identity) client(cfg *tls.Config) *http.Client {
 	return &http.Client{Transport: &http.Transport{TLSClientConfig: cfg, DisableKeepAlives: true, DisableCompression: true}}
 }

@@ -10,9 +10,10 @@ import (
 
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/engine/remote"
+	"github.com/cove-sh/cove/sandbox"
 )
 
-// Config configures [Run]. All fields are required.
+// Config configures [Run]. All fields but DrainOnExit are required.
 type Config struct {
 	Identity *Identity
 	// Engine is driven; Run does not close it.
@@ -25,7 +26,10 @@ type Config struct {
 	AsideDir string
 	// Ready is called once, when the server drives the node for the first time.
 	Ready func()
-	Log   *slog.Logger
+	// DrainOnExit is how long Run may take, when ctx has ended, to have the sandboxes moved to
+	// other nodes; 0 leaves them running.
+	DrainOnExit time.Duration
+	Log         *slog.Logger
 }
 
 const (
@@ -37,20 +41,33 @@ const (
 	AsideAge = 8 * 24 * time.Hour
 )
 
-// Run lets the server drive the engine until ctx ends. Sandboxes run on.
+// Run lets the server drive the engine until ctx ends. Sandboxes run on, unless they move to
+// other nodes before.
 func Run(ctx context.Context, cfg Config) error {
 	if err := os.MkdirAll(cfg.AsideDir, 0o700); err != nil {
 		return err
 	}
+	asked := ctx
+	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	context.AfterFunc(asked, func() {
+		defer stop()
+		if cfg.DrainOnExit > 0 {
+			cfg.drain(ctx)
+		}
+	})
 	server := remote.NewServer(remote.Config{
 		Engine: cfg.Engine, Roots: &roots{id: cfg.Identity, store: cfg.Roots}, Report: cfg.Report, AsideDir: cfg.AsideDir, Log: cfg.Log, Settled: sync.OnceFunc(cfg.Ready),
 	})
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() { cfg.upkeep(ctx, server) })
-	wait := redialFirst
+	wait, returned := redialFirst, false
 	for ctx.Err() == nil {
 		began := time.Now()
+		if !returned {
+			returned = cfg.Identity.tell(ctx, "/v1/return", &struct{}{}) == nil
+		}
 		c, err := cfg.Identity.dial(ctx)
 		if err == nil {
 			cfg.Log.Info("connected to the server", "server", cfg.Identity.Server)
@@ -68,6 +85,37 @@ func Run(ctx context.Context, cfg Config) error {
 		wait = min(2*wait, redialMost)
 	}
 	return nil
+}
+
+// drainLook is how often a node that stops asks how far its sandboxes have moved.
+const drainLook = time.Second
+
+// drain has the sandboxes moved to other nodes, for as long as that may take.
+func (cfg *Config) drain(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, cfg.DrainOnExit)
+	defer cancel()
+	cfg.Log.Info("the node stops; its sandboxes move to other nodes", "at_most", cfg.DrainOnExit)
+	var told sandbox.NodeMove
+	for ctx.Err() == nil {
+		var m sandbox.NodeMove
+		err := cfg.Identity.tell(ctx, "/v1/leave", &m)
+		code := sandbox.CodeOf(err)
+		switch {
+		case code == sandbox.CodeUnsupported || code == sandbox.CodeNotFound || code == sandbox.CodeUnauthenticated:
+			cfg.Log.Warn("sandboxes do not move", "error", err)
+			return
+		case err != nil:
+			cfg.Log.Warn("ask the server to move the sandboxes", "error", err)
+		case m.Left == 0:
+			cfg.Log.Info("the sandboxes have moved", "moved", m.Moved, "stay", len(m.Stay))
+			return
+		case m.Left != told.Left || m.Waiting != told.Waiting:
+			told = m
+			cfg.Log.Info("sandboxes move", "moved", m.Moved, "left", m.Left, "waiting", m.Waiting)
+		}
+		pause(ctx, drainLook)
+	}
+	cfg.Log.Warn("not all sandboxes have moved in time; they keep running here", "left", told.Left)
 }
 
 func pause(ctx context.Context, d time.Duration) {

@@ -62,11 +62,18 @@ func run(t *testing.T, both bool, test func(t *testing.T, s *server, a, b *node)
 	needs.GVisor(t)
 	covetest.ForUsers(t, both, func(t *testing.T, uid uint32) {
 		address := free(t)
-		args := slices.Concat([]string{"--nodes", address, "--nodes-only", "--node-lease", lease.String(), "--warm", "1"}, internet.Here(t).Args())
-		s := &server{Daemon: covetest.Start(t, covetest.Options{UID: uid, Args: args}), uid: uid, args: internet.Here(t).Args(), nodes: map[string]*node{}}
-		t.Cleanup(func() { s.end(t) }) // before the server's own end
+		s := begin(t, uid, address, nil)
 		test(t, s, s.join(t, "a", address), s.join(t, "b", address))
 	})
+}
+
+// begin starts a server that runs sandboxes on nodes only.
+func begin(t *testing.T, uid uint32, address string, env []string, more ...string) *server {
+	t.Helper()
+	args := slices.Concat([]string{"--nodes", address, "--nodes-only", "--node-lease", lease.String(), "--warm", "1"}, internet.Here(t).Args(), more)
+	s := &server{Daemon: covetest.Start(t, covetest.Options{UID: uid, Args: args, Env: env}), uid: uid, args: internet.Here(t).Args(), nodes: map[string]*node{}}
+	t.Cleanup(func() { s.end(t) }) // before the server's own end
+	return s
 }
 
 // free returns an address on which nobody listens.

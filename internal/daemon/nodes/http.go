@@ -31,7 +31,7 @@ func send(w http.ResponseWriter, v any) {
 // statuses of errors; others are 500.
 var statuses = map[sandbox.Code]int{
 	sandbox.CodeInvalid: http.StatusBadRequest, sandbox.CodeUnauthenticated: http.StatusUnauthorized, sandbox.CodeNotFound: http.StatusNotFound,
-	sandbox.CodeConflict: http.StatusConflict,
+	sandbox.CodeConflict: http.StatusConflict, sandbox.CodeUnsupported: http.StatusNotImplemented,
 }
 
 func fail(w http.ResponseWriter, err error) {
@@ -43,6 +43,30 @@ func fail(w http.ResponseWriter, err error) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(Failure{code, sandbox.MessageOf(err)})
+}
+
+// leave moves the sandboxes of the node that asks, and says how far that is.
+func (n *Nodes) leave(w http.ResponseWriter, r *http.Request, name, _ string) {
+	if n.mover == nil {
+		fail(w, sandbox.Errorf(sandbox.CodeUnsupported, "this server does not move sandboxes"))
+		return
+	}
+	m, err := n.mover.LeaveNode(r.Context(), name)
+	if err != nil {
+		fail(w, err)
+		return
+	}
+	send(w, m)
+}
+
+func (n *Nodes) giveBack(w http.ResponseWriter, r *http.Request, name, _ string) {
+	if n.mover != nil {
+		if err := n.mover.ReturnNode(r.Context(), name); err != nil {
+			fail(w, err)
+			return
+		}
+	}
+	send(w, struct{}{})
 }
 
 // AboutRoot describes a root.

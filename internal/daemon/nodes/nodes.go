@@ -52,7 +52,26 @@ type Nodes struct {
 	tokens    tokens
 	pods      podNodes
 	certs     *certificates
+	mover     Mover // set by SetMover
 }
+
+// Mover moves the sandboxes of nodes that stop.
+type Mover interface {
+	// LeaveNode begins to move a node's sandboxes, if that has not begun, and returns how far
+	// that is.
+	LeaveNode(ctx context.Context, node string) (*sandbox.NodeMove, error)
+	// ReturnNode says that a node has started again.
+	ReturnNode(ctx context.Context, node string) error
+}
+
+// SetMover must be called before [Nodes.Serve].
+func (n *Nodes) SetMover(m Mover) { n.mover = m }
+
+// Leave drains a node that stops, and Return undoes that when it has started again.
+func (n *Nodes) Leave(name string) error { return n.cfg.Fleet.Leave(name) }
+
+// Return reports whether there was something to undo.
+func (n *Nodes) Return(name string) (bool, error) { return n.cfg.Fleet.Return(name) }
 
 // Open opens the nodes of an installation.
 func Open(cfg Config) (*Nodes, error) {
@@ -76,10 +95,13 @@ func (n *Nodes) CreateToken() (*sandbox.JoinToken, error) {
 // Nodes lists all machines.
 func (n *Nodes) Nodes(ctx context.Context) []sandbox.Node { return n.cfg.Fleet.Nodes(ctx) }
 
-// Drain keeps new sandboxes from a node, or takes them again.
-func (n *Nodes) Drain(name string, drain bool) (sandbox.Node, error) {
-	return n.cfg.Fleet.Drain(name, drain)
+// Drain keeps new sandboxes from a node, or takes them again if req is nil.
+func (n *Nodes) Drain(name string, req *sandbox.DrainRequest) (sandbox.Node, error) {
+	return n.cfg.Fleet.Drain(name, req)
 }
+
+// Moving returns the nodes whose sandboxes are to move, and how.
+func (n *Nodes) Moving() map[string]sandbox.DrainRequest { return n.cfg.Fleet.Moving() }
 
 // Remove removes a node for ever.
 func (n *Nodes) Remove(name string) error { return n.cfg.Fleet.Remove(name) }
@@ -126,6 +148,8 @@ func (n *Nodes) Serve(ctx context.Context, l net.Listener) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/join", n.join)
 	mux.HandleFunc("POST /v1/renew", n.members(n.renew))
+	mux.HandleFunc("POST /v1/leave", n.members(n.leave))
+	mux.HandleFunc("POST /v1/return", n.members(n.giveBack))
 	mux.HandleFunc("GET /v1/roots/{digest}", n.members(n.root))
 	mux.HandleFunc("GET /v1/roots/{digest}/about", n.members(n.aboutRoot))
 	server := &http.Server{

@@ -36,9 +36,6 @@ func (s *Server) openEngine(ctx context.Context, p *parts) (err error) {
 	if s.cfg.Nodes.ServiceAccount != "" && s.cfg.Nodes.Listen == "" {
 		return sandbox.Errorf(sandbox.CodeInvalid, "--nodes-service-account needs an address to which nodes connect; set it with --nodes HOST:PORT")
 	}
-	if s.cfg.Nodes.Listen != "" && s.cfg.Objects.URL != "" {
-		return sandbox.Errorf(sandbox.CodeInvalid, "an object store cannot have the sandboxes of nodes yet; leave out --objects or --nodes")
-	}
 	if !s.cfg.Nodes.Only {
 		if p.engine, err = s.deps.Assembly.Engine(ctx, filepath.Join(s.cfg.StateDir, "engine"), &s.cfg, s.log); err != nil {
 			return fmt.Errorf("open the engine: %w", err)
@@ -47,6 +44,7 @@ func (s *Server) openEngine(ctx context.Context, p *parts) (err error) {
 	if s.cfg.Nodes.Listen != "" {
 		if p.fleet, err = fleet.New(fleet.Config{
 			Local: p.engine, LocalReport: reporter(s.deps.Version, s.cfg.StateDir), Dir: filepath.Join(s.cfg.StateDir, "nodes", "members"), Lease: s.cfg.Nodes.Lease, Log: s.log,
+			Shared: newPrograms().open,
 		}); err != nil {
 			if p.engine != nil {
 				err = errors.Join(err, p.engine.Close())
@@ -69,6 +67,7 @@ func (s *Server) listenNodes(ctx context.Context, p *parts) error {
 	if err != nil {
 		return sandbox.Wrap(sandbox.CodeUnavailable, err, fmt.Sprintf("cannot listen on %s for nodes (%v); choose another address with --nodes", s.cfg.Nodes.Listen, err))
 	}
+	p.nodes.SetMover(p.service)
 	s.log.Info("listening for nodes", "address", l.Addr().String())
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
 	ended := make(chan error, 1)
@@ -174,6 +173,9 @@ type NodeDeps struct {
 	Log     *slog.Logger
 	// Ready is called once, when the server drives the node.
 	Ready func()
+	// DrainOnExit is how long a node that stops may take to have its sandboxes moved; 0 leaves
+	// them running.
+	DrainOnExit time.Duration
 }
 
 func (d *NodeDeps) join(ctx context.Context, id *node.Identity) error {
@@ -249,6 +251,7 @@ func RunNode(ctx context.Context, cfg config.Config, deps NodeDeps) (err error) 
 	defer func() { err = errors.Join(err, e.Close()) }()
 	return node.Run(ctx, node.Config{
 		Identity: id, Engine: e, Roots: store, Report: reporter(deps.Version, dir), AsideDir: filepath.Join(dir, "aside"), Ready: deps.Ready, Log: deps.Log,
+		DrainOnExit: deps.DrainOnExit,
 	})
 }
 

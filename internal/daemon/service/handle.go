@@ -108,6 +108,39 @@ func (h *handle) rest(since time.Time) (wake func(), ok bool) {
 	}, true
 }
 
+// quiet makes new calls wait until wake is called, and waits for those under way, but at
+// most until ctx ends. It does nothing and reports false if it is just being decided whether
+// the sandbox is idle.
+func (h *handle) quiet(ctx context.Context) (wake func(), ok bool) {
+	h.mu.Lock()
+	if h.resting != nil {
+		h.mu.Unlock()
+		return nil, false
+	}
+	resting := make(chan struct{})
+	h.resting = resting
+	h.mu.Unlock()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for busy := true; busy && ctx.Err() == nil; {
+		if _, busy = h.lastActive(); !busy {
+			break
+		}
+		select {
+		case <-tick.C:
+		case <-h.gone:
+			busy = false
+		case <-ctx.Done():
+		}
+	}
+	return func() {
+		h.mu.Lock()
+		h.resting = nil
+		h.mu.Unlock()
+		close(resting)
+	}, true
+}
+
 // noteJobs starts to keep the jobs that begin, until [handle.notedJobs]. It is called
 // before others see the handle.
 func (h *handle) noteJobs() {

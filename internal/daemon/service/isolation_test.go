@@ -277,7 +277,10 @@ var notOnSandbox = map[string]func(ctx context.Context, s sandbox.Service) error
 		_, err := s.CreateJoinToken(ctx)
 		return err
 	},
-	"DrainNode":   func(ctx context.Context, s sandbox.Service) error { _, err := s.DrainNode(ctx, "none"); return err },
+	"DrainNode": func(ctx context.Context, s sandbox.Service) error {
+		_, err := s.DrainNode(ctx, "none", sandbox.DrainRequest{})
+		return err
+	},
 	"UndrainNode": func(ctx context.Context, s sandbox.Service) error { _, err := s.UndrainNode(ctx, "none"); return err },
 	"RemoveNode":  func(ctx context.Context, s sandbox.Service) error { return s.RemoveNode(ctx, "none") },
 	"GetSnapshot": func(ctx context.Context, s sandbox.Service) error {

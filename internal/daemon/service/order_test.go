@@ -16,10 +16,10 @@ var order = []struct{ part, files string }{
 	{"ground: locks, holds, the record as callers see it, the connection to a sandbox", "doc transition hold source moments handle silence sandboxes"},
 	{"open: the way of every call to its sandbox", "announce open history"},
 	{"admit: what a new sandbox is made from, and whether there is room", "golden draft create templates keys"},
-	{"use: calls into running sandboxes, changes of their records", "jobs code files computers update env network follow approvals observe machine nodes metrics clock"},
+	{"use: calls into running sandboxes, changes of their records", "jobs code files computers update env network follow approvals observe machine metrics clock"},
 	{"life: how sandboxes end and rest", "kill lost isolated pause expire"},
 	{"time travel", "snapshots fork diff merge try"},
-	{"upkeep, and the assembly of all", "collect reconcile service"},
+	{"upkeep, and the assembly of all", "collect reconcile moves nodes service"},
 }
 
 // upward are the references that run against the order. The list may only become

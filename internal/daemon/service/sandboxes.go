@@ -47,7 +47,7 @@ func (s *Service) stored(checkpoint string) sandbox.Stored {
 	if !ok || checkpoint == "" {
 		return ""
 	}
-	return sandbox.Stored(r.Place(checkpoint))
+	return sandbox.Stored(r.Kept(checkpoint))
 }
 
 // Get implements [sandbox.Sandboxes].

@@ -167,6 +167,7 @@ type Service struct {
 
 	waking    singleflight.Group
 	golden    *goldens
+	moves     moves
 	approvals *approvals.Book
 	meter     meter
 	metrics   *metrics
@@ -319,6 +320,7 @@ func (s *Service) Start(ctx context.Context) error {
 	s.gate.Go(s.meterLoop)
 	s.gate.Go(s.webhooks.Run)
 	s.gate.Go(s.Volumes.Run)
+	s.beginMoves()
 	return nil
 }
 

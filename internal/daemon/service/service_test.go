@@ -18,6 +18,7 @@ import (
 	"github.com/cove-sh/cove/internal/daemon/store/sqlite"
 	"github.com/cove-sh/cove/internal/daemon/store/sqlite/sqlitetest"
 	"github.com/cove-sh/cove/internal/daemon/vault"
+	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/engine/memory"
 	"github.com/cove-sh/cove/internal/testing/faketemplates"
 	"github.com/cove-sh/cove/sandbox"
@@ -39,6 +40,8 @@ type harness struct {
 	store     *sqlite.Store
 	path      string
 	templates *faketemplates.Provider
+	// wrap, if it is set, makes the service's engine.
+	wrap func(*memory.Keeper) engine.Engine
 	// provider replaces templates, if it is set.
 	provider TemplateProvider
 	cfg      Config
@@ -102,6 +105,9 @@ func (w *harness) open() {
 	}
 	if w.bare {
 		w.cfg.Engine = w.engine
+	}
+	if w.wrap != nil {
+		w.cfg.Engine = w.wrap(keeper)
 	}
 	if w.mortal != nil {
 		w.cfg.Store, w.cfg.Engine = &mortalStore{w.store, w.mortal}, &mortalEngine{keeper, w.state, w.mortal}

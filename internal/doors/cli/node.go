@@ -2,8 +2,10 @@ package cli
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -36,13 +38,7 @@ func (a *app) nodeCommand() *cobra.Command {
 				return all.Items, nil
 			}),
 		}),
-		a.make(command{
-			Use: "drain NODE", Short: "Keep new sandboxes from a node",
-			Long: "Keep new sandboxes from a node. Sandboxes on the node continue, and their forks still start there. To\n" +
-				"empty the node, pause or kill them; sandboxes do not move to another node.",
-			Example: "  cove node drain big",
-			Do:      show(nodeDetails, byName(sandbox.Service.DrainNode)),
-		}),
+		a.nodeDrainCommand(),
 		a.make(command{
 			Use: "undrain NODE", Short: "Let a node take new sandboxes again",
 			Example: "  cove node undrain big",
@@ -50,8 +46,8 @@ func (a *app) nodeCommand() *cobra.Command {
 		}),
 		a.make(command{
 			Use: "rm NODE...", Short: "Remove nodes permanently",
-			Long: "Remove nodes permanently. The server refuses their certificates, and paused sandboxes and snapshots on them\n" +
-				"are gone. A node on which sandboxes run is not removed.",
+			Long: "Remove nodes permanently. The server refuses their certificates, and paused sandboxes and snapshots that are\n" +
+				"only on them are gone. A node on which sandboxes run is not removed.",
 			Example: "  cove node rm old",
 			Do:      remove(sandbox.Service.RemoveNode),
 		}))
@@ -70,9 +66,17 @@ var nodeTable = table([]string{"NAME", "STATE", "SANDBOXES", "FREE MEMORY", "FRE
 var nodeDetails = details(func(n *sandbox.Node) []any {
 	return []any{
 		"name", n.Name, "state", n.State, "sandboxes", n.Sandboxes, "free memory", bytesText(n.FreeMemoryMiB << 20), "free disk", bytesText(n.FreeDiskMiB << 20),
-		"version", n.Version, "address", n.Address, "last seen", seen(n),
+		"version", n.Version, "address", n.Address, "last seen", seen(n), "moving", moving(n),
 	}
 })
+
+// moving says how far the sandboxes of a node have moved, if they do.
+func moving(n *sandbox.Node) string {
+	if n.Move == nil {
+		return ""
+	}
+	return fmt.Sprintf("%d moved, %d left, %d stay", n.Move.Moved, n.Move.Left, len(n.Move.Stay))
+}
 
 func seen(n *sandbox.Node) string {
 	if n.LastSeenAt == nil {
@@ -86,7 +90,13 @@ func printJoinToken(c *call, t *sandbox.JoinToken) error {
 	return c.print(t.Token + "\n")
 }
 
-type nodeOptions struct{ Server, Name, Token, PodToken, Authority, Config string }
+type nodeOptions struct {
+	Server, Name, Token, PodToken, Authority, Config string
+	DrainOnExit                                      time.Duration
+}
+
+// maxDrainOnExit bounds --drain-on-exit.
+const maxDrainOnExit = 24 * time.Hour
 
 func (a *app) nodeRunCommand() *cobra.Command {
 	var opts nodeOptions
@@ -94,7 +104,8 @@ func (a *app) nodeRunCommand() *cobra.Command {
 		Use: "run", Short: "Run sandboxes of a server on this machine",
 		Long: "Run sandboxes of a server on this machine. The node connects to the server, and nothing connects to the\n" +
 			"node. The first time it needs a token of \"cove node token\". Sandboxes keep running when the node stops,\n" +
-			"and the next one takes them over, if it is back within the server's lease.\n\n" +
+			"and the next one takes them over, if it is back within the server's lease. With --drain-on-exit they move\n" +
+			"to other nodes when the node is stopped with SIGTERM.\n\n" +
 			"Settings for the network and the user ids of sandboxes are the node's own, from --config and COVE_*\n" +
 			"variables, as for \"cove serve\".",
 		Example: "  cove node run --server cove.example.com:7780 --token covejoin_… --name big",
@@ -104,6 +115,7 @@ func (a *app) nodeRunCommand() *cobra.Command {
 			f.StringVar(&opts.PodToken, "pod-token", "", "In a Pod of Kubernetes: file with a token of the Pod's ServiceAccount, instead of --token (COVE_NODE_POD_TOKEN)")
 			f.StringVar(&opts.Authority, "authority", "", "With --pod-token: PEM file with the authority of the server (COVE_NODE_AUTHORITY)")
 			f.StringVar(&opts.Name, "name", "", "Name of the node (default the host name)")
+			f.DurationVar(&opts.DrainOnExit, "drain-on-exit", 0, "When stopped, first move the sandboxes to other nodes, for at most this time (COVE_NODE_DRAIN_ON_EXIT)")
 			f.StringVar(&opts.Config, "config", "", "YAML file with settings (COVE_CONFIG)")
 		},
 		Do: action{here: true, run: func(ctx context.Context, c *call) error { return c.runNode(ctx, opts) }},
@@ -122,6 +134,16 @@ func (a *app) runNode(ctx context.Context, opts nodeOptions) error {
 	or(&opts.PodToken, "COVE_NODE_POD_TOKEN")
 	or(&opts.Authority, "COVE_NODE_AUTHORITY")
 	or(&opts.Config, "COVE_CONFIG")
+	if text := a.Env("COVE_NODE_DRAIN_ON_EXIT"); text != "" && opts.DrainOnExit == 0 {
+		d, err := time.ParseDuration(text)
+		if err != nil {
+			return sandbox.Errorf(sandbox.CodeInvalid, "COVE_NODE_DRAIN_ON_EXIT %.80q is not a duration; use one such as 5m", text)
+		}
+		opts.DrainOnExit = d
+	}
+	if opts.DrainOnExit < 0 || opts.DrainOnExit > maxDrainOnExit {
+		return sandbox.Errorf(sandbox.CodeInvalid, "--drain-on-exit must be between 0 and %s", maxDrainOnExit)
+	}
 	if opts.Server == "" {
 		return sandbox.Errorf(sandbox.CodeInvalid, "no server is given; give the address on which it listens for nodes, such as --server cove.example.com:7780")
 	}
@@ -146,6 +168,7 @@ func (a *app) runNode(ctx context.Context, opts nodeOptions) error {
 	}
 	return server.RunNode(ctx, cfg, server.NodeDeps{
 		Server: opts.Server, Name: opts.Name, Token: opts.Token, Pod: node.PodFiles{Token: opts.PodToken, Authority: opts.Authority}, Version: a.Version, Log: server.NewLog(cfg.Log, a.Stderr),
-		Ready: func() { a.say("node %s is ready: the server at %s drives it", opts.Name, opts.Server) },
+		DrainOnExit: opts.DrainOnExit,
+		Ready:       func() { a.say("node %s is ready: the server at %s drives it", opts.Name, opts.Server) },
 	})
 }

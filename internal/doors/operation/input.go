@@ -69,6 +69,11 @@ type nodePath struct {
 	Node string `path:"node" doc:"A node's name."`
 }
 
+type drainInput struct {
+	Node string `path:"node" doc:"A node's name."`
+	Body *sandbox.DrainRequest
+}
+
 type orphanPath struct {
 	ID string `path:"id" doc:"An orphan's id."`
 }

@@ -43,9 +43,15 @@ var (
 var (
 	ListNodes       = op(about("GET /v1/nodes", "list-nodes", "nodes", admin, "List the machines on which the server runs sandboxes; needs the scope admin").says("One answer has them all."), plain(sandbox.Service.ListNodes))
 	CreateJoinToken = op(about("POST /v1/node-tokens", "create-join-token", "nodes", admin, "Make a token with which one machine can join as a node; needs the scope admin").created(""), plain(sandbox.Service.CreateJoinToken))
-	DrainNode       = op(about("POST /v1/nodes/{node}/drain", "drain-node", "nodes", admin, "Keep new sandboxes from a node; needs the scope admin").says("Sandboxes on the node continue. To empty the node, pause or kill them."), one[nodePath](sandbox.Service.DrainNode))
-	UndrainNode     = op(about("POST /v1/nodes/{node}/undrain", "undrain-node", "nodes", admin, "Let a node take new sandboxes again; needs the scope admin"), one[nodePath](sandbox.Service.UndrainNode))
-	RemoveNode      = op(about("DELETE /v1/nodes/{node}", "remove-node", "nodes", admin, "Remove a node for good; a node on which sandboxes run is a conflict; needs the scope admin"), remove[nodePath](sandbox.Service.RemoveNode))
+	DrainNode       = op(about("POST /v1/nodes/{node}/drain", "drain-node", "nodes", admin, "Keep new sandboxes from a node; needs the scope admin").says("Sandboxes on the node continue there, unless the request says that they move to other nodes. A move goes on after the answer; the list of nodes has its progress."),
+		func(ctx context.Context, s sandbox.Service, in *drainInput) (*sandbox.Node, error) {
+			if in.Body == nil { // the body is optional
+				in.Body = new(sandbox.DrainRequest)
+			}
+			return s.DrainNode(ctx, in.Node, *in.Body)
+		})
+	UndrainNode = op(about("POST /v1/nodes/{node}/undrain", "undrain-node", "nodes", admin, "Let a node take new sandboxes again; needs the scope admin"), one[nodePath](sandbox.Service.UndrainNode))
+	RemoveNode  = op(about("DELETE /v1/nodes/{node}", "remove-node", "nodes", admin, "Remove a node for good; a node on which sandboxes run is a conflict; needs the scope admin"), remove[nodePath](sandbox.Service.RemoveNode))
 )
 
 // Operations on API keys.

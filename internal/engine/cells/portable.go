@@ -41,6 +41,13 @@ type description struct {
 	Root bool `json:"root"`
 }
 
+// SharedProgram and SharedAgent return the names under which exports share a program and an
+// agent, from their SHA-256 sums in hexadecimal; see [engine.ExportFile].
+func SharedProgram(sum string) string { return exportedProgram + sum }
+
+// SharedAgent is described at [SharedProgram].
+func SharedAgent(sum string) string { return exportedAgent + sum }
+
 var validSum = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
 // maxProgramBytes limits a program that is fetched.
@@ -130,7 +137,7 @@ func (e *Engine) sumOf(path string) (string, error) {
 }
 
 // Import implements [engine.Portable].
-func (e *Engine) Import(_ context.Context, data []byte, fetch func(name string, size int64, to *os.File) error) (_ engine.Checkpoint, err error) {
+func (e *Engine) Import(_ context.Context, c engine.Checkpoint, data []byte, fetch engine.Fetch) (_ engine.Checkpoint, err error) {
 	var none engine.Checkpoint
 	var d description
 	if err := json.Unmarshal(data, &d); err != nil {
@@ -140,6 +147,10 @@ func (e *Engine) Import(_ context.Context, data []byte, fetch func(name string, 
 	if err := m.Check(); err != nil {
 		return none, damagedError(err)
 	}
+	if m.ID != c.ID {
+		return none, damagedError(fmt.Errorf("it is the checkpoint %s", m.ID))
+	}
+	m.Root, m.Resources, m.Label, m.Owner = c.Root, c.Resources, c.Label, c.Owner
 	if d.Root != (os.Geteuid() == 0) {
 		return none, sandbox.Errorf(sandbox.CodeUnsupported, "its state was kept by a server that ran as %s, and this one does not; run the server as that user", userOf(d.Root))
 	}
@@ -178,14 +189,14 @@ func userOf(root bool) string {
 }
 
 // fill makes a file and has it fetched.
-func fill(path, name string, size int64, fetch func(name string, size int64, to *os.File) error) error {
+func fill(path, name string, size int64, fetch engine.Fetch) error {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
 	if err != nil {
 		return err
 	}
 	err = f.Truncate(size)
 	if err == nil {
-		err = fetch(name, size, f)
+		err = fetch(engine.ExportFile{Name: name, Size: size}, f)
 	}
 	return errors.Join(err, f.Close())
 }
@@ -193,7 +204,7 @@ func fill(path, name string, size int64, fetch func(name string, size int64, to 
 // importProgram makes sure that the program of a checkpoint is there, and names it in the
 // manifest: this one if it is the same, or else a copy under a name that no file of the
 // user can have.
-func (e *Engine) importProgram(m *checkpoint.Manifest, d *description, fetch func(name string, size int64, to *os.File) error) error {
+func (e *Engine) importProgram(m *checkpoint.Manifest, d *description, fetch engine.Fetch) error {
 	if !validSum.MatchString(d.Program) || d.ProgramBytes < 0 || d.ProgramBytes > maxProgramBytes {
 		return damagedError(errors.New("it does not say which program made it"))
 	}
@@ -210,7 +221,7 @@ func (e *Engine) importProgram(m *checkpoint.Manifest, d *description, fetch fun
 }
 
 // importAgent makes sure that the agent of a checkpoint is there.
-func (e *Engine) importAgent(m *checkpoint.Manifest, d *description, fetch func(name string, size int64, to *os.File) error) error {
+func (e *Engine) importAgent(m *checkpoint.Manifest, d *description, fetch engine.Fetch) error {
 	digest := filepath.Base(m.AgentDir)
 	if !validSum.MatchString(d.Agent) || d.AgentBytes < 0 || d.AgentBytes > maxProgramBytes || !validAgent.MatchString(digest) {
 		return damagedError(errors.New("it does not say which agent it has"))
@@ -227,7 +238,7 @@ func (e *Engine) importAgent(m *checkpoint.Manifest, d *description, fetch func(
 var validAgent = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,127}$`)
 
 // importFile makes a program's file, unless it is there with its content.
-func (e *Engine) importFile(path, name, sum string, size int64, fetch func(name string, size int64, to *os.File) error) error {
+func (e *Engine) importFile(path, name, sum string, size int64, fetch engine.Fetch) error {
 	have, err := e.sumOf(path)
 	switch {
 	case err == nil && have == sum:
@@ -241,7 +252,7 @@ func (e *Engine) importFile(path, name, sum string, size int64, fetch func(name 
 		if err := f.Truncate(size); err != nil {
 			return err
 		}
-		if err := fetch(name, size, f); err != nil {
+		if err := fetch(engine.ExportFile{Name: name, Size: size, Shared: name + sum}, f); err != nil {
 			return err
 		}
 		h := sha256.New()

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -197,29 +196,34 @@ func testPortable(t *testing.T, s *suite, e engine.Checkpointer) {
 		t.Error("a checkpoint that is gone is copied")
 	}
 	refused := errors.New("refused")
-	if _, err := p.Import(t.Context(), out.Description, func(string, int64, *os.File) error { return refused }); !errors.Is(err, refused) {
+	if _, err := p.Import(t.Context(), before, out.Description, func(engine.ExportFile, io.WriterAt) error { return refused }); !errors.Is(err, refused) {
 		t.Errorf("import without content: %v", err)
 	}
 	if list, err := p.Checkpoints(t.Context()); err != nil || len(list) != 0 {
 		t.Errorf("kept are %+v, %v", list, err)
 	}
-	fetch := func(name string, size int64, to *os.File) error {
-		if size != int64(len(files[name])) {
-			t.Errorf("%s is to have %d bytes", name, size)
+	fetch := func(f engine.ExportFile, to io.WriterAt) error {
+		if f.Size != int64(len(files[f.Name])) {
+			t.Errorf("%s is to have %d bytes", f.Name, f.Size)
 		}
-		_, err := to.WriteAt(files[name], 0)
+		_, err := to.WriteAt(files[f.Name], 0)
 		return err
 	}
-	back, err := p.Import(t.Context(), out.Description, fetch)
+	other := before
+	other.ID = "ckp-other"
+	if _, err := p.Import(t.Context(), other, out.Description, fetch); err == nil {
+		t.Error("it comes back as another checkpoint")
+	}
+	back, err := p.Import(t.Context(), before, out.Description, fetch)
 	must(t, err)
 	if back.ID != "ckp-one" || back.SizeBytes != before.SizeBytes || string(back.Label) != string(label) || back.Owner != "red" || back.Root.Digest != before.Root.Digest {
 		t.Errorf("came back as %+v", back)
 	}
-	if _, err := p.Import(t.Context(), out.Description, fetch); err == nil {
+	if _, err := p.Import(t.Context(), before, out.Description, fetch); err == nil {
 		t.Error("it came back twice")
 	}
 	for _, bad := range []string{"", "x", "{}", `{"manifest":{"format":1,"id":"../x"}}`} {
-		if _, err := p.Import(t.Context(), []byte(bad), fetch); err == nil {
+		if _, err := p.Import(t.Context(), before, []byte(bad), fetch); err == nil {
 			t.Errorf("the description %q is taken", bad)
 		}
 	}

@@ -62,13 +62,14 @@ func (f *Fleet) Attach(ctx context.Context, name, id, address string, e *remote.
 		s.lease.Stop()
 		s.lease = nil
 	}
-	warm, failed := s.warm, f.failed
+	warm, failed, reached := s.warm, f.failed, f.reached
 	f.wg.Go(func() { f.keep(s, e) })
 	f.mu.Unlock()
 	if before != nil {
 		before.Close()
 	}
 	e.Watch()
+	reached()
 	for _, st := range ended {
 		failed(st)
 	}
@@ -246,19 +247,14 @@ func (f *Fleet) compareCheckpoints(ctx context.Context, s *site, e *remote.Engin
 	for _, c := range there {
 		has[c.ID] = true
 		f.mu.Lock()
-		known := f.checkpoints[c.ID]
-		unwanted := known != nil && known.site == s && known.Removed
+		unwanted := s.stale[c.ID]
 		var err error
-		if known == nil && !here[c.ID] && validID.MatchString(c.ID) {
+		if f.checkpoints[c.ID] == nil && !unwanted && !here[c.ID] && validID.MatchString(c.ID) {
 			err = f.setCheckpoint(kept{site: s, Checkpoint: c})
 		}
 		f.mu.Unlock()
 		if unwanted {
-			if err = e.RemoveCheckpoint(ctx, c.ID); err == nil {
-				f.mu.Lock()
-				f.dropCheckpoint(c.ID)
-				f.mu.Unlock()
-			}
+			err = f.removeStale(ctx, s, e, c.ID)
 		}
 		if err != nil {
 			return err
@@ -271,6 +267,22 @@ func (f *Fleet) compareCheckpoints(ctx context.Context, s *site, e *remote.Engin
 			f.dropCheckpoint(id)
 		}
 	}
+	for id := range s.stale {
+		if !has[id] {
+			f.shedded(s, id)
+		}
+	}
+	return nil
+}
+
+// removeStale has a node remove a checkpoint that is not wanted there any more.
+func (f *Fleet) removeStale(ctx context.Context, s *site, e *remote.Engine, id string) error {
+	if err := e.RemoveCheckpoint(ctx, id); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.shedded(s, id)
 	return nil
 }
 

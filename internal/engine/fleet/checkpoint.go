@@ -16,7 +16,7 @@ import (
 func (f *Fleet) siteOfCheckpoint(id string) (*site, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if k := f.checkpoints[id]; k != nil && !k.Removed {
+	if k := f.checkpoints[id]; k != nil {
 		return k.site, nil
 	}
 	if f.local == nil {
@@ -47,7 +47,11 @@ func (f *Fleet) Checkpoint(ctx context.Context, name, id string, opts engine.Che
 		return engine.Checkpoint{}, err
 	}
 	if s == f.local {
-		return keeper.Checkpoint(ctx, name, id, opts)
+		c, err := keeper.Checkpoint(ctx, name, id, opts)
+		if err == nil {
+			f.keptHere(c)
+		}
+		return c, err
 	}
 	record := func(c engine.Checkpoint) error {
 		f.mu.Lock()
@@ -55,14 +59,14 @@ func (f *Fleet) Checkpoint(ctx context.Context, name, id string, opts engine.Che
 		if known := f.checkpoints[id]; known != nil && known.site != s {
 			return sandbox.Errorf(sandbox.CodeConflict, "checkpoint %s exists", id)
 		}
-		return f.setCheckpoint(kept{site: s, Checkpoint: c})
+		return f.setCheckpoint(kept{site: s, Checkpoint: f.own(name, c, &opts)})
 	}
 	if commit := opts.Commit; commit != nil {
 		opts.Commit = func(c engine.Checkpoint) error {
 			if err := record(c); err != nil {
 				return err
 			}
-			err := commit(c)
+			err := commit(f.recorded(c))
 			if err != nil {
 				f.mu.Lock()
 				f.dropCheckpoint(id)
@@ -75,16 +79,73 @@ func (f *Fleet) Checkpoint(ctx context.Context, name, id string, opts engine.Che
 	switch {
 	case errors.Is(err, remote.ErrUnconfirmed):
 		f.abandon(ctx, name)
-		return c, nil
+		return f.recorded(c), nil
 	case err != nil:
 		return c, err
 	case opts.Commit == nil:
-		return c, record(c)
+		err := record(c)
+		return f.recorded(c), err
 	}
 	f.mu.Lock()
-	defer f.mu.Unlock()
 	f.dropInstance(name)
-	return c, nil
+	f.mu.Unlock()
+	return f.recorded(c), nil
+}
+
+// own returns a node's checkpoint of an instance with what this machine knows better. The
+// caller holds f.mu.
+func (f *Fleet) own(instance string, c engine.Checkpoint, opts *engine.CheckpointOptions) engine.Checkpoint {
+	c.Owner, c.Label = opts.Owner, opts.Label
+	if i := f.instances[instance]; i != nil && i.Root.Digest != "" {
+		c.Root = i.Root
+	}
+	return c
+}
+
+// recorded returns a checkpoint as it was recorded.
+func (f *Fleet) recorded(c engine.Checkpoint) engine.Checkpoint {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	stopped := c.Stopped
+	if k := f.checkpoints[c.ID]; k != nil {
+		c = k.Checkpoint
+		c.Stopped = stopped
+	}
+	return c
+}
+
+// keptHere notes a checkpoint of this machine.
+func (f *Fleet) keptHere(c engine.Checkpoint) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if k := f.checkpoints[c.ID]; k == nil || k.site == f.local {
+		f.checkpoints[c.ID] = &kept{site: f.local, Checkpoint: c}
+	}
+}
+
+// loadLocal finds the checkpoints of this machine. One that has moved to a node is removed.
+func (f *Fleet) loadLocal() error {
+	if f.local == nil {
+		return nil
+	}
+	keeper, ok := f.local.local.(engine.Checkpointer)
+	if !ok {
+		return nil
+	}
+	list, err := keeper.Checkpoints(context.Background())
+	if err != nil {
+		return err
+	}
+	for _, c := range list {
+		if k := f.checkpoints[c.ID]; k != nil {
+			if err := keeper.RemoveCheckpoint(context.Background(), c.ID); err != nil {
+				return err
+			}
+			continue
+		}
+		f.checkpoints[c.ID] = &kept{site: f.local, Checkpoint: c}
+	}
+	return nil
 }
 
 // Checkpoints implements [engine.Checkpointer]. Those of nodes that are away are as they
@@ -102,7 +163,7 @@ func (f *Fleet) Checkpoints(ctx context.Context) ([]engine.Checkpoint, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, k := range f.checkpoints {
-		if !k.Removed {
+		if k.site != f.local {
 			all = append(all, k.Checkpoint)
 		}
 	}
@@ -114,10 +175,8 @@ func (f *Fleet) Checkpoints(ctx context.Context) ([]engine.Checkpoint, error) {
 func (f *Fleet) RemoveCheckpoint(ctx context.Context, id string) error {
 	f.mu.Lock()
 	k := f.checkpoints[id]
-	if k != nil && k.site.remote == nil {
-		gone := *k
-		gone.Removed = true
-		err := f.setCheckpoint(gone)
+	if k != nil && k.site != f.local && k.site.remote == nil {
+		err := f.shed(k.site, id)
 		f.mu.Unlock()
 		return err
 	}
@@ -155,8 +214,14 @@ func (f *Fleet) SetAside(ctx context.Context, id, to string) error {
 	if err != nil {
 		return err
 	}
-	if err := keeper.SetAside(ctx, id, to); err != nil || s == f.local {
+	if err := keeper.SetAside(ctx, id, to); err != nil {
 		return err
+	}
+	if s == f.local {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.dropCheckpoint(id)
+		return nil
 	}
 	if err := os.WriteFile(filepath.Join(to, siteFile), []byte(s.name), 0o600); err != nil {
 		return err
@@ -186,7 +251,7 @@ func (f *Fleet) BringBack(ctx context.Context, id, from string) (engine.Checkpoi
 		return engine.Checkpoint{}, err
 	}
 	c, err := keeper.BringBack(ctx, id, from)
-	if err != nil || s == f.local {
+	if err != nil {
 		return c, err
 	}
 	f.mu.Lock()

@@ -121,7 +121,7 @@ func (f *Fleet) begin(s *site, spec *engine.Spec) (*remote.Engine, error) {
 	if f.instances[spec.ID] != nil {
 		return nil, sandbox.Errorf(sandbox.CodeConflict, "instance %s exists", spec.ID)
 	}
-	e := entry{site: s, making: true}
+	e := entry{site: s, making: true, Root: spec.Root}
 	if spec.Network != nil {
 		e.Sandbox = spec.Network.SandboxID
 	}

@@ -14,7 +14,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"regexp"
@@ -41,7 +43,11 @@ type Config struct {
 	Dir string
 	// Lease is how long a node may be away; 0 is [DefaultLease].
 	Lease time.Duration
-	Log   *slog.Logger
+	// Shared opens the content of a file that exports share, by [engine.ExportFile].Shared, if
+	// this machine has it itself. What a node sends as such a file is never taken: other
+	// machines run it. Nil has none.
+	Shared func(name string) (content io.ReadCloser, err error)
+	Log    *slog.Logger
 }
 
 // Fleet implements [engine.Engine] and all optional abilities of engines.
@@ -52,17 +58,19 @@ type Fleet struct {
 
 	mu    sync.Mutex
 	sites map[string]*site // guarded by mu; nodes by name
-	// instances and checkpoints are those on nodes. Guarded by mu.
-	instances   map[string]*entry
+	// instances are those on nodes. Guarded by mu.
+	instances map[string]*entry
+	// checkpoints are those on nodes and on this machine. Guarded by mu.
 	checkpoints map[string]*kept
 	logs        map[string]*site // guarded by mu; where a sandbox's network log is
 	here        int              // guarded by mu; instances made on this machine that were not destroyed
 	started     bool             // guarded by mu; see [Fleet.Started]
 	closed      bool             // guarded by mu
 
-	failed func(engine.Status)                                                               // guarded by mu
-	asked  func(instanceID string, open []engine.Question)                                   // guarded by mu
-	peers  func(ctx context.Context, fromSandboxID, name string, port int) (net.Conn, error) // guarded by mu
+	reached func()                                                                            // guarded by mu; see [Fleet.OnReach]
+	failed  func(engine.Status)                                                               // guarded by mu
+	asked   func(instanceID string, open []engine.Question)                                   // guarded by mu
+	peers   func(ctx context.Context, fromSandboxID, name string, port int) (net.Conn, error) // guarded by mu
 
 	wg sync.WaitGroup
 }
@@ -81,6 +89,7 @@ type site struct {
 	lost     bool        // the lease has run out
 	pending  int64       // memory of instances made since the report, in bytes
 	warm     []engine.WarmSpec
+	stale    map[string]bool // checkpoints that the node must remove
 	removed  bool
 	starting sync.Mutex // held by attach
 }
@@ -94,6 +103,8 @@ var (
 	_ engine.Switch        = (*Fleet)(nil)
 	_ engine.NetworkLogger = (*Fleet)(nil)
 	_ engine.Placer        = (*Fleet)(nil)
+	_ engine.Portable      = (*Fleet)(nil)
+	_ engine.Scattered     = (*Fleet)(nil)
 )
 
 // validName matches names of nodes, which are names of directories and of certificates.
@@ -106,7 +117,7 @@ func New(cfg Config) (*Fleet, error) {
 	}
 	f := &Fleet{
 		cfg: cfg, log: cfg.Log, sites: map[string]*site{}, instances: map[string]*entry{}, checkpoints: map[string]*kept{}, logs: map[string]*site{},
-		failed: func(engine.Status) {}, asked: func(string, []engine.Question) {},
+		failed: func(engine.Status) {}, asked: func(string, []engine.Question) {}, reached: func() {},
 	}
 	if cfg.Local != nil {
 		f.local = &site{name: sandbox.LocalNode, local: cfg.Local}
@@ -116,6 +127,9 @@ func New(cfg Config) (*Fleet, error) {
 	}
 	if err := f.load(); err != nil {
 		return nil, fmt.Errorf("open the nodes: %w", err)
+	}
+	if err := f.loadLocal(); err != nil {
+		return nil, err
 	}
 	for _, s := range f.sites {
 		f.runLease(s, cfg.Lease)
@@ -148,7 +162,7 @@ func (f *Fleet) Join(name, id string) error {
 	if err := f.available(name); err != nil {
 		return err
 	}
-	s := &site{name: name, member: member{ID: id, JoinedAt: time.Now().UTC()}, lost: true}
+	s := &site{name: name, member: member{ID: id, JoinedAt: time.Now().UTC()}, lost: true, stale: map[string]bool{}}
 	if err := f.saveMember(s); err != nil {
 		return err
 	}
@@ -197,25 +211,73 @@ func (f *Fleet) absent() bool {
 	return false
 }
 
-// Drain keeps new sandboxes from a node, or takes them again.
-func (f *Fleet) Drain(name string, drain bool) (sandbox.Node, error) {
+// Drain keeps new sandboxes from a node, or takes them again if req is nil. That
+// sandboxes move is only noted here; see [Fleet.Moving].
+func (f *Fleet) Drain(name string, req *sandbox.DrainRequest) (sandbox.Node, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	s, err := f.site(name)
 	if err != nil {
 		return sandbox.Node{}, err
 	}
+	m := s.member
+	m.Draining, m.Moving, m.Resume, m.Leaving = req != nil, req != nil && req.Move, req != nil && req.Resume, false
+	return f.nodeOf(s), f.setMember(s, m)
+}
+
+// setMember changes the record of a site. The one of this machine lasts until the next
+// start. The caller holds f.mu.
+func (f *Fleet) setMember(s *site, m member) error {
+	before := s.member
+	s.member = m
 	if s == f.local {
-		s.member.Draining = drain // until the next start
-		return f.nodeOf(s), nil
+		return nil
 	}
-	before := s.member.Draining
-	s.member.Draining = drain
-	if err := f.saveMember(s); err != nil {
-		s.member.Draining = before
-		return sandbox.Node{}, err
+	err := f.saveMember(s)
+	if err != nil {
+		s.member = before
 	}
-	return f.nodeOf(s), nil
+	return err
+}
+
+// Leave drains a node that stops, and has its sandboxes move, until it returns.
+func (f *Fleet) Leave(name string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s, err := f.site(name)
+	if err != nil {
+		return err
+	}
+	m := s.member
+	m.Leaving = m.Leaving || !m.Draining // one that was drained before stays drained
+	m.Draining, m.Moving = true, true
+	return f.setMember(s, m)
+}
+
+// Return undoes [Fleet.Leave]. It reports whether there was something to undo.
+func (f *Fleet) Return(name string) (bool, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s, err := f.site(name)
+	if err != nil || !s.member.Leaving {
+		return false, err
+	}
+	m := s.member
+	m.Draining, m.Moving, m.Resume, m.Leaving = false, false, false, false
+	return true, f.setMember(s, m)
+}
+
+// Moving returns the nodes whose sandboxes are to move, and how.
+func (f *Fleet) Moving() map[string]sandbox.DrainRequest {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	all := map[string]sandbox.DrainRequest{}
+	for _, s := range append(slices.Collect(maps.Values(f.sites)), f.local) {
+		if s != nil && s.member.Moving {
+			all[s.name] = sandbox.DrainRequest{Move: true, Resume: s.member.Resume}
+		}
+	}
+	return all
 }
 
 // site returns a site by its name. The caller holds f.mu.

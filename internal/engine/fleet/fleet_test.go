@@ -188,7 +188,7 @@ func TestSpread(t *testing.T) {
 			t.Errorf("node %+v, want 2 sandboxes", n)
 		}
 	}
-	if _, err := w.Drain("a", true); err != nil {
+	if _, err := w.Drain("a", &sandbox.DrainRequest{}); err != nil {
 		t.Fatal(err)
 	}
 	for n := range 2 {
@@ -197,7 +197,7 @@ func TestSpread(t *testing.T) {
 		}
 	}
 	w.restart() // draining is kept
-	if _, err := w.Drain("b", true); err != nil {
+	if _, err := w.Drain("b", &sandbox.DrainRequest{}); err != nil {
 		t.Fatal(err)
 	}
 	_, err := w.Create(t.Context(), engine.Spec{ID: "sbx-none"})

@@ -20,6 +20,13 @@ type member struct {
 	ID       string    `json:"id"`
 	JoinedAt time.Time `json:"joined_at"`
 	Draining bool      `json:"draining,omitempty"`
+	// Moving says that its sandboxes are to move to other nodes.
+	Moving bool `json:"moving,omitempty"`
+	// Resume says that those that were running continue at once.
+	Resume bool `json:"resume,omitempty"`
+	// Leaving says that the node itself asked for that, because it stops: it takes sandboxes
+	// again when it starts again.
+	Leaving bool `json:"leaving,omitempty"`
 }
 
 // entry is an instance on a node. It is in a file before the node hears of the instance.
@@ -27,6 +34,8 @@ type entry struct {
 	site *site
 	// Sandbox is the sandbox whose network it has.
 	Sandbox string `json:"sandbox,omitempty"`
+	// Root is that of its spec.
+	Root engine.Root `json:"root,omitzero"`
 	// GivenUp says that the instance has ended as far as anybody is concerned: the node
 	// must end it.
 	GivenUp bool `json:"given_up,omitempty"`
@@ -34,11 +43,11 @@ type entry struct {
 	making bool
 }
 
-// kept is a checkpoint on a node.
+// kept is a checkpoint on a node or on this machine. Those on nodes are in files.
 type kept struct {
 	site       *site
 	Checkpoint engine.Checkpoint `json:"checkpoint"`
-	// Removed says that the node must remove it.
+	// Removed says that the node must remove it. It is then only in site.stale.
 	Removed bool `json:"removed,omitempty"`
 }
 
@@ -63,7 +72,7 @@ func (f *Fleet) load() error {
 		if !d.IsDir() || !validName.MatchString(d.Name()) {
 			continue
 		}
-		s := &site{name: d.Name()}
+		s := &site{name: d.Name(), stale: map[string]bool{}}
 		if err := readJSON(filepath.Join(f.dirOf(s), memberFile), &s.member); errors.Is(err, fs.ErrNotExist) {
 			continue // joining was interrupted
 		} else if err != nil {
@@ -80,7 +89,11 @@ func (f *Fleet) load() error {
 		if err == nil {
 			err = readAll(filepath.Join(f.dirOf(s), checkpointsDir), func(id string, k *kept) {
 				k.site = s
-				f.checkpoints[id] = k
+				if k.Removed {
+					s.stale[id] = true
+				} else {
+					f.checkpoints[id] = k
+				}
 			})
 		}
 		if err != nil {
@@ -189,20 +202,47 @@ func (f *Fleet) checkpointFile(s *site, id string) string {
 
 // setCheckpoint records a checkpoint, durably. The caller holds f.mu.
 func (f *Fleet) setCheckpoint(k kept) error {
-	if !validID.MatchString(k.Checkpoint.ID) {
-		return fmt.Errorf("invalid checkpoint id %q", k.Checkpoint.ID)
+	id := k.Checkpoint.ID
+	if !validID.MatchString(id) {
+		return fmt.Errorf("invalid checkpoint id %q", id)
 	}
-	if err := writeJSON(f.checkpointFile(k.site, k.Checkpoint.ID), &k); err != nil {
-		return fmt.Errorf("record checkpoint %s: %w", k.Checkpoint.ID, err)
+	if k.site != f.local {
+		if err := writeJSON(f.checkpointFile(k.site, id), &k); err != nil {
+			return fmt.Errorf("record checkpoint %s: %w", id, err)
+		}
 	}
-	f.checkpoints[k.Checkpoint.ID] = &k
+	f.checkpoints[id] = &k
 	return nil
 }
 
 // dropCheckpoint forgets a checkpoint. The caller holds f.mu.
 func (f *Fleet) dropCheckpoint(id string) {
-	if k := f.checkpoints[id]; k != nil {
-		delete(f.checkpoints, id)
+	k := f.checkpoints[id]
+	delete(f.checkpoints, id)
+	if k != nil && k.site != f.local {
 		_ = os.Remove(f.checkpointFile(k.site, id))
+	}
+}
+
+// shed records that a node must remove a checkpoint, which is forgotten. The caller holds
+// f.mu.
+func (f *Fleet) shed(s *site, id string) error {
+	gone := kept{Removed: true}
+	gone.Checkpoint.ID = id
+	if err := writeJSON(f.checkpointFile(s, id), &gone); err != nil {
+		return fmt.Errorf("record the removal of checkpoint %s: %w", id, err)
+	}
+	s.stale[id] = true
+	if k := f.checkpoints[id]; k != nil && k.site == s {
+		delete(f.checkpoints, id)
+	}
+	return nil
+}
+
+// shedded notes that a node has removed a checkpoint. The caller holds f.mu.
+func (f *Fleet) shedded(s *site, id string) {
+	if s.stale[id] {
+		delete(s.stale, id)
+		_ = os.Remove(f.checkpointFile(s, id))
 	}
 }

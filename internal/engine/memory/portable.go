@@ -49,11 +49,15 @@ func (e *Keeper) Export(_ context.Context, id string) (*engine.Export, error) {
 }
 
 // Import implements [engine.Portable].
-func (e *Keeper) Import(_ context.Context, description []byte, fetch func(name string, size int64, to *os.File) error) (c engine.Checkpoint, err error) {
+func (e *Keeper) Import(_ context.Context, as engine.Checkpoint, description []byte, fetch engine.Fetch) (c engine.Checkpoint, err error) {
 	var d described
 	if err := json.Unmarshal(description, &d); err != nil {
 		return c, err
 	}
+	if d.ID != as.ID {
+		return c, fmt.Errorf("it is the checkpoint %.80s", d.ID)
+	}
+	d.Root, d.Resources, d.Label, d.Owner = as.Root, as.Resources, as.Label, as.Owner
 	f, err := os.CreateTemp(e.state.dir, "import-")
 	if err != nil {
 		return c, err
@@ -62,7 +66,7 @@ func (e *Keeper) Import(_ context.Context, description []byte, fetch func(name s
 	if err := f.Truncate(d.Bytes); err != nil {
 		return c, err
 	}
-	if err := fetch(filesOf, d.Bytes, f); err != nil {
+	if err := fetch(engine.ExportFile{Name: filesOf, Size: d.Bytes}, f); err != nil {
 		return c, err
 	}
 	e.state.mu.Lock()

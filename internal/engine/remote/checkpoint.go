@@ -30,7 +30,9 @@ func (e *Engine) Checkpoint(ctx context.Context, name, id string, opts engine.Ch
 		if c.ID != id {
 			return errors.New("it is not the checkpoint that was asked for")
 		}
-		if refused = opts.Commit(cleanCheckpoint(*c)); refused == nil {
+		mine := cleanCheckpoint(*c)
+		mine.Owner = opts.Owner
+		if refused = opts.Commit(mine); refused == nil {
 			committed = c
 		}
 		return refused
@@ -38,7 +40,7 @@ func (e *Engine) Checkpoint(ctx context.Context, name, id string, opts engine.Ch
 	if opts.Commit == nil {
 		commit = nil
 	}
-	res, err := talk[checkpointed](ctx, e, "Checkpoint", &req, nil, commit)
+	res, err := talk[checkpointed](ctx, e, "Checkpoint", &req, answers{commit: commit})
 	switch {
 	case refused != nil:
 		return engine.Checkpoint{}, refused
@@ -51,13 +53,15 @@ func (e *Engine) Checkpoint(ctx context.Context, name, id string, opts engine.Ch
 		return engine.Checkpoint{}, err
 	}
 	c := cleanCheckpoint(res.Checkpoint)
+	c.Owner = opts.Owner
 	c.Stopped = max(0, res.Stopped)
 	return c, nil
 }
 
-// cleanCheckpoint removes what a node must not decide: places on this machine.
+// cleanCheckpoint removes what a node must not decide: places on this machine, and whose the
+// checkpoint is.
 func cleanCheckpoint(c engine.Checkpoint) engine.Checkpoint {
-	c.Root = engine.Root{Digest: cleanTo(c.Root.Digest, 128)}
+	c.Owner, c.Root = "", engine.Root{Digest: cleanTo(c.Root.Digest, 128)}
 	c.SizeBytes = max(0, c.SizeBytes)
 	return c
 }

@@ -165,6 +165,11 @@ func (f *frames) ask(req, res any) error {
 // start begins a call whose stream goes on after the first answer. ctx bounds the
 // beginning only.
 func (e *Engine) start(ctx context.Context, method string, req any) (f *frames, end func(), err error) {
+	return e.startTo(ctx, method, req, &empty{})
+}
+
+// startTo is start with the first answer.
+func (e *Engine) startTo(ctx context.Context, method string, req, answer any) (f *frames, end func(), err error) {
 	long, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, cancel)
 	f, closeStream, err := e.stream(long, method)
@@ -180,7 +185,7 @@ func (e *Engine) start(ctx context.Context, method string, req any) (f *frames, 
 		cancel()
 		closeStream()
 	}
-	err = f.ask(req, &empty{})
+	err = f.ask(req, answer)
 	if !stop() {
 		end()
 		return nil, nil, context.Cause(ctx)
@@ -195,9 +200,17 @@ func (e *Engine) start(ctx context.Context, method string, req any) (f *frames, 
 // cancelGrace bounds the wait for a node to undo a call that was cancelled.
 const cancelGrace = time.Minute
 
-// talk makes a call in which the node may ask for values or for a commit. A cancelled one
-// returns when the node has undone it.
-func talk[Res any](ctx context.Context, e *Engine, method string, req cancellable, values engine.Values, commit func(*engine.Checkpoint) error) (res Res, err error) {
+// answers answer what a node asks for during a call. It may not ask for those that are nil.
+type answers struct {
+	values engine.Values
+	commit func(*engine.Checkpoint) error // once
+	// fetch sends a file, and that it was all of it.
+	fetch func(*exportedFile, *frames) (failed, err error)
+}
+
+// talk makes a call in which the node may ask. A cancelled one returns when the node has
+// undone it.
+func talk[Res any](ctx context.Context, e *Engine, method string, req cancellable, a answers) (res Res, err error) {
 	if ctx.Err() != nil {
 		return res, context.Cause(ctx)
 	}
@@ -222,7 +235,7 @@ func talk[Res any](ctx context.Context, e *Engine, method string, req cancellabl
 		var s step[Res]
 		return res, e.explain(ctx, cmp.Or(f.receive(&s), err))
 	}
-	var failed error // of values
+	var failed error // of what the node asked for
 	for {
 		var s step[Res]
 		if err := f.receive(&s); err != nil {
@@ -234,15 +247,17 @@ func talk[Res any](ctx context.Context, e *Engine, method string, req cancellabl
 		switch {
 		case s.Done != nil:
 			return *s.Done, nil
-		case s.Values && values != nil:
-			failed, err = f.sendValues(values)
-		case s.Commit != nil && commit != nil:
+		case s.Values && a.values != nil:
+			failed, err = f.sendValues(a.values)
+		case s.Commit != nil && a.commit != nil:
 			var answer committed
-			if err := commit(s.Commit); err != nil {
+			if err := a.commit(s.Commit); err != nil {
 				answer.Failed = new(failureOf(err))
 			}
-			commit = nil // once
+			a.commit = nil
 			err = f.send(answer)
+		case s.Fetch != nil && a.fetch != nil:
+			failed, err = a.fetch(s.Fetch, f)
 		default:
 			err = fmt.Errorf("%w: it asks for nothing", errFrame)
 		}
@@ -410,7 +425,7 @@ func (e *Engine) Create(ctx context.Context, spec engine.Spec) (engine.Instance,
 	if spec.Network != nil && spec.Network.Values != nil {
 		values, req.Values = spec.Network.Values, true
 	}
-	made, err := talk[opened](ctx, e, "Create", &req, values, nil)
+	made, err := talk[opened](ctx, e, "Create", &req, answers{values: values})
 	if err != nil {
 		return nil, err
 	}
@@ -557,7 +572,7 @@ func (i *instance) DeletedBytes(ctx context.Context) (map[string]int64, error) {
 }
 
 func (i *instance) SetNetwork(ctx context.Context, n engine.Network) error {
-	_, err := talk[empty](ctx, i.e, "SetNetwork", &networkRequest{ID: i.id, Network: n, Values: n.Values != nil}, n.Values, nil)
+	_, err := talk[empty](ctx, i.e, "SetNetwork", &networkRequest{ID: i.id, Network: n, Values: n.Values != nil}, answers{values: n.Values})
 	return err
 }
 

@@ -18,6 +18,7 @@ const (
 	frameData    byte = 'd' // bytes of a stream
 	frameEnd     byte = 'x' // the sender sends no more bytes
 	frameSecret  byte = 's' // the value of the placeholder in the message before
+	framePart    byte = 'p' // an offset, and bytes of a file from there on
 )
 
 const (
@@ -36,7 +37,7 @@ func bound(kind byte) (int, error) {
 	switch kind {
 	case frameMessage, frameError:
 		return maxMessage, nil
-	case frameData, frameSecret:
+	case frameData, frameSecret, framePart:
 		return maxData, nil
 	case frameEnd:
 		return 0, nil

@@ -68,7 +68,9 @@ type step[Res any] struct {
 	Values bool `json:",omitempty"`
 	// Commit asks whether a checkpoint is recorded.
 	Commit *engine.Checkpoint `json:",omitempty"`
-	Done   *Res               `json:",omitempty"`
+	// Fetch asks for a file of a checkpoint.
+	Fetch *exportedFile `json:",omitempty"`
+	Done  *Res          `json:",omitempty"`
 }
 
 // value announces a secret frame, or the end of all.

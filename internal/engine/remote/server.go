@@ -136,10 +136,11 @@ func (s *Server) dialPeer(ctx context.Context, from, name string, port int) (net
 // session is one connection to a daemon.
 type session struct {
 	*Server
-	ctx   context.Context // ends with the connection
-	conn  net.Conn
-	queue *queue
-	calls sync.Map // of cancel functions, by token
+	ctx     context.Context // ends with the connection
+	conn    net.Conn
+	queue   *queue
+	calls   sync.Map // of cancel functions, by token
+	exports exports
 
 	settling sync.Mutex
 	settled  bool // guarded by settling; see [session.settle]

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"sync"
 	"sync/atomic"
 
@@ -146,7 +145,7 @@ func isZero(data []byte) bool {
 
 // get writes a file's chunks to a file of zeros. The error is [errDamaged] if one of them
 // is missing, or is not what was stored.
-func (v *vessel) get(ctx context.Context, team string, f *file, to *os.File) error {
+func (v *vessel) get(ctx context.Context, team string, f *file, to io.WriterAt) error {
 	s, err := v.keys.of(team)
 	if err != nil {
 		return err

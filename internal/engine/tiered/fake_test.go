@@ -222,9 +222,12 @@ func (p *plainEngine) Export(_ context.Context, id string) (*engine.Export, erro
 	}}, err
 }
 
-func (p *plainEngine) Import(_ context.Context, description []byte, fetch func(name string, size int64, to *os.File) error) (c engine.Checkpoint, err error) {
+func (p *plainEngine) Import(_ context.Context, as engine.Checkpoint, description []byte, fetch engine.Fetch) (c engine.Checkpoint, err error) {
 	if err := json.Unmarshal(description, &c); err != nil {
 		return c, err
+	}
+	if as.ID != c.ID {
+		return c, errors.New("it is another checkpoint")
 	}
 	for name, size := range map[string]int64{"content": c.SizeBytes, "program": int64(len(program))} {
 		data, err := p.fetch(name, size, fetch)
@@ -245,13 +248,17 @@ func (p *plainEngine) Import(_ context.Context, description []byte, fetch func(n
 	return c, nil
 }
 
-func (p *plainEngine) fetch(name string, size int64, fetch func(name string, size int64, to *os.File) error) ([]byte, error) {
+func (p *plainEngine) fetch(name string, size int64, fetch engine.Fetch) ([]byte, error) {
+	want := engine.ExportFile{Name: name, Size: size}
+	if name == "program" {
+		want.Shared = "program1"
+	}
 	f, err := os.CreateTemp(p.dir, ".import-")
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = errors.Join(f.Close(), os.Remove(f.Name())) }()
-	if err := errors.Join(f.Truncate(size), fetch(name, size, f)); err != nil {
+	if err := errors.Join(f.Truncate(size), fetch(want, f)); err != nil {
 		return nil, err
 	}
 	return io.ReadAll(io.NewSectionReader(f, 0, size))
@@ -302,6 +309,7 @@ type machine struct {
 	dir    string
 	bucket objects.Bucket
 	inner  *plainEngine
+	spread *spreadEngine // replaces inner, if it is set
 	roots  *plainRoots
 	e      *Engine
 	cache  int64
@@ -343,8 +351,12 @@ func (m *machine) step(name string) error {
 // start starts a daemon; the last one has been stopped.
 func (m *machine) start() error {
 	key := bytes.Repeat([]byte{m.key}, KeySize)
+	inner := Inner(m.inner)
+	if m.spread != nil {
+		inner = m.spread
+	}
 	e, err := New(Config{
-		Engine: m.inner, Roots: m.roots, Bucket: m.bucket, Key: key, Installation: "installation-1",
+		Engine: inner, Roots: m.roots, Bucket: m.bucket, Key: key, Installation: "installation-1",
 		Dir: filepath.Join(m.dir, "objects"), CacheBytes: m.cache, Log: slog.New(slog.DiscardHandler), step: m.step,
 	})
 	if err != nil {

@@ -17,13 +17,26 @@ import (
 
 // fetch is a checkpoint that is being fetched, for all who wait for it.
 type fetch struct {
+	spec *engine.Spec // of the first who needs it, or nil
 	done chan struct{}
 	err  error // set before done is closed
 }
 
-// acquire makes sure that a checkpoint is on the disk, and keeps it there until release is
-// called. The fetch goes on if the caller leaves, so that the next try finds it done.
-func (e *Engine) acquire(ctx context.Context, id string) (release func(), err error) {
+// need says what a checkpoint is needed for.
+type need struct {
+	// spec is that of the instance that is to continue from it; nil to read it only.
+	spec *engine.Spec
+	// elsewhere says that the machine that has it has no room.
+	elsewhere bool
+}
+
+// acquire makes sure that a checkpoint is on the disk of a machine where it can be used, and
+// keeps it there until release is called. The fetch goes on if the caller leaves, so that
+// the next try finds it done.
+func (e *Engine) acquire(ctx context.Context, id string, n need) (release func(), err error) {
+	if err := e.awaitStored(ctx, id, n); err != nil {
+		return nil, err
+	}
 	e.mu.Lock()
 	ent := e.entries[id]
 	if ent == nil && !e.connected && validID.MatchString(id) && !e.isHere(ctx, id) {
@@ -44,13 +57,13 @@ func (e *Engine) acquire(ctx context.Context, id string) (release func(), err er
 		ent.pins--
 		e.poke() // it may be evicted now
 	}
-	if ent.local {
+	f := e.fetching[id]
+	if f == nil && ent.local && (!ent.stored || !n.elsewhere && !e.astray(id, n)) {
 		e.mu.Unlock()
 		return release, nil
 	}
-	f := e.fetching[id]
 	if f == nil {
-		f = &fetch{done: make(chan struct{})}
+		f = &fetch{done: make(chan struct{}), spec: n.spec}
 		e.fetching[id] = f
 		e.wg.Go(func() { e.fetch(ent, f) })
 	}
@@ -66,6 +79,41 @@ func (e *Engine) acquire(ctx context.Context, id string) (release func(), err er
 		return nil, err
 	}
 	return release, nil
+}
+
+// astray reports whether a checkpoint that the engine has cannot be used where it is.
+func (e *Engine) astray(id string, n need) bool {
+	if e.scattered == nil {
+		return false
+	}
+	switch e.scattered.Standing(id) {
+	case engine.StandingReady:
+		return false
+	case engine.StandingDraining, engine.StandingLeaving:
+		return n.spec != nil
+	}
+	return true
+}
+
+// awaitStored waits until a checkpoint is in the bucket, if an instance is to continue from
+// it and its machine is being emptied. It does not wait if the bucket does not work: then
+// the instance continues where the checkpoint is.
+func (e *Engine) awaitStored(ctx context.Context, id string, n need) error {
+	for e.scattered != nil && n.spec != nil {
+		e.mu.Lock()
+		ent, progress := e.entries[id], e.progress
+		wait := ent != nil && !ent.stored && !ent.removed && ent.failures == 0 && e.connected && e.failure == nil
+		e.mu.Unlock()
+		if !wait || e.scattered.Standing(id) != engine.StandingLeaving {
+			return nil
+		}
+		select {
+		case <-progress:
+		case <-ctx.Done():
+			return sandbox.Wrap(sandbox.CodeUnavailable, context.Cause(ctx), "the sandbox is moving to another node; try again in a while")
+		}
+	}
+	return nil
 }
 
 // isHere reports whether the engine has a checkpoint itself.
@@ -85,7 +133,7 @@ func (e *Engine) fetch(ent *entry, f *fetch) {
 	}
 	e.evict(need)
 	began := time.Now()
-	c, err := e.bring(e.ctx, ent.ID)
+	c, err := e.bring(e.ctx, ent.ID, f.spec)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	ent.pins--
@@ -125,8 +173,9 @@ func (e *Engine) manifestOf(ctx context.Context, id string) (*manifest, error) {
 }
 
 // bring fetches a checkpoint with what it needs. Each chunk is checked. If anything is
-// missing or changed, nothing is kept.
-func (e *Engine) bring(ctx context.Context, id string) (engine.Checkpoint, error) {
+// missing or changed, nothing is kept. spec is that of an instance that is to continue from
+// it, or nil.
+func (e *Engine) bring(ctx context.Context, id string, spec *engine.Spec) (engine.Checkpoint, error) {
 	m, err := e.manifestOf(ctx, id)
 	if err != nil {
 		return engine.Checkpoint{}, err
@@ -139,28 +188,38 @@ func (e *Engine) bring(ctx context.Context, id string) (engine.Checkpoint, error
 	if err := e.cfg.step("import"); err != nil {
 		return engine.Checkpoint{}, err
 	}
-	c, err := e.Inner.Import(ctx, m.Description, func(name string, size int64, to *os.File) error {
-		f, team := m.file(name), m.Checkpoint.Owner
-		if f == nil {
-			return fmt.Errorf("%w: it has no file %q", errDamaged, name)
-		}
-		if f.Shared != "" {
-			team = ""
-			shared, err := e.vessel.shared(ctx, f.Shared)
-			if err != nil {
-				return err
-			}
-			f = shared
-		}
-		if f.Size != size {
-			return fmt.Errorf("%w: the file %q has %d bytes instead of %d", errDamaged, name, f.Size, size)
-		}
-		return e.vessel.get(ctx, team, f, to)
-	})
+	fetch := func(want engine.ExportFile, to io.WriterAt) error { return e.fetchFile(ctx, m, want, to) }
+	var c engine.Checkpoint
+	if e.scattered != nil {
+		c, err = e.scattered.ImportFor(ctx, spec, *m.Checkpoint, m.Description, fetch)
+	} else {
+		c, err = e.Inner.Import(ctx, *m.Checkpoint, m.Description, fetch)
+	}
 	if err == nil && (c.ID != id || c.Owner != m.Checkpoint.Owner) {
 		err = errors.Join(fmt.Errorf("%w: it is another checkpoint", errDamaged), e.Inner.RemoveCheckpoint(ctx, c.ID))
 	}
 	return c, err
+}
+
+// fetchFile writes a file of a checkpoint. A file that is to be a shared one must be: what is
+// shared was stored by a machine that all trust.
+func (e *Engine) fetchFile(ctx context.Context, m *manifest, want engine.ExportFile, to io.WriterAt) error {
+	f, team := m.file(want.Name), m.Checkpoint.Owner
+	if f == nil || f.Shared != want.Shared {
+		return fmt.Errorf("%w: it has no file %q", errDamaged, want.Name)
+	}
+	if f.Shared != "" {
+		team = ""
+		shared, err := e.vessel.shared(ctx, f.Shared)
+		if err != nil {
+			return err
+		}
+		f = shared
+	}
+	if f.Size != want.Size {
+		return fmt.Errorf("%w: the file %q has %d bytes instead of %d", errDamaged, want.Name, f.Size, want.Size)
+	}
+	return e.vessel.get(ctx, team, f, to)
 }
 
 // fetchRoot fetches the root of a checkpoint unless it is here.

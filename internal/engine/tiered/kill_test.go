@@ -61,7 +61,7 @@ func killAt(t *testing.T, n int, steps map[string]int) (died bool) {
 	wait(time.Minute)
 	m.add("ckp-two", "red", two)
 	wait(time.Minute)
-	if everywhere := []engine.Place{engine.PlaceStored, engine.PlaceRemote}; slices.Contains(everywhere, m.e.Place("ckp-one")) && slices.Contains(everywhere, m.e.Place("ckp-two")) {
+	if everywhere := []engine.Place{engine.PlaceStored, engine.PlaceRemote}; slices.Contains(everywhere, m.e.Kept("ckp-one")) && slices.Contains(everywhere, m.e.Kept("ckp-two")) {
 		m.roots.mu.Lock()
 		m.roots.root = nil // it is in the bucket
 		m.roots.mu.Unlock()
@@ -78,7 +78,7 @@ func killAt(t *testing.T, n int, steps map[string]int) (died bool) {
 	m.restart()
 	wait(lastPause)
 	if !removed {
-		if m.e.Place("ckp-one") != "" { // otherwise the tombstone was there before the error
+		if m.e.Kept("ckp-one") != "" { // otherwise the tombstone was there before the error
 			m.wants("ckp-one", one)
 		}
 		m.must(m.e.RemoveCheckpoint(t.Context(), "ckp-one"))

@@ -82,10 +82,11 @@ type Config struct {
 // Engine is an engine whose checkpoints are in a bucket too.
 type Engine struct {
 	Inner
-	cfg    Config
-	vessel *vessel
-	files  files
-	token  string // identifies this process in the bucket
+	scattered engine.Scattered // Inner, if it has several machines, or nil
+	cfg       Config
+	vessel    *vessel
+	files     files
+	token     string // identifies this process in the bucket
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
@@ -99,8 +100,11 @@ type Engine struct {
 	entries  map[string]*entry // by checkpoint; guarded by mu
 	fetching map[string]*fetch // guarded by mu
 	// more is closed and replaced when there may be more to upload. Guarded by mu.
-	more  chan struct{}
-	dirty bool // guarded by mu; the bucket may have something to be collected
+	more chan struct{}
+	// progress is closed and replaced when an upload has ended, in whichever way. Guarded by
+	// mu.
+	progress chan struct{}
+	dirty    bool // guarded by mu; the bucket may have something to be collected
 	// connected says that the bucket is known to be this installation's, and what it has.
 	// Guarded by mu.
 	connected bool
@@ -121,6 +125,7 @@ type entry struct {
 	// cancel ends the upload in progress; it is nil if there is none.
 	cancel   context.CancelFunc
 	failures int
+	failure  error     // the last of them
 	again    time.Time // when the next upload may be tried
 }
 
@@ -128,6 +133,7 @@ var (
 	_ engine.Engine       = (*Engine)(nil)
 	_ engine.Checkpointer = (*Engine)(nil)
 	_ engine.Replicator   = (*Engine)(nil)
+	_ engine.Placer       = (*Engine)(nil)
 )
 
 // New returns an engine over another one, which it closes. [Engine.Start] must be called
@@ -148,10 +154,17 @@ func New(cfg Config) (*Engine, error) {
 	e := &Engine{
 		Inner: cfg.Engine, cfg: cfg, token: newToken(), files: files{dir: cfg.Dir, step: cfg.step},
 		vessel: &vessel{bucket: stepped{cfg.Bucket, cfg.step}, keys: keys, press: zip, slots: semaphore.NewWeighted(requests)},
-		wake:   make(chan struct{}, 1), entries: map[string]*entry{}, fetching: map[string]*fetch{}, dirty: true, more: make(chan struct{}),
+		wake:   make(chan struct{}, 1), entries: map[string]*entry{}, fetching: map[string]*fetch{}, dirty: true, more: make(chan struct{}), progress: make(chan struct{}),
 	}
 	if cfg.UploadBytes > 0 {
 		e.vessel.limit = rate.NewLimiter(rate.Limit(cfg.UploadBytes), int(max(cfg.UploadBytes, maxSealedChunk)))
+	}
+	if e.scattered, _ = cfg.Engine.(engine.Scattered); e.scattered != nil {
+		e.scattered.OnReach(func() {
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			e.announce()
+		})
 	}
 	e.ctx, e.cancel = context.WithCancel(context.Background())
 	if err := e.files.open(); err != nil {
@@ -251,20 +264,80 @@ func (e *Engine) Close() error {
 	return e.Inner.Close()
 }
 
-// Create implements [engine.Engine].
-func (e *Engine) Create(ctx context.Context, spec engine.Spec) (engine.Instance, error) {
+// Create implements [engine.Engine]. An instance continues from a checkpoint where the
+// checkpoint is. If that machine is away, is being emptied or has no room, and the bucket
+// has the checkpoint, it continues on another one.
+func (e *Engine) Create(ctx context.Context, spec engine.Spec) (i engine.Instance, err error) {
 	if spec.Checkpoint == "" {
 		return e.Inner.Create(ctx, spec)
 	}
-	release, err := e.acquire(ctx, spec.Checkpoint)
+	// The checkpoint may move, for somebody else, just when it is used.
+	for try, elsewhere := 0, false; try < createTries; try++ {
+		var again bool
+		i, again, err = e.createFrom(ctx, spec, elsewhere)
+		if err == nil || !again || ctx.Err() != nil {
+			break
+		}
+		elsewhere = errors.Is(err, engine.ErrNoRoom)
+	}
+	return i, err
+}
+
+// createTries is how many machines are tried for an instance.
+const createTries = 3
+
+// createFrom makes an instance from a checkpoint. Again reports whether that may succeed on
+// another machine.
+func (e *Engine) createFrom(ctx context.Context, spec engine.Spec, elsewhere bool) (i engine.Instance, again bool, err error) {
+	release, err := e.acquire(ctx, spec.Checkpoint, need{&spec, elsewhere})
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	defer release()
 	if spec.Root, err = e.root(ctx, spec.Root, spec.Checkpoint); err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	return e.Inner.Create(ctx, spec)
+	i, err = e.Inner.Create(ctx, spec)
+	again = err != nil && e.scattered != nil && e.isStored(spec.Checkpoint) &&
+		(errors.Is(err, engine.ErrNoRoom) || sandbox.CodeOf(err) == sandbox.CodeNotFound || e.astray(spec.Checkpoint, need{spec: &spec}))
+	return i, again, err
+}
+
+func (e *Engine) isStored(id string) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	ent := e.entries[id]
+	return ent != nil && ent.stored && !ent.removed
+}
+
+// Admit implements [engine.Admitter].
+func (e *Engine) Admit(ctx context.Context, n int, of engine.Source, r sandbox.Resources) error {
+	if of.Checkpoint == "" {
+		return e.Inner.Admit(ctx, n, of, r)
+	}
+	release, err := e.acquire(ctx, of.Checkpoint, need{spec: &engine.Spec{Resources: r}})
+	if err != nil {
+		return err
+	}
+	defer release()
+	return e.Inner.Admit(ctx, n, of, r)
+}
+
+// Place implements [engine.Placer]. It returns "" if there is one place only.
+func (e *Engine) Place(r sandbox.Resources) string {
+	if p, ok := e.Inner.(engine.Placer); ok {
+		return p.Place(r)
+	}
+	return ""
+}
+
+// PlaceOf implements [engine.Placer].
+func (e *Engine) PlaceOf(of engine.Source) string {
+	p, ok := e.Inner.(engine.Placer)
+	if !ok || of.Instance == "" && e.Kept(of.Checkpoint) == engine.PlaceRemote {
+		return ""
+	}
+	return p.PlaceOf(of)
 }
 
 // Changes implements [engine.Checkpointer].
@@ -272,7 +345,7 @@ func (e *Engine) Changes(ctx context.Context, of engine.Source) (io.ReadCloser, 
 	if of.Checkpoint == "" {
 		return e.Inner.Changes(ctx, of)
 	}
-	release, err := e.acquire(ctx, of.Checkpoint)
+	release, err := e.acquire(ctx, of.Checkpoint, need{})
 	if err != nil {
 		return nil, err
 	}
@@ -301,7 +374,7 @@ func (e *Engine) added(c engine.Checkpoint) {
 
 // Export implements [engine.Portable].
 func (e *Engine) Export(ctx context.Context, id string) (*engine.Export, error) {
-	release, err := e.acquire(ctx, id)
+	release, err := e.acquire(ctx, id, need{})
 	if err != nil {
 		return nil, err
 	}
@@ -330,8 +403,8 @@ func (e *Engine) Checkpoints(ctx context.Context) ([]engine.Checkpoint, error) {
 	return list, nil
 }
 
-// Place implements [engine.Replicator].
-func (e *Engine) Place(id string) engine.Place {
+// Kept implements [engine.Replicator].
+func (e *Engine) Kept(id string) engine.Place {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	ent := e.entries[id]
@@ -340,10 +413,30 @@ func (e *Engine) Place(id string) engine.Place {
 		return ""
 	case !ent.stored:
 		return engine.PlacePending
-	case ent.local:
+	case ent.local && !e.astray(id, need{}):
 		return engine.PlaceStored
 	}
 	return engine.PlaceRemote
+}
+
+// Waits implements [engine.Replicator].
+func (e *Engine) Waits(id string) (waits bool, failure error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	ent := e.entries[id]
+	if ent == nil || ent.stored || ent.removed {
+		return false, nil
+	}
+	return true, errors.Join(e.failure, ent.failure)
+}
+
+// Reach implements [engine.Replicator].
+func (e *Engine) Reach(ctx context.Context) error {
+	_, err := e.readHolder(ctx)
+	if ctx.Err() == nil {
+		e.note(err)
+	}
+	return err
 }
 
 // RemoveCheckpoint implements [engine.Checkpointer]. What is in the bucket is removed
@@ -378,7 +471,7 @@ func (e *Engine) bury(id string) error {
 
 // SetAside implements [engine.Checkpointer].
 func (e *Engine) SetAside(ctx context.Context, id, to string) error {
-	release, err := e.acquire(ctx, id)
+	release, err := e.acquire(ctx, id, need{})
 	if err != nil {
 		return err
 	}

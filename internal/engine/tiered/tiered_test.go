@@ -29,7 +29,7 @@ func withMachine(t *testing.T, f func(t *testing.T, b *memoryBucket, m *machine)
 
 func wantPlace(t *testing.T, e *Engine, id string, want engine.Place) {
 	t.Helper()
-	if got := e.Place(id); got != want {
+	if got := e.Kept(id); got != want {
 		t.Errorf("the place of %s is %q, want %q", id, got, want)
 	}
 }

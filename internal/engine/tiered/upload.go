@@ -152,7 +152,7 @@ func (e *Engine) next() (*entry, time.Duration) {
 	now, pause := time.Now(), sweepEvery
 	var first *entry
 	for _, ent := range e.entries {
-		if !e.connected || !ent.local || ent.stored || ent.removed || ent.cancel != nil || e.ctx.Err() != nil {
+		if !e.connected || !ent.local || ent.stored || ent.removed || ent.cancel != nil || e.ctx.Err() != nil || e.astray(ent.ID, need{}) {
 			continue
 		}
 		if wait := ent.again.Sub(now); wait > 0 {
@@ -187,7 +187,9 @@ func (e *Engine) uploadOne(ent *entry) {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	ent.cancel = nil
+	ent.cancel, ent.failure = nil, err
+	close(e.progress)
+	e.progress = make(chan struct{})
 	switch {
 	case ent.removed:
 		e.poke() // it can be removed from the bucket now
