@@ -28,6 +28,7 @@ func TestKubernetes(t *testing.T) {
 	t.Run("server restarts", func(t *testing.T) { serverRestarts(t, i) })
 	t.Run("pod is replaced", func(t *testing.T) { podReplaced(t, i) })
 	t.Run("volume is lost", func(t *testing.T) { volumeLost(t, i) })
+	t.Run("pod is drained", func(t *testing.T) { podDrained(t, i) })
 }
 
 // life does with sandboxes on both nodes what can be done with any.
@@ -203,6 +204,35 @@ func podReplaced(t *testing.T, i *installation) {
 		t.Errorf("the paused sandbox says %q", got)
 	}
 	for _, id := range []string{all["cove-node-1"], kept} {
+		i.kill(t, id)
+	}
+}
+
+// podDrained deletes a Pod of the pool where there is an object store: its sandboxes continue
+// in the other Pod, with what is in memory.
+func podDrained(t *testing.T, i *installation) {
+	// A directory of the server is enough of a store: Pods never see it.
+	const store = "/var/lib/cove/state/store"
+	i.kubectl(t, "-n", "cove", "exec", "cove-server-0", "--", "mkdir", store)
+	i.kubectl(t, "-n", "cove", "create", "secret", "generic", "cove-objects", "--from-literal=COVE_OBJECTS=file://"+store)
+	i.apply(t, "components/objects")
+	i.awaitNodes(t)
+	all := i.onEach(t)
+	moving := all["cove-node-0"]
+	pid := i.sh(t, moving, "(while :; do date +%s%N > now; sleep 0.1; done) > /dev/null 2>&1 & echo $!")
+	i.kubectl(t, "-n", "cove-nodes", "delete", "pod", "cove-node-0")
+	first := i.sh(t, moving, "cat now")
+	if !covetest.Eventually(30*time.Second, func() bool { return i.sh(t, moving, "cat now") != first }) {
+		t.Error("what ran in the sandbox has stopped")
+	}
+	if got := i.sh(t, moving, "kill "+pid+" && echo killed"); got != "killed" {
+		t.Errorf("the process has not moved: %q", got)
+	}
+	if sb, err := i.client.Get(t.Context(), moving); err != nil || sb.Node != "cove-node-1" {
+		t.Errorf("the sandbox is %+v, %v", sb, err)
+	}
+	i.awaitNodes(t)
+	for _, id := range all {
 		i.kill(t, id)
 	}
 }

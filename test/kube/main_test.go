@@ -36,6 +36,7 @@ const (
 // installation is Cove on a cluster.
 type installation struct {
 	*kubetest.Cluster
+	root   string // of the repository
 	dir    string
 	client *client.Client
 }
@@ -74,7 +75,7 @@ func install(t *testing.T) *installation {
 		t.Fatal(err)
 	}
 	t.Logf("the cluster is ready after %s", time.Since(began).Round(time.Millisecond))
-	i := &installation{Cluster: cluster, dir: dir}
+	i := &installation{Cluster: cluster, root: root, dir: dir}
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Log(i.state())
@@ -83,7 +84,16 @@ func install(t *testing.T) *installation {
 			t.Error(err)
 		}
 	})
-	i.apply(t, root)
+	write(t, filepath.Join(dir, "volumes.yaml"), i.volumes(t))
+	i.kubectl(t, "apply", "-f", filepath.Join(dir, "volumes.yaml"))
+	i.kubectl(t, "kustomize", filepath.Join(root, "deploy/kustomize/overlays/example"))
+	i.apply(t)
+	key := i.kubectl(t, "-n", "cove", "exec", "cove-server-0", "--", "cove", "key", "create", "test", "--scope", "sandboxes:read,sandboxes:write,files:write,admin")
+	if i.client, err = client.New(client.Config{
+		URL: "http://" + apiAddress + ":7777", Key: client.Secret(key), HTTPClient: &http.Client{Transport: &http.Transport{DialContext: i.Dial}},
+	}); err != nil {
+		t.Fatal(err)
+	}
 	return i
 }
 
@@ -122,20 +132,28 @@ func run(t *testing.T, dir, name string, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// apply applies deploy/kustomize/base with what this cluster needs: volumes, the name of
-// the image, and addresses in place of names.
-func (i *installation) apply(t *testing.T, root string) {
+// apply applies deploy/kustomize/base and components, with what this cluster needs: the
+// name of the image, and addresses in place of names.
+func (i *installation) apply(t *testing.T, components ...string) {
 	t.Helper()
-	base, err := filepath.Rel(filepath.Join(i.dir, "overlay"), filepath.Join(root, "deploy/kustomize/base"))
-	if err != nil {
+	overlay := filepath.Join(i.dir, "overlay")
+	if err := os.MkdirAll(overlay, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Mkdir(filepath.Join(i.dir, "overlay"), 0o755); err != nil {
-		t.Fatal(err)
+	deploy := func(name string) string {
+		rel, err := filepath.Rel(overlay, filepath.Join(i.root, "deploy/kustomize", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return rel
 	}
-	write(t, filepath.Join(i.dir, "overlay", "kustomization.yaml"), `apiVersion: kustomize.config.k8s.io/v1beta1
+	for n, c := range components {
+		components[n] = deploy(c)
+	}
+	write(t, filepath.Join(overlay, "kustomization.yaml"), `apiVersion: kustomize.config.k8s.io/v1beta1
 kind: Kustomization
-resources: [`+base+`]
+resources: [`+deploy("base")+`]
+components: [`+strings.Join(components, ", ")+`]
 images: [{name: registry.example.com/cove, newName: `+image+`, newTag: test}]
 patches:
   - patch: |
@@ -147,18 +165,9 @@ patches:
         "hostAliases": [{"ip": "`+nodesAddress+`", "hostnames": ["cove-nodes.cove.svc"]}],
         "containers": [{"name": "cove", "env": [{"name": "COVE_WARM", "value": "1"}], "resources": {"requests": {"cpu": "100m"}}}]}}}}
 `)
-	write(t, filepath.Join(i.dir, "volumes.yaml"), i.volumes(t))
-	i.kubectl(t, "kustomize", filepath.Join(root, "deploy/kustomize/overlays/example"))
-	i.kubectl(t, "apply", "-f", filepath.Join(i.dir, "volumes.yaml"))
-	i.kubectl(t, "apply", "-k", filepath.Join(i.dir, "overlay"))
+	i.kubectl(t, "apply", "-k", overlay)
 	i.kubectl(t, "-n", "cove", "rollout", "status", "--timeout=5m", "statefulset/cove-server")
 	i.kubectl(t, "-n", "cove-nodes", "rollout", "status", "--timeout=5m", "statefulset/cove-node")
-	key := i.kubectl(t, "-n", "cove", "exec", "cove-server-0", "--", "cove", "key", "create", "test", "--scope", "sandboxes:read,sandboxes:write,files:write,admin")
-	if i.client, err = client.New(client.Config{
-		URL: "http://" + apiAddress + ":7777", Key: client.Secret(key), HTTPClient: &http.Client{Transport: &http.Transport{DialContext: i.Dial}},
-	}); err != nil {
-		t.Fatal(err)
-	}
 }
 
 // volumes are local ones on both nodes, one more than needed on each.

@@ -269,7 +269,7 @@ func (f *Fleet) compareCheckpoints(ctx context.Context, s *site, e *remote.Engin
 	}
 	for id := range s.stale {
 		if !has[id] {
-			f.shedded(s, id)
+			f.clearStale(s, id)
 		}
 	}
 	return nil
@@ -282,7 +282,7 @@ func (f *Fleet) removeStale(ctx context.Context, s *site, e *remote.Engine, id s
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.shedded(s, id)
+	f.clearStale(s, id)
 	return nil
 }
 

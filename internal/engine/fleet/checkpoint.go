@@ -176,7 +176,7 @@ func (f *Fleet) RemoveCheckpoint(ctx context.Context, id string) error {
 	f.mu.Lock()
 	k := f.checkpoints[id]
 	if k != nil && k.site != f.local && k.site.remote == nil {
-		err := f.shed(k.site, id)
+		err := f.markStale(k.site, id)
 		f.mu.Unlock()
 		return err
 	}

@@ -224,9 +224,9 @@ func (f *Fleet) dropCheckpoint(id string) {
 	}
 }
 
-// shed records that a node must remove a checkpoint, which is forgotten. The caller holds
+// markStale records that a node must remove a checkpoint, which is forgotten. The caller holds
 // f.mu.
-func (f *Fleet) shed(s *site, id string) error {
+func (f *Fleet) markStale(s *site, id string) error {
 	gone := kept{Removed: true}
 	gone.Checkpoint.ID = id
 	if err := writeJSON(f.checkpointFile(s, id), &gone); err != nil {
@@ -239,8 +239,8 @@ func (f *Fleet) shed(s *site, id string) error {
 	return nil
 }
 
-// shedded notes that a node has removed a checkpoint. The caller holds f.mu.
-func (f *Fleet) shedded(s *site, id string) {
+// clearStale notes that a node has removed a checkpoint. The caller holds f.mu.
+func (f *Fleet) clearStale(s *site, id string) {
 	if s.stale[id] {
 		delete(s.stale, id)
 		_ = os.Remove(f.checkpointFile(s, id))

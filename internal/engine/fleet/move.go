@@ -170,7 +170,7 @@ func (f *Fleet) importTo(ctx context.Context, s *site, c engine.Checkpoint, desc
 		return c, err
 	}
 	f.mu.Lock()
-	f.shedded(s, c.ID)
+	f.clearStale(s, c.ID)
 	f.mu.Unlock()
 	made, err := p.Import(ctx, c, description, fetch)
 	if err != nil {
@@ -183,7 +183,7 @@ func (f *Fleet) importTo(ctx context.Context, s *site, c engine.Checkpoint, desc
 	f.mu.Lock()
 	before := f.checkpoints[c.ID]
 	if before != nil && before.site != f.local {
-		err = f.shed(before.site, c.ID)
+		err = f.markStale(before.site, c.ID)
 	}
 	if err == nil {
 		err = f.setCheckpoint(kept{site: s, Checkpoint: c})
