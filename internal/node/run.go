@@ -13,7 +13,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Config configures [Run]. All fields but DrainOnExit are required.
+// Config configures [Run]. All fields but DrainOnExit and Health are required.
 type Config struct {
 	Identity *Identity
 	// Engine is driven; Run does not close it.
@@ -29,7 +29,9 @@ type Config struct {
 	// DrainOnExit is how long Run may take, when ctx has ended, to have the sandboxes moved to
 	// other nodes; 0 leaves them running.
 	DrainOnExit time.Duration
-	Log         *slog.Logger
+	// Health, if not nil, is told whether the server drives the node.
+	Health *Health
+	Log    *slog.Logger
 }
 
 const (
@@ -56,8 +58,16 @@ func Run(ctx context.Context, cfg Config) error {
 			cfg.drain(ctx)
 		}
 	})
+	if cfg.Health == nil {
+		cfg.Health = &Health{}
+	}
+	ready := sync.OnceFunc(cfg.Ready)
 	server := remote.NewServer(remote.Config{
-		Engine: cfg.Engine, Roots: &roots{id: cfg.Identity, store: cfg.Roots}, Report: cfg.Report, AsideDir: cfg.AsideDir, Log: cfg.Log, Settled: sync.OnceFunc(cfg.Ready),
+		Engine: cfg.Engine, Roots: &roots{id: cfg.Identity, store: cfg.Roots}, Report: cfg.Report, AsideDir: cfg.AsideDir, Log: cfg.Log,
+		Settled: func() {
+			cfg.Health.driven.Store(true)
+			ready()
+		},
 	})
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -72,6 +82,7 @@ func Run(ctx context.Context, cfg Config) error {
 		if err == nil {
 			cfg.Log.Info("connected to the server", "server", cfg.Identity.Server)
 			err = server.Serve(ctx, c)
+			cfg.Health.driven.Store(false)
 			c.Close()
 		}
 		if ctx.Err() != nil {

@@ -176,6 +176,8 @@ type NodeDeps struct {
 	// DrainOnExit is how long a node that stops may take to have its sandboxes moved; 0 leaves
 	// them running.
 	DrainOnExit time.Duration
+	// Health is where the node answers probes, as host:port, or empty.
+	Health string
 }
 
 func (d *NodeDeps) join(ctx context.Context, id *node.Identity) error {
@@ -219,6 +221,16 @@ func RunNode(ctx context.Context, cfg config.Config, deps NodeDeps) (err error) 
 	if err := PrepareStateDir(dir); err != nil {
 		return err
 	}
+	var health node.Health
+	if deps.Health != "" {
+		l, err := net.Listen("tcp", deps.Health)
+		if err != nil {
+			return sandbox.Wrap(sandbox.CodeInvalid, err, fmt.Sprintf("cannot answer probes at %s (%v); choose another --health-listen", deps.Health, err))
+		}
+		ended, stop := context.WithCancel(context.WithoutCancel(ctx))
+		defer stop()
+		go health.Serve(ended, l, deps.Log)
+	}
 	unlock, err := lockState(ctx, dir, 0, false)
 	if err != nil {
 		return err
@@ -251,7 +263,7 @@ func RunNode(ctx context.Context, cfg config.Config, deps NodeDeps) (err error) 
 	defer func() { err = errors.Join(err, e.Close()) }()
 	return node.Run(ctx, node.Config{
 		Identity: id, Engine: e, Roots: store, Report: reporter(deps.Version, dir), AsideDir: filepath.Join(dir, "aside"), Ready: deps.Ready, Log: deps.Log,
-		DrainOnExit: deps.DrainOnExit,
+		DrainOnExit: deps.DrainOnExit, Health: &health,
 	})
 }
 

@@ -91,8 +91,8 @@ func printJoinToken(c *call, t *sandbox.JoinToken) error {
 }
 
 type nodeOptions struct {
-	Server, Name, Token, PodToken, Authority, Config string
-	DrainOnExit                                      time.Duration
+	Server, Name, Token, PodToken, Authority, Health, Config string
+	DrainOnExit                                              time.Duration
 }
 
 // maxDrainOnExit bounds --drain-on-exit.
@@ -116,6 +116,7 @@ func (a *app) nodeRunCommand() *cobra.Command {
 			f.StringVar(&opts.Authority, "authority", "", "With --pod-token: PEM file with the authority of the server (COVE_NODE_AUTHORITY)")
 			f.StringVar(&opts.Name, "name", "", "Name of the node (default the host name)")
 			f.DurationVar(&opts.DrainOnExit, "drain-on-exit", 0, "When stopped, first move the sandboxes to other nodes, for at most this time (COVE_NODE_DRAIN_ON_EXIT)")
+			f.StringVar(&opts.Health, "health-listen", "", "Address that answers probes at /healthz, and at /readyz while the server drives the node (COVE_NODE_HEALTH_LISTEN)")
 			f.StringVar(&opts.Config, "config", "", "YAML file with settings (COVE_CONFIG)")
 		},
 		Do: action{here: true, run: func(ctx context.Context, c *call) error { return c.runNode(ctx, opts) }},
@@ -133,6 +134,7 @@ func (a *app) runNode(ctx context.Context, opts nodeOptions) error {
 	or(&opts.Token, "COVE_NODE_TOKEN")
 	or(&opts.PodToken, "COVE_NODE_POD_TOKEN")
 	or(&opts.Authority, "COVE_NODE_AUTHORITY")
+	or(&opts.Health, "COVE_NODE_HEALTH_LISTEN")
 	or(&opts.Config, "COVE_CONFIG")
 	if text := a.Env("COVE_NODE_DRAIN_ON_EXIT"); text != "" && opts.DrainOnExit == 0 {
 		d, err := time.ParseDuration(text)
@@ -168,7 +170,7 @@ func (a *app) runNode(ctx context.Context, opts nodeOptions) error {
 	}
 	return server.RunNode(ctx, cfg, server.NodeDeps{
 		Server: opts.Server, Name: opts.Name, Token: opts.Token, Pod: node.PodFiles{Token: opts.PodToken, Authority: opts.Authority}, Version: a.Version, Log: server.NewLog(cfg.Log, a.Stderr),
-		DrainOnExit: opts.DrainOnExit,
-		Ready:       func() { a.say("node %s is ready: the server at %s drives it", opts.Name, opts.Server) },
+		DrainOnExit: opts.DrainOnExit, Health: opts.Health,
+		Ready: func() { a.say("node %s is ready: the server at %s drives it", opts.Name, opts.Server) },
 	})
 }
