@@ -17,6 +17,7 @@ var toolsOfVerbs = map[string]struct{ tool, why string }{
 	"List":             {tool: "sandbox_list"},
 	"Update":           {tool: "sandbox_update"},
 	"Audit":            {why: "it is for operators"},
+	"DrainNode":        {why: "it is for operators"},
 	"Resume":           {tool: "sandbox_resume"},
 	"Fork":             {tool: "sandbox_fork"},
 	"CreateSnapshot":   {tool: "snapshot_create"},
