@@ -64,6 +64,7 @@ var pages = []page{
 		"kubectl -n cove rollout": {elsewhere: clusters},
 		"kubectl -n cove-nodes":   {elsewhere: clusters},
 		"kubectl -n cove exec":    {elsewhere: clusters},
+		"kubectl -n cove create":  {elsewhere: clusters},
 		"kubectl -n cove port":    {elsewhere: clusters},
 		"COVE_API_KEY=$(cat key)": {elsewhere: clusters},
 	}},
