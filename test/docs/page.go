@@ -18,16 +18,23 @@ type Command struct {
 	Output string
 }
 
-// Commands returns the commands of a page's console blocks, in their order.
+// Commands returns the commands of a page's console blocks, in their order. Blocks in lists
+// are indented.
 func Commands(page []byte) ([]Command, error) {
 	var all []Command
-	inside := false
+	inside, indent := false, ""
 	scan := bufio.NewScanner(bytes.NewReader(page))
 	for n := 1; scan.Scan(); n++ {
-		text := scan.Text()
+		text := strings.TrimPrefix(scan.Text(), indent)
+		if bare := strings.TrimLeft(text, " "); strings.HasPrefix(bare, "```console") {
+			indent, text = text[:len(text)-len(bare)], bare
+		}
 		switch {
 		case strings.HasPrefix(text, "```"):
 			inside = text == "```console"
+			if !inside {
+				indent = ""
+			}
 		case !inside || text == "":
 		case strings.HasPrefix(text, "$ "), strings.HasPrefix(text, "# "):
 			all = append(all, Command{Line: n, Text: text[2:]})
