@@ -27,9 +27,16 @@ func (h *Health) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// probeTimeout is how long a probe may take to ask, to take the answer, and to ask again on
+// the same connection.
+const probeTimeout = 5 * time.Second
+
 // Serve answers probes on l until ctx ends, and closes l.
 func (h *Health) Serve(ctx context.Context, l net.Listener, log *slog.Logger) {
-	s := &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 5 * time.Second, MaxHeaderBytes: 4 << 10, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
+	s := &http.Server{
+		Handler: h, ReadTimeout: probeTimeout, WriteTimeout: probeTimeout, IdleTimeout: probeTimeout, MaxHeaderBytes: 4 << 10,
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
 	defer context.AfterFunc(ctx, func() { _ = s.Close() })()
 	if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 		log.Error("answer probes", "error", err)

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/cove-sh/cove/internal/daemon/pods"
@@ -100,4 +101,38 @@ func TestNoPods(t *testing.T) {
 	if err := id.JoinAsPod(t.Context(), w.files(t, "one"), "pool-0"); !strings.Contains(sandbox.MessageOf(err), "--nodes-service-account") {
 		t.Errorf("got %v", err)
 	}
+}
+
+// busy is a cluster that answers when it is told to.
+type busy struct{ asked, answer chan struct{} }
+
+func (b busy) Prove(context.Context, string) (pods.Pod, error) {
+	b.asked <- struct{}{}
+	<-b.answer
+	return pods.Pod{}, sandbox.Errorf(sandbox.CodeUnauthenticated, "no")
+}
+
+// TestTooManyPods checks that the cluster is asked about a few tokens at a time.
+func TestTooManyPods(t *testing.T) {
+	const most = 16
+	cluster := busy{make(chan struct{}, most), make(chan struct{})}
+	w := newWorldWith(t, cluster)
+	id, _ := w.identity(t)
+	files := w.files(t, "one")
+	var wg sync.WaitGroup
+	for range most {
+		wg.Go(func() {
+			if err := id.JoinAsPod(t.Context(), files, "pool-0"); sandbox.CodeOf(err) != sandbox.CodeUnauthenticated {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+	for range most {
+		<-cluster.asked
+	}
+	if err := id.JoinAsPod(t.Context(), files, "pool-0"); sandbox.CodeOf(err) != sandbox.CodeUnavailable {
+		t.Errorf("one more gets %v", err)
+	}
+	close(cluster.answer)
+	wg.Wait()
 }

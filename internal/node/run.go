@@ -13,7 +13,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Config configures [Run]. All fields but DrainOnExit and Health are required.
+// Config configures [Run]. All fields but DrainOnExit, Draining and Health are required.
 type Config struct {
 	Identity *Identity
 	// Engine is driven; Run does not close it.
@@ -29,6 +29,8 @@ type Config struct {
 	// DrainOnExit is how long Run may take, when ctx has ended, to have the sandboxes moved to
 	// other nodes; 0 leaves them running.
 	DrainOnExit time.Duration
+	// Draining, if not nil, is called when that begins.
+	Draining func()
 	// Health, if not nil, is told whether the server drives the node.
 	Health *Health
 	Log    *slog.Logger
@@ -105,7 +107,10 @@ const drainLook = time.Second
 func (cfg *Config) drain(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, cfg.DrainOnExit)
 	defer cancel()
-	cfg.Log.Info("the node stops; its sandboxes move to other nodes", "at_most", cfg.DrainOnExit)
+	if cfg.Draining != nil {
+		cfg.Draining()
+	}
+	cfg.Log.Info("the node stops; its sandboxes move to other nodes; another signal ends it at once, and those that are left run on here", "at_most", cfg.DrainOnExit)
 	var told sandbox.NodeMove
 	for ctx.Err() == nil {
 		var m sandbox.NodeMove

@@ -279,5 +279,30 @@ func TestDrainMoves(t *testing.T) {
 		if left := b.checkpoints(t); len(left) > 0 {
 			t.Errorf("the node that is back has %v", left)
 		}
+
+		// A node that waits for the object store ends at once if it is told again.
+		a.kill()
+		s.start(t, a, "--drain-on-exit", "10m")
+		s.waitState(t, a, sandbox.NodeReady)
+		running := len(a.Cells())
+		bucket.Break(s3test.Unavailable)
+		if err := a.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		s.waitState(t, a, sandbox.NodeDraining)
+		if err := a.cmd.Process.Signal(syscall.SIGINT); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-a.exited:
+		case <-time.After(time.Minute):
+			t.Fatalf("the node does not end; it says:\n%s", a.output)
+		}
+		if got := len(a.Cells()); running == 0 || got != running {
+			t.Errorf("%d sandboxes run there, of %d", got, running)
+		}
+		bucket.Break(nil)
+		s.start(t, a)
+		s.waitState(t, a, sandbox.NodeReady)
 	})
 }

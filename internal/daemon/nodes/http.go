@@ -31,7 +31,7 @@ func send(w http.ResponseWriter, v any) {
 // statuses of errors; others are 500.
 var statuses = map[sandbox.Code]int{
 	sandbox.CodeInvalid: http.StatusBadRequest, sandbox.CodeUnauthenticated: http.StatusUnauthorized, sandbox.CodeNotFound: http.StatusNotFound,
-	sandbox.CodeConflict: http.StatusConflict, sandbox.CodeUnsupported: http.StatusNotImplemented,
+	sandbox.CodeConflict: http.StatusConflict, sandbox.CodeUnsupported: http.StatusNotImplemented, sandbox.CodeUnavailable: http.StatusServiceUnavailable,
 }
 
 func fail(w http.ResponseWriter, err error) {

@@ -83,7 +83,8 @@ func Open(cfg Config) (*Nodes, error) {
 		return nil, err
 	}
 	return &Nodes{
-		cfg: cfg, authority: a, tokens: tokens{filepath.Join(cfg.Dir, "tokens")}, pods: podNodes{dir: filepath.Join(cfg.Dir, "pods")}, certs: &certificates{authority: a},
+		cfg: cfg, authority: a, tokens: tokens{filepath.Join(cfg.Dir, "tokens")}, certs: &certificates{authority: a},
+		pods: podNodes{dir: filepath.Join(cfg.Dir, "pods"), proofs: make(chan struct{}, maxProofs)},
 	}, nil
 }
 

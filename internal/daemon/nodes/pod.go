@@ -23,6 +23,8 @@ type Pods interface {
 type podNodes struct {
 	dir string
 	mu  sync.Mutex // held while a Pod joins
+	// proofs is a semaphore: one place for each token that is being checked.
+	proofs chan struct{}
 }
 
 // podNode says which Pod a node is. The node has joined if the fleet knows the id.
@@ -70,7 +72,7 @@ func (n *Nodes) admitPod(r *http.Request, req JoinRequest) ([]byte, error) {
 	if n.cfg.Pods == nil {
 		return nil, sandbox.Errorf(sandbox.CodeInvalid, "this server does not let Pods join; start it with --nodes-service-account NAMESPACE/NAME")
 	}
-	pod, err := n.cfg.Pods.Prove(r.Context(), req.PodToken)
+	pod, err := n.prove(r.Context(), req.PodToken)
 	if err != nil {
 		return nil, err
 	}
@@ -95,6 +97,21 @@ func (n *Nodes) admitPod(r *http.Request, req JoinRequest) ([]byte, error) {
 	}
 	n.cfg.Log.Info("node joined as a Pod", "node", pod.Name, "uid", pod.UID, "address", r.RemoteAddr)
 	return der, nil
+}
+
+// maxProofs is how many tokens of Pods are checked at once: anybody can send some, and each
+// costs the cluster a call.
+const maxProofs = 16
+
+// prove returns the Pod that a token was issued to.
+func (n *Nodes) prove(ctx context.Context, token string) (pods.Pod, error) {
+	select {
+	case n.pods.proofs <- struct{}{}:
+		defer func() { <-n.pods.proofs }()
+	default:
+		return pods.Pod{}, sandbox.Errorf(sandbox.CodeUnavailable, "too many Pods join at the same time; retry in a few seconds")
+	}
+	return n.cfg.Pods.Prove(ctx, token)
 }
 
 // makeRoom removes the node that an earlier Pod of this name was, or that this Pod was

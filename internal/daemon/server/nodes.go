@@ -176,6 +176,8 @@ type NodeDeps struct {
 	// DrainOnExit is how long a node that stops may take to have its sandboxes moved; 0 leaves
 	// them running.
 	DrainOnExit time.Duration
+	// Draining, if not nil, is called when that begins.
+	Draining func()
 	// Health is where the node answers probes, as host:port, or empty.
 	Health string
 }
@@ -263,7 +265,7 @@ func RunNode(ctx context.Context, cfg config.Config, deps NodeDeps) (err error) 
 	defer func() { err = errors.Join(err, e.Close()) }()
 	return node.Run(ctx, node.Config{
 		Identity: id, Engine: e, Roots: store, Report: reporter(deps.Version, dir), AsideDir: filepath.Join(dir, "aside"), Ready: deps.Ready, Log: deps.Log,
-		DrainOnExit: deps.DrainOnExit, Health: &health,
+		DrainOnExit: deps.DrainOnExit, Draining: deps.Draining, Health: &health,
 	})
 }
 

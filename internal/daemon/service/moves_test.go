@@ -1,6 +1,7 @@
 package service
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strings"
@@ -22,6 +23,9 @@ type storedEngine struct {
 	mu     sync.Mutex
 	broken error // guarded by mu; of the object store
 	stored bool  // guarded by mu; all checkpoints are there
+	// unknown says that the object store will not have any. Guarded by mu.
+	unknown bool
+	node    string // guarded by mu; where all is, if not on a
 }
 
 func (e *storedEngine) set(broken error, stored bool) {
@@ -32,14 +36,28 @@ func (e *storedEngine) set(broken error, stored bool) {
 
 func (e *storedEngine) Place(sandbox.Resources) string { return "a" }
 
-func (e *storedEngine) PlaceOf(engine.Source) string { return "a" }
+func (e *storedEngine) PlaceOf(engine.Source) string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return cmp.Or(e.node, "a")
+}
 
-func (e *storedEngine) Kept(string) engine.Place { return engine.PlacePending }
+func (e *storedEngine) Kept(string) engine.Place {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch {
+	case e.unknown:
+		return ""
+	case e.stored:
+		return engine.PlaceStored
+	}
+	return engine.PlacePending
+}
 
 func (e *storedEngine) Waits(string) (bool, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return !e.stored, nil
+	return !e.stored && !e.unknown, nil
 }
 
 func (e *storedEngine) Reach(context.Context) error {
@@ -57,22 +75,43 @@ func (noNodes) Moving() map[string]sandbox.DrainRequest { return nil }
 
 func (noNodes) Nodes(context.Context) []sandbox.Node { return nil }
 
+// wanted returns the emptying of node a, which a test does step by step.
+func (w *harness) wanted(resume bool) *move {
+	mv := &move{node: "a", again: map[string]string{}, resume: resume}
+	w.moves.mu.Lock()
+	defer w.moves.mu.Unlock()
+	w.moves.active = map[string]*move{"a": mv}
+	return mv
+}
+
+// stored returns a harness with one node and an object store.
+func stored(t *testing.T) (*harness, *storedEngine) {
+	t.Helper()
+	var e *storedEngine
+	w := (&harness{wrap: func(k *memory.Keeper) engine.Engine { e = &storedEngine{Keeper: k}; return e }}).begin(t, func(c *Config) { c.Nodes = noNodes{} })
+	return w, e
+}
+
+func (w *harness) wantState(id string, want sandbox.State) {
+	w.t.Helper()
+	if got, err := w.Get(asRed(w.t), id); err != nil || got.State != want {
+		w.t.Errorf("the sandbox is %+v, %v, want %s", got, err, want)
+	}
+}
+
 // TestMoveSome follows a sandbox from a node: it stays while the object store does not work,
 // is paused, waits until it is stored, and continues.
 func TestMoveSome(t *testing.T) {
-	var e *storedEngine
-	w := (&harness{wrap: func(k *memory.Keeper) engine.Engine { e = &storedEngine{Keeper: k}; return e }}).begin(t, func(c *Config) { c.Nodes = noNodes{} })
+	w, e := stored(t)
 	sbx := w.create(sandbox.CreateRequest{})
-	mv := &move{node: "a", again: map[string]bool{}, resume: true}
+	mv := w.wanted(true)
 	step := func(want sandbox.NodeMove, state sandbox.State) {
 		t.Helper()
 		must(t, w.moveSome(t.Context(), mv))
 		if mv.now.Moved != want.Moved || mv.now.Left != want.Left || !strings.Contains(mv.now.Waiting, want.Waiting) || len(mv.now.Stay) > 0 {
 			t.Errorf("the move is at %+v, want %+v", mv.now, want)
 		}
-		if got, err := w.Get(asRed(t), sbx.ID); err != nil || got.State != state {
-			t.Errorf("the sandbox is %+v, %v, want %s", got, err, state)
-		}
+		w.wantState(sbx.ID, state)
 	}
 	e.set(errors.New("connection refused"), false)
 	step(sandbox.NodeMove{Left: 1, Waiting: "object store does not work: connection refused"}, sandbox.StateRunning)
@@ -81,6 +120,114 @@ func TestMoveSome(t *testing.T) {
 	step(sandbox.NodeMove{Moved: 1, Left: 1}, sandbox.StatePaused)
 	e.set(nil, true)
 	step(sandbox.NodeMove{Moved: 1}, sandbox.StateRunning)
+}
+
+// TestMoveOthersPause checks that a sandbox that somebody has paused after it was moved stays
+// paused.
+func TestMoveOthersPause(t *testing.T) {
+	w, e := stored(t)
+	sbx := w.create(sandbox.CreateRequest{})
+	mv := w.wanted(true)
+	must(t, w.moveSome(t.Context(), mv))
+	w.wantState(sbx.ID, sandbox.StatePaused)
+	_, err := w.Resume(asRed(t), sbx.ID, sandbox.ResumeRequest{})
+	must(t, err)
+	w.pause(sbx.ID)
+	e.set(nil, true)
+	must(t, w.moveSome(t.Context(), mv))
+	w.wantState(sbx.ID, sandbox.StatePaused)
+	if len(mv.again) > 0 {
+		t.Errorf("to continue are %v", mv.again)
+	}
+}
+
+// TestMoveGivenUp checks that sandboxes that wait until they are stored continue if the node
+// takes sandboxes again, and that nothing more is paused.
+func TestMoveGivenUp(t *testing.T) {
+	w, _ := stored(t)
+	first := w.create(sandbox.CreateRequest{})
+	mv := w.wanted(true)
+	must(t, w.moveSome(t.Context(), mv))
+	w.wantState(first.ID, sandbox.StatePaused)
+	second := w.create(sandbox.CreateRequest{})
+	w.beginMoves() // nothing is wanted
+	must(t, w.moveSome(t.Context(), mv))
+	w.wantState(second.ID, sandbox.StateRunning)
+	if mv.now.Moved != 1 || len(mv.now.Stay) > 0 {
+		t.Errorf("the move is at %+v", mv.now)
+	}
+	w.runMove(mv)
+	w.wantState(first.ID, sandbox.StateRunning)
+}
+
+// TestMoveElsewhere checks that a sandbox that has continued on another node since it was
+// listed is not paused there.
+func TestMoveElsewhere(t *testing.T) {
+	w, e := stored(t)
+	sbx := w.create(sandbox.CreateRequest{})
+	r, err := w.store.Sandbox(t.Context(), sbx.ID)
+	must(t, err)
+	e.mu.Lock()
+	e.node = "b"
+	e.mu.Unlock()
+	if stay := w.pauseAll(t.Context(), w.wanted(false), e, []store.Record{r}); len(stay) > 0 {
+		t.Errorf("what stays is %+v", stay)
+	}
+	w.wantState(sbx.ID, sandbox.StateRunning)
+}
+
+// TestMoveUnknown checks that what the object store will not have counts as left.
+func TestMoveUnknown(t *testing.T) {
+	w, e := stored(t)
+	sbx := w.create(sandbox.CreateRequest{})
+	snap, err := w.CreateSnapshot(asRed(t), sbx.ID, sandbox.CreateSnapshotRequest{})
+	must(t, err)
+	w.pause(sbx.ID)
+	e.mu.Lock()
+	e.unknown = true
+	e.mu.Unlock()
+	mv := w.wanted(false)
+	must(t, w.moveSome(t.Context(), mv))
+	if mv.now.Left != 2 || !strings.Contains(mv.now.Waiting, snap.ID) {
+		t.Errorf("the move is at %+v", mv.now)
+	}
+	_, err = w.DeleteSnapshot(asRed(t), snap.ID)
+	must(t, err)
+	must(t, w.moveSome(t.Context(), mv))
+	if mv.now.Left != 1 || !strings.Contains(mv.now.Waiting, sbx.ID) {
+		t.Errorf("the move is at %+v", mv.now)
+	}
+}
+
+// TestMoveWithoutObjects checks what a server says that has started without its object store.
+func TestMoveWithoutObjects(t *testing.T) {
+	w := newHarness(t, func(c *Config) { c.Nodes = noNodes{} })
+	mv := w.wanted(false)
+	must(t, w.moveSome(t.Context(), mv))
+	if !strings.Contains(mv.now.Waiting, "cove node undrain a") {
+		t.Errorf("the move is at %+v", mv.now)
+	}
+}
+
+// TestMoveStays moves many sandboxes of which some stay.
+func TestMoveStays(t *testing.T) {
+	w, e := stored(t)
+	for range 3 {
+		w.create(sandbox.CreateRequest{})
+	}
+	r, err := w.store.Sandbox(t.Context(), w.create(sandbox.CreateRequest{}).ID)
+	must(t, err)
+	_, err = w.store.UpdateSandbox(t.Context(), r.ID, store.Change{From: []sandbox.State{sandbox.StateRunning}, Apply: func(r *store.Record) error {
+		r.Mounts = []sandbox.Mount{{Target: "/data", Volume: "data"}}
+		return nil
+	}})
+	must(t, err)
+	e.set(nil, true)
+	mv := w.wanted(false)
+	must(t, w.moveSome(t.Context(), mv))
+	if mv.now.Moved != 3 || len(mv.now.Stay) != 1 || mv.now.Stay[0].Sandbox != r.ID {
+		t.Errorf("the move is at %+v", mv.now)
+	}
 }
 
 // TestImmovable checks what stays on its node.

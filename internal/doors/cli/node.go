@@ -105,7 +105,7 @@ func (a *app) nodeRunCommand() *cobra.Command {
 		Long: "Run sandboxes of a server on this machine. The node connects to the server, and nothing connects to the\n" +
 			"node. The first time it needs a token of \"cove node token\". Sandboxes keep running when the node stops,\n" +
 			"and the next one takes them over, if it is back within the server's lease. With --drain-on-exit they move\n" +
-			"to other nodes when the node is stopped with SIGTERM.\n\n" +
+			"to other nodes when the node is stopped with SIGTERM, SIGINT or SIGHUP; a second signal ends it at once.\n\n" +
 			"Settings for the network and the user ids of sandboxes are the node's own, from --config and COVE_*\n" +
 			"variables, as for \"cove serve\".",
 		Example: "  cove node run --server cove.example.com:7780 --token covejoin_… --name big",
@@ -170,7 +170,7 @@ func (a *app) runNode(ctx context.Context, opts nodeOptions) error {
 	}
 	return server.RunNode(ctx, cfg, server.NodeDeps{
 		Server: opts.Server, Name: opts.Name, Token: opts.Token, Pod: node.PodFiles{Token: opts.PodToken, Authority: opts.Authority}, Version: a.Version, Log: server.NewLog(cfg.Log, a.Stderr),
-		DrainOnExit: opts.DrainOnExit, Health: opts.Health,
+		DrainOnExit: opts.DrainOnExit, Draining: heedSignals, Health: opts.Health,
 		Ready: func() { a.say("node %s is ready: the server at %s drives it", opts.Name, opts.Server) },
 	})
 }

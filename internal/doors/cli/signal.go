@@ -32,6 +32,10 @@ func SignalContext(parent context.Context) (ctx context.Context, stop func()) {
 	}
 }
 
+// heedSignals has the next signal end the process at once, as if [SignalContext] had not
+// been called.
+func heedSignals() { signal.Reset(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP) }
+
 // interrupted returns the exit for a command whose ctx has ended: 128 plus the number
 // of the signal.
 func interrupted(ctx context.Context) *exit {

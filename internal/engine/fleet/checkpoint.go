@@ -2,8 +2,11 @@ package fleet
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -201,8 +204,33 @@ func (f *Fleet) RemoveCheckpoint(ctx context.Context, id string) error {
 	return nil
 }
 
-// siteFile says, in a directory of what was set aside, which node has it.
+// siteFile has, in a directory of what was set aside on a node, an [aside]. Earlier versions
+// wrote only the name of the node.
 const siteFile = "node"
+
+// aside says which node has a checkpoint that was set aside, and what is not taken from that
+// node.
+type aside struct {
+	Node  string          `json:"node"`
+	Owner string          `json:"owner,omitempty"`
+	Label json.RawMessage `json:"label,omitempty"`
+	Root  engine.Root     `json:"root,omitzero"`
+}
+
+// readAside reads the siteFile of a directory. One that is missing is [fs.ErrNotExist].
+func readAside(dir string) (a aside, known bool, err error) {
+	data, err := os.ReadFile(filepath.Join(dir, siteFile))
+	if err != nil {
+		return a, false, err
+	}
+	if validName.Match(data) {
+		return aside{Node: string(data)}, false, nil
+	}
+	if err := json.Unmarshal(data, &a); err != nil {
+		return a, false, fmt.Errorf("%s: %w", filepath.Join(dir, siteFile), err)
+	}
+	return a, true, nil
+}
 
 // SetAside implements [engine.Checkpointer].
 func (f *Fleet) SetAside(ctx context.Context, id, to string) error {
@@ -223,11 +251,15 @@ func (f *Fleet) SetAside(ctx context.Context, id, to string) error {
 		f.dropCheckpoint(id)
 		return nil
 	}
-	if err := os.WriteFile(filepath.Join(to, siteFile), []byte(s.name), 0o600); err != nil {
-		return err
-	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	a := aside{Node: s.name}
+	if k := f.checkpoints[id]; k != nil {
+		a.Owner, a.Label, a.Root = k.Checkpoint.Owner, k.Checkpoint.Label, k.Checkpoint.Root
+	}
+	if err := writeJSON(filepath.Join(to, siteFile), &a); err != nil {
+		return err
+	}
 	f.dropCheckpoint(id)
 	return nil
 }
@@ -235,13 +267,14 @@ func (f *Fleet) SetAside(ctx context.Context, id, to string) error {
 // BringBack implements [engine.Checkpointer].
 func (f *Fleet) BringBack(ctx context.Context, id, from string) (engine.Checkpoint, error) {
 	s := f.local
-	if name, err := os.ReadFile(filepath.Join(from, siteFile)); err == nil {
+	was, known, err := readAside(from)
+	if err == nil {
 		f.mu.Lock()
-		s, err = f.site(string(name))
+		s, err = f.site(was.Node)
 		f.mu.Unlock()
-		if err != nil {
-			return engine.Checkpoint{}, err
-		}
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return engine.Checkpoint{}, err
 	}
 	if s == nil {
 		return engine.Checkpoint{}, sandbox.Errorf(sandbox.CodeUnsupported, "it is of the server's machine, which runs no sandboxes (--nodes-only)")
@@ -253,6 +286,9 @@ func (f *Fleet) BringBack(ctx context.Context, id, from string) (engine.Checkpoi
 	c, err := keeper.BringBack(ctx, id, from)
 	if err != nil {
 		return c, err
+	}
+	if known {
+		c.Owner, c.Label, c.Root = was.Owner, was.Label, was.Root
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()

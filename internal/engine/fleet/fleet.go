@@ -221,7 +221,8 @@ func (f *Fleet) Drain(name string, req *sandbox.DrainRequest) (sandbox.Node, err
 		return sandbox.Node{}, err
 	}
 	m := s.member
-	m.Draining, m.Moving, m.Resume, m.Leaving = req != nil, req != nil && req.Move, req != nil && req.Resume, false
+	m.Draining, m.Moving, m.Resume = req != nil, req != nil && req.Move, req != nil && req.Resume
+	m.Leaving, m.Before = false, asked{}
 	return f.nodeOf(s), f.setMember(s, m)
 }
 
@@ -249,12 +250,14 @@ func (f *Fleet) Leave(name string) error {
 		return err
 	}
 	m := s.member
-	m.Leaving = m.Leaving || !m.Draining // one that was drained before stays drained
+	if !m.Leaving {
+		m.Leaving, m.Before = true, asked{m.Draining, m.Moving, m.Resume}
+	}
 	m.Draining, m.Moving = true, true
 	return f.setMember(s, m)
 }
 
-// Return undoes [Fleet.Leave]. It reports whether there was something to undo.
+// Return undoes [Fleet.Leave]: what was asked for before holds again. It reports whether there was something to undo.
 func (f *Fleet) Return(name string) (bool, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -263,7 +266,8 @@ func (f *Fleet) Return(name string) (bool, error) {
 		return false, err
 	}
 	m := s.member
-	m.Draining, m.Moving, m.Resume, m.Leaving = false, false, false, false
+	m.Draining, m.Moving, m.Resume = m.Before.Draining, m.Before.Moving, m.Before.Resume
+	m.Leaving, m.Before = false, asked{}
 	return true, f.setMember(s, m)
 }
 

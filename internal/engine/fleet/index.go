@@ -27,6 +27,15 @@ type member struct {
 	// Leaving says that the node itself asked for that, because it stops: it takes sandboxes
 	// again when it starts again.
 	Leaving bool `json:"leaving,omitempty"`
+	// Before is what was asked for when the node began to leave.
+	Before asked `json:"before,omitzero"`
+}
+
+// asked is what has been asked for about a node's sandboxes; see [member].
+type asked struct {
+	Draining bool `json:"draining,omitempty"`
+	Moving   bool `json:"moving,omitempty"`
+	Resume   bool `json:"resume,omitempty"`
 }
 
 // entry is an instance on a node. It is in a file before the node hears of the instance.

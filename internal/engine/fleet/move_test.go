@@ -5,6 +5,9 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -212,5 +215,68 @@ func TestPlaceOfImports(t *testing.T) {
 	bound := &engine.Spec{Mounts: []engine.Mount{{Source: "/of/the/server", Target: "/x"}}}
 	if _, err := w.ImportFor(t.Context(), bound, kept.Checkpoint, kept.description, kept.fetch); sandbox.CodeOf(err) != sandbox.CodeUnsupported {
 		t.Errorf("Import for directories of the server: %v", err)
+	}
+}
+
+// TestLeave checks that a node that has stopped and started again is as it was before.
+func TestLeave(t *testing.T) {
+	move := &sandbox.DrainRequest{Move: true, Resume: true}
+	for name, before := range map[string]*sandbox.DrainRequest{"taking": nil, "drained": {}, "moving": move} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, time.Hour)
+			w.join("a")
+			if _, err := w.Drain("a", before); err != nil {
+				t.Fatal(err)
+			}
+			state, moving := w.state("a"), w.Moving()
+			for range 2 {
+				if err := w.Leave("a"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if !w.Moving()["a"].Move || w.state("a") != sandbox.NodeDraining {
+				t.Errorf("the node that leaves is %s, %v", w.state("a"), w.Moving())
+			}
+			if changed, err := w.Return("a"); err != nil || !changed {
+				t.Errorf("it returns: %t, %v", changed, err)
+			}
+			if got := w.Moving(); w.state("a") != state || !maps.Equal(got, moving) {
+				t.Errorf("the node that has returned is %s, %v, want %s, %v", w.state("a"), got, state, moving)
+			}
+			if changed, err := w.Return("a"); err != nil || changed {
+				t.Errorf("it returns again: %t, %v", changed, err)
+			}
+		})
+	}
+}
+
+// TestSetAside checks that a checkpoint of a node that was set aside comes back as what the
+// server knew of it, and that what earlier versions have set aside comes back.
+func TestSetAside(t *testing.T) {
+	w := newWorld(t, time.Hour)
+	w.join("a")
+	w.pausedOn("a", "ckp")
+	before, err := w.Checkpoints(t.Context())
+	if err != nil || len(before) != 1 || before[0].Owner != "red" {
+		t.Fatalf("the checkpoints are %+v, %v", before, err)
+	}
+	dir := filepath.Join(t.TempDir(), "aside")
+	setAside := func() {
+		t.Helper()
+		if err := w.SetAside(t.Context(), "ckp", dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	setAside()
+	got, err := w.BringBack(t.Context(), "ckp", dir)
+	if err != nil || got.Owner != "red" || string(got.Label) != `"label"` || got.Root.Digest != before[0].Root.Digest {
+		t.Errorf("it comes back as %+v, %v, want %+v", got, err, before[0])
+	}
+	setAside()
+	if err := os.WriteFile(filepath.Join(dir, "node"), []byte("a"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := w.BringBack(t.Context(), "ckp", dir); err != nil || got.ID != "ckp" || got.Owner != "" {
+		t.Errorf("from an earlier version, it comes back as %+v, %v", got, err)
 	}
 }
