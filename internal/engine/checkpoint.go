@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"time"
 
@@ -106,9 +107,12 @@ type Portable interface {
 	Import(ctx context.Context, c Checkpoint, description []byte, fetch Fetch) (Checkpoint, error)
 }
 
+// ErrNoFile means that an export has no file of the name and size that is asked for.
+var ErrNoFile = errors.New("it has no such file")
+
 // Fetch writes the content of a file of an export into a new file of f.Size bytes, which is
 // full of zeros. Of f, the ReadCloser is nil. Parts can be written at the same time and in
-// any order.
+// any order. The error is [ErrNoFile] if there is no such file.
 type Fetch func(f ExportFile, to io.WriterAt) error
 
 // Export is a checkpoint that is being copied.

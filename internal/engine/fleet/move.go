@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync/atomic"
 	"time"
 
 	"github.com/cove-sh/cove/internal/engine"
@@ -125,38 +126,69 @@ func (f *Fleet) ImportFor(ctx context.Context, spec *engine.Spec, c engine.Check
 		return engine.Checkpoint{}, err
 	}
 	err = noRoom("no other node has room for the sandbox; kill or pause sandboxes that are no longer needed, add a node, or retry later")
+	from := &source{fetch: fetch}
 	for _, s := range sites {
 		if f.has(s, c.ID) || !f.fits(s, c.SizeBytes) {
 			continue
 		}
 		var made engine.Checkpoint
-		if made, err = f.importTo(ctx, s, c, description, fetch); err == nil {
+		if made, err = f.importTo(ctx, s, c, description, from.get); err == nil {
 			return made, nil
 		}
-		if ctx.Err() != nil || !errors.Is(err, engine.ErrNoRoom) && !errors.Is(err, errAway) && !f.isAway(s) {
-			break
+		if ctx.Err() != nil || from.failed.Load() || errors.Is(err, errUnrecorded) {
+			break // no other machine can do better
 		}
+		f.log.Warn("a checkpoint cannot move to a machine", "node", s.name, "checkpoint", c.ID, "error", err)
 	}
 	return engine.Checkpoint{}, err
 }
 
+// errUnrecorded means that the server cannot record where a checkpoint is.
+var errUnrecorded = errors.New("the place of a checkpoint cannot be recorded")
+
+// source remembers whether it failed itself, and not the machine that it was to serve.
+type source struct {
+	fetch  engine.Fetch
+	failed atomic.Bool
+}
+
+func (s *source) get(want engine.ExportFile, to io.WriterAt) error {
+	w := &sink{WriterAt: to}
+	err := s.fetch(want, w)
+	// A machine may also ask for what there is not.
+	if err != nil && !w.failed.Load() && !errors.Is(err, engine.ErrNoFile) {
+		s.failed.Store(true)
+	}
+	return err
+}
+
+// sink remembers whether a write failed.
+type sink struct {
+	io.WriterAt
+	failed atomic.Bool
+}
+
+func (s *sink) WriteAt(p []byte, at int64) (int, error) {
+	n, err := s.WriterAt.WriteAt(p, at)
+	if err != nil {
+		s.failed.Store(true)
+	}
+	return n, err
+}
+
+// has reports whether a machine has a checkpoint. A copy on a node that belongs to nobody is
+// what an import that was cut off has left.
 func (f *Fleet) has(s *site, id string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	k := f.checkpoints[id]
-	return k != nil && k.site == s
+	return k != nil && k.site == s && (s == f.local || k.Checkpoint.Owner != "")
 }
 
 func (f *Fleet) fits(s *site, bytes int64) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return s.report.FreeDisk-diskFloor >= bytes
-}
-
-func (f *Fleet) isAway(s *site) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return s != f.local && s.remote == nil
 }
 
 // importTo makes a checkpoint on a machine. It is then there, and nowhere else.
@@ -182,7 +214,8 @@ func (f *Fleet) importTo(ctx context.Context, s *site, c engine.Checkpoint, desc
 	}
 	f.mu.Lock()
 	before := f.checkpoints[c.ID]
-	if before != nil && before.site != f.local {
+	moved := before != nil && before.site != s
+	if moved && before.site != f.local {
 		err = f.markStale(before.site, c.ID)
 	}
 	if err == nil {
@@ -190,9 +223,9 @@ func (f *Fleet) importTo(ctx context.Context, s *site, c engine.Checkpoint, desc
 	}
 	f.mu.Unlock()
 	if err != nil {
-		return c, err
+		return c, errors.Join(errUnrecorded, err)
 	}
-	if before != nil {
+	if moved {
 		f.wg.Go(func() { f.removeBefore(before.site, c.ID) })
 	}
 	return c, nil

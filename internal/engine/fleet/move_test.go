@@ -145,6 +145,70 @@ func TestMoveFails(t *testing.T) {
 	}
 }
 
+// refuser is a node that takes no checkpoint.
+type refuser struct{ *memory.Keeper }
+
+func (refuser) Import(context.Context, engine.Checkpoint, []byte, engine.Fetch) (engine.Checkpoint, error) {
+	return engine.Checkpoint{}, errors.New("its disk is broken")
+}
+
+// TestMoveGoesOn checks that a node that takes no checkpoint does not keep it from another.
+func TestMoveGoesOn(t *testing.T) {
+	w := newWorld(t, time.Hour)
+	a := w.join("a")
+	w.pausedOn("a", "ckp")
+	kept := w.copy("ckp")
+	w.cut(a)
+	for _, name := range []string{"b", "c", "d"} {
+		m := w.join(name)
+		if name == "d" {
+			continue
+		}
+		m.server = remote.NewServer(remote.Config{
+			Engine: refuser{m.engine}, Roots: roots{}, AsideDir: t.TempDir(), Log: w.cfg.Log,
+			Report: func() remote.Report { return remote.Report{FreeMemory: 16 << 30, FreeDisk: 16 << 30} },
+		})
+		w.cut(m)
+		w.attach(m)
+	}
+	if _, err := w.Import(t.Context(), kept.Checkpoint, kept.description, kept.fetch); err != nil {
+		t.Fatal(err)
+	}
+	if got := w.PlaceOf(engine.Source{Checkpoint: "ckp"}); got != "d" {
+		t.Errorf("the checkpoint is on %s", got)
+	}
+}
+
+// TestMoveAfterCutOff checks that what an import that was cut off has left, which belongs to
+// nobody, is replaced on the same node, and stays.
+func TestMoveAfterCutOff(t *testing.T) {
+	w := newWorld(t, time.Hour)
+	a := w.join("a")
+	w.pausedOn("a", "ckp")
+	kept := w.copy("ckp")
+	nobodys := kept.Checkpoint
+	nobodys.Owner = ""
+	w.cut(a)
+	b := w.join("b")
+	if _, err := b.engine.Import(t.Context(), nobodys, kept.description, kept.fetch); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Remove("a"); err != nil {
+		t.Fatal(err)
+	}
+	w.cut(b)
+	w.attach(b)
+	w.standing("ckp", engine.StandingReady) // then the rest tests something
+	if _, err := w.Import(t.Context(), kept.Checkpoint, kept.description, kept.fetch); err != nil {
+		t.Fatal(err)
+	}
+	w.cut(b)
+	w.attach(b)
+	if all, err := w.Checkpoints(t.Context()); err != nil || len(all) != 1 || all[0].Owner != "red" || len(b.state.Kept()) != 1 {
+		t.Errorf("kept are %+v, %v; the node has %v", all, err, b.state.Kept())
+	}
+}
+
 // poisoner is a node that sends a program of its own.
 type poisoner struct{ *memory.Keeper }
 

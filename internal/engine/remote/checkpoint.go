@@ -62,9 +62,12 @@ func (e *Engine) Checkpoint(ctx context.Context, name, id string, opts engine.Ch
 // checkpoint is.
 func cleanCheckpoint(c engine.Checkpoint) engine.Checkpoint {
 	c.Owner, c.Root = "", engine.Root{Digest: cleanTo(c.Root.Digest, 128)}
-	c.SizeBytes = max(0, c.SizeBytes)
+	c.SizeBytes = cleanSize(c.SizeBytes)
 	return c
 }
+
+// cleanSize bounds what a node says of the size of a checkpoint, which is added up.
+func cleanSize(bytes int64) int64 { return min(max(0, bytes), maxExportFile) }
 
 // Checkpoints implements [engine.Checkpointer].
 func (e *Engine) Checkpoints(ctx context.Context) ([]engine.Checkpoint, error) {
@@ -75,8 +78,13 @@ func (e *Engine) Checkpoints(ctx context.Context) ([]engine.Checkpoint, error) {
 	return all, err
 }
 
-// RemoveCheckpoint implements [engine.Checkpointer].
+// removeTimeout bounds the wait for a node to remove a checkpoint.
+const removeTimeout = time.Minute
+
+// RemoveCheckpoint implements [engine.Checkpointer]. It does not wait longer than a minute.
 func (e *Engine) RemoveCheckpoint(ctx context.Context, id string) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, removeTimeout, errSlow)
+	defer cancel()
 	_, err := call[empty](ctx, e, "RemoveCheckpoint", byID{id})
 	return err
 }

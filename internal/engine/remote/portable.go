@@ -7,9 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"sync"
+	"time"
 
 	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/sandbox"
 )
 
 const (
@@ -22,7 +25,23 @@ const (
 	maxDescription = 8 << 20
 	// maxFetches bounds how often a node may ask for a file in one import.
 	maxFetches = 2 * maxExportFiles
+	// exportTimeout bounds the wait for a node to begin an export, importTimeout an import
+	// without the time that its bytes take, and partTimeout the wait for a node to take what
+	// is written to it at once.
+	exportTimeout = 5 * time.Minute
+	importTimeout = 10 * time.Minute
+	partTimeout   = time.Minute
+	// slowest is how many bytes a node must move in a second.
+	slowest = 1 << 20
 )
+
+// errSlow means that a node keeps others waiting.
+var errSlow = sandbox.Errorf(sandbox.CodeUnavailable, "the sandbox's node is too slow or does not answer; see the node's log, and try again")
+
+// patience returns how long a node may take for something with so many bytes.
+func patience(least time.Duration, bytes int64) time.Duration {
+	return least + time.Duration(cleanSize(bytes)/slowest)*time.Second
+}
 
 type exportRequest struct {
 	// Export identifies the export within the connection, for readRequest.
@@ -59,7 +78,9 @@ type importRequest struct {
 func (e *Engine) Export(ctx context.Context, id string) (*engine.Export, error) {
 	token := e.calls.Add(1)
 	var head exported
-	_, end, err := e.startTo(ctx, "Export", exportRequest{token, id}, &head)
+	begin, cancel := context.WithTimeoutCause(ctx, exportTimeout, errSlow)
+	defer cancel()
+	_, end, err := e.startTo(begin, "Export", exportRequest{token, id}, &head)
 	if err != nil {
 		return nil, err
 	}
@@ -69,7 +90,7 @@ func (e *Engine) Export(ctx context.Context, id string) (*engine.Export, error) 
 	}
 	out := &engine.Export{Checkpoint: cleanCheckpoint(head.Checkpoint), Description: head.Description}
 	for i, f := range head.Files {
-		out.Files = append(out.Files, engine.ExportFile{Name: f.Name, Size: f.Size, Shared: f.Shared, ReadCloser: &exportReader{e: e, ctx: ctx, req: readRequest{token, i}, left: f.Size}})
+		out.Files = append(out.Files, engine.ExportFile{Name: f.Name, Size: f.Size, Shared: f.Shared, ReadCloser: &exportReader{e: e, ctx: ctx, req: readRequest{token, i}, left: f.Size, patience: patience(time.Minute, f.Size)}})
 	}
 	return holdOpen(out, end), nil
 }
@@ -122,21 +143,34 @@ type exportReader struct {
 	req  readRequest
 	left int64
 	from *conn
+	stop func() bool // ends the watch over ctx
+	// patience is how long the node may still be waited for.
+	patience time.Duration
 }
 
 // Read implements [io.Reader]. A file that is longer or shorter than was announced is an
-// error.
+// error, and so is a node that lets itself be waited for too long, in all.
 func (r *exportReader) Read(p []byte) (int, error) {
+	began := time.Now()
+	defer func() { r.patience -= time.Since(began) }()
 	if r.from == nil {
-		f, end, err := r.e.start(r.ctx, "ReadExport", r.req)
+		begin, cancel := context.WithTimeoutCause(r.ctx, r.patience, errSlow)
+		defer cancel()
+		f, end, err := r.e.start(begin, "ReadExport", r.req)
 		if err != nil {
 			return 0, err
 		}
-		r.from = newConn(f, end)
+		from := newConn(f, end)
+		r.from, r.stop = from, context.AfterFunc(r.ctx, func() { from.Close() })
 	}
+	_ = r.from.SetReadDeadline(began.Add(r.patience))
 	n, err := r.from.Read(p)
 	r.left -= int64(n)
 	switch {
+	case err != nil && r.ctx.Err() != nil:
+		return 0, context.Cause(r.ctx)
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return 0, errSlow
 	case r.left < 0:
 		return 0, r.e.explain(r.ctx, fmt.Errorf("%w: a file is longer than it was", errFrame))
 	case errors.Is(err, io.EOF) && r.left > 0:
@@ -149,19 +183,24 @@ func (r *exportReader) Close() error {
 	if r.from == nil {
 		return nil
 	}
+	r.stop()
 	return r.from.Close()
 }
 
-// Import implements [engine.Portable].
+// Import implements [engine.Portable]. A node that is too slow does not get the checkpoint.
 func (e *Engine) Import(ctx context.Context, c engine.Checkpoint, description []byte, fetch engine.Fetch) (engine.Checkpoint, error) {
 	req := importRequest{Checkpoint: c, Root: rootOf(&c.Root), Description: description}
 	req.Checkpoint.Root = engine.Root{}
+	ctx, stop := context.WithTimeoutCause(ctx, patience(importTimeout, c.SizeBytes), errSlow)
+	defer stop()
+	ctx, abort := context.WithCancelCause(ctx)
+	defer abort(nil)
 	fetches := 0
 	send := func(want *exportedFile, f *frames) (failed, err error) {
 		if fetches++; fetches > maxFetches || want.Size < 0 || want.Size > maxExportFile {
 			return nil, fmt.Errorf("%w: it asks for too much", errFrame)
 		}
-		failed = fetch(engine.ExportFile{Name: want.Name, Size: want.Size, Shared: want.Shared}, &partWriter{f, want.Size})
+		failed = fetch(engine.ExportFile{Name: want.Name, Size: want.Size, Shared: want.Shared}, &partWriter{f, want.Size, abort})
 		if failed != nil {
 			return failed, f.send(value{Failed: new(failureOf(failed))})
 		}
@@ -171,7 +210,7 @@ func (e *Engine) Import(ctx context.Context, c engine.Checkpoint, description []
 	if err != nil {
 		return engine.Checkpoint{}, err
 	}
-	c.SizeBytes = max(0, made.SizeBytes)
+	c.SizeBytes = cleanSize(made.SizeBytes)
 	return c, nil
 }
 
@@ -179,6 +218,8 @@ func (e *Engine) Import(ctx context.Context, c engine.Checkpoint, description []
 type partWriter struct {
 	f    *frames
 	size int64
+	// abort ends the import, for a reason.
+	abort context.CancelCauseFunc
 }
 
 // partHead is what precedes the bytes of a part: their offset.
@@ -189,6 +230,8 @@ func (w *partWriter) WriteAt(p []byte, at int64) (n int, err error) {
 	if at < 0 || int64(len(p)) > w.size-at {
 		return 0, io.ErrShortWrite
 	}
+	late := time.AfterFunc(partTimeout, func() { w.abort(errSlow) })
+	defer late.Stop()
 	buf := make([]byte, 0, maxData)
 	for n < len(p) {
 		part := p[n:min(len(p), n+maxData-partHead)]

@@ -77,6 +77,31 @@ func TestHostileExport(t *testing.T) {
 	}
 }
 
+// TestSilentExport checks that a node that does not send ends with the context of the
+// export, and that the size of its checkpoint is bounded.
+func TestSilentExport(t *testing.T) {
+	s, _ := newState(t)
+	r, w := io.Pipe()
+	defer w.Close()
+	silent := engine.ExportFile{Name: "f", Size: 5, ReadCloser: r}
+	x := &exporter{Keeper: memory.NewKeeper(s), export: &engine.Export{Checkpoint: engine.Checkpoint{ID: "ckp", SizeBytes: 1 << 62}, Files: []engine.ExportFile{silent}}}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	defer cancel(nil)
+	out, err := newNode(t, x, engine.Root{Dir: "/"}).settle(t).Export(ctx, "ckp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	if out.SizeBytes > 1<<42 {
+		t.Errorf("the node says that it has %d bytes", out.SizeBytes)
+	}
+	removed := errors.New("removed")
+	go cancel(removed)
+	if _, err := io.ReadAll(out.Files[0]); !errors.Is(err, removed) {
+		t.Errorf("a file that does not come: %v", err)
+	}
+}
+
 // TestHostileImport checks that a node cannot ask for more than there is, and gets what it
 // asks for whole or not at all.
 func TestHostileImport(t *testing.T) {

@@ -28,6 +28,8 @@ type vessel struct {
 	bucket objects.Bucket
 	keys   *keyring
 	*press
+	// slots bounds the requests of all files together. Nothing that waits for a machine holds
+	// one: a node that neither sends nor reads would stop all others.
 	slots *semaphore.Weighted
 	// limit bounds uploads, in bytes a second; nil is no bound.
 	limit *rate.Limiter
@@ -62,24 +64,24 @@ func (v *vessel) put(ctx context.Context, team string, r io.Reader) (list []byte
 	}
 	caller := ctx
 	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(requests)
 	var chunks []*chunk
 	split := s.split(r)
-	for {
-		if err := v.slots.Acquire(ctx, 1); err != nil {
-			break // a chunk has failed, or the caller is gone
-		}
+	for ctx.Err() == nil { // else a chunk has failed, or the caller is gone
 		buf := buffers.Get().(*[]byte)
 		n, rerr := split.next(*buf)
 		if n > 0 {
 			c := &chunk{size: n}
 			chunks, size = append(chunks, c), size+int64(n)
 			g.Go(func() error {
-				defer v.slots.Release(1)
 				defer buffers.Put(buf)
+				if err := v.slots.Acquire(ctx, 1); err != nil {
+					return err
+				}
+				defer v.slots.Release(1)
 				return v.putChunk(ctx, s, (*buf)[:n], &c.name)
 			})
 		} else {
-			v.slots.Release(1)
 			buffers.Put(buf)
 		}
 		if rerr != nil {
@@ -151,12 +153,12 @@ func (v *vessel) get(ctx context.Context, team string, f *file, to io.WriterAt) 
 		return err
 	}
 	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(requests)
 	err = f.chunks(func(at int64, size int, name sum) error {
-		if err := v.slots.Acquire(ctx, 1); err != nil {
-			return err
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
 		}
 		g.Go(func() error {
-			defer v.slots.Release(1)
 			data, err := v.getChunk(ctx, s, name, size)
 			if err == nil {
 				_, err = to.WriteAt(data, at)
@@ -172,6 +174,10 @@ func (v *vessel) get(ctx context.Context, team string, f *file, to io.WriterAt) 
 }
 
 func (v *vessel) getChunk(ctx context.Context, s *scope, name sum, size int) ([]byte, error) {
+	if err := v.slots.Acquire(ctx, 1); err != nil {
+		return nil, err
+	}
+	defer v.slots.Release(1)
 	object := chunkObject(name)
 	sealed, err := v.bucket.Get(ctx, object, maxSealedChunk)
 	if err != nil {
@@ -203,17 +209,28 @@ func damaged(object string, err error) error {
 	return fmt.Errorf("%w: %s: %w", errDamaged, object, err)
 }
 
-// sealManifest encodes a manifest.
+// sealManifest encodes a manifest. The error is [errLocal] if it could not be read again,
+// which would stop each sweep of the bucket.
 func (v *vessel) sealManifest(object string, m *manifest) ([]byte, error) {
 	data, err := json.Marshal(m)
 	if err != nil {
 		return nil, err
 	}
+	if len(data) > maxManifest {
+		return nil, fmt.Errorf("%w: its manifest has %d bytes, more than %d", errLocal, len(data), maxManifest)
+	}
+	if _, err := parseManifest(data, m.ID); err != nil {
+		return nil, fmt.Errorf("%w: %w", errLocal, err)
+	}
 	s, err := v.keys.of("")
 	if err != nil {
 		return nil, err
 	}
-	return s.seal(object, v.pack(data)), nil
+	sealed := s.seal(object, v.pack(data))
+	if len(sealed) > maxSealedManifest {
+		return nil, fmt.Errorf("%w: its manifest has %d bytes, more than %d", errLocal, len(sealed), maxSealedManifest)
+	}
+	return sealed, nil
 }
 
 // openManifest reads a manifest that is to be of an object and of an id.

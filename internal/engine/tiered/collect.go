@@ -183,25 +183,49 @@ func (e *Engine) reconnect() (used bool, err error) {
 }
 
 // removeBuried removes the manifests of checkpoints that were removed, and then their
-// tombstones. Their chunks are swept later. It reports whether it used the bucket.
-func (e *Engine) removeBuried(ctx context.Context) (used bool, err error) {
-	for _, id := range e.buried() {
+// tombstones. Their chunks are swept later. It reports whether it used the bucket, and
+// whether it has skipped some that their machine did not remove.
+func (e *Engine) removeBuried(ctx context.Context) (used, skipped bool, err error) {
+	buried := e.buried()
+	gone := e.removeInner(ctx, buried)
+	for _, id := range gone {
 		used = true
-		if err := e.Inner.RemoveCheckpoint(ctx, id); err != nil {
-			return used, err
-		}
 		if err := e.vessel.bucket.Delete(ctx, []string{checkpointObject(id)}); err != nil {
-			return used, err
+			return used, true, err
 		}
 		if err := errors.Join(e.files.forget(id), e.files.dig(id)); err != nil {
-			return used, err
+			return used, true, err
 		}
 		e.mu.Lock()
 		delete(e.entries, id)
 		e.dirty = true
 		e.mu.Unlock()
 	}
-	return used, nil
+	return used, len(gone) < len(buried), nil
+}
+
+// removeInner removes checkpoints from the machines that have them, several at the same
+// time: a node may be silent. It returns those that are gone.
+func (e *Engine) removeInner(ctx context.Context, ids []string) (gone []string) {
+	done := make([]bool, len(ids))
+	var g errgroup.Group
+	g.SetLimit(requests)
+	for i, id := range ids {
+		g.Go(func() error {
+			err := e.Inner.RemoveCheckpoint(ctx, id)
+			if done[i] = err == nil; err != nil && ctx.Err() == nil {
+				e.cfg.Log.Warn("a checkpoint is removed from the object store later, because its machine has not removed it", "checkpoint", id, "error", err)
+			}
+			return nil
+		})
+	}
+	_ = g.Wait()
+	for i, id := range ids {
+		if done[i] {
+			gone = append(gone, id)
+		}
+	}
+	return gone
 }
 
 // buried returns the checkpoints whose manifests are to be removed from the bucket.

@@ -22,6 +22,9 @@ type fetch struct {
 	err  error // set before done is closed
 }
 
+// errRemoved means that a checkpoint was removed while it was fetched.
+var errRemoved = errors.New("it was removed meanwhile")
+
 // need says what a checkpoint is needed for.
 type need struct {
 	// spec is that of the instance that is to continue from it; nil to read it only.
@@ -134,18 +137,22 @@ func (e *Engine) fetch(ent *entry, f *fetch) {
 	e.evict(need)
 	began := time.Now()
 	c, err := e.bring(e.ctx, ent.ID, f.spec)
+	if err == nil && e.isRemoved(ent.ID) { // mu is not held: a node may take its time
+		err = errors.Join(errRemoved, e.Inner.RemoveCheckpoint(e.ctx, ent.ID))
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	ent.pins--
 	delete(e.fetching, ent.ID)
-	if err == nil && ent.removed {
-		err = errors.Join(errors.New("it was removed meanwhile"), e.Inner.RemoveCheckpoint(e.ctx, ent.ID))
+	if ent.removed {
+		err = cmp.Or(err, errRemoved)
+		e.poke() // what is left of it is removed now that nothing pins it
 	}
 	switch {
 	case err != nil:
 		f.err = e.forCaller(err)
 		e.cfg.Log.Error("fetch a checkpoint from the object store", "checkpoint", ent.ID, "error", err)
-		if !ent.stored || ent.Owner == "" { // it was only supposed to be there
+		if !ent.removed && (!ent.stored || ent.Owner == "") { // it was only supposed to be there
 			delete(e.entries, ent.ID)
 		}
 	default:
@@ -206,7 +213,7 @@ func (e *Engine) bring(ctx context.Context, id string, spec *engine.Spec) (engin
 func (e *Engine) fetchFile(ctx context.Context, m *manifest, want engine.ExportFile, to io.WriterAt) error {
 	f, team := m.file(want.Name), m.Checkpoint.Owner
 	if f == nil || f.Shared != want.Shared {
-		return fmt.Errorf("%w: it has no file %q", errDamaged, want.Name)
+		return fmt.Errorf("%w: %w: %q", errDamaged, engine.ErrNoFile, want.Name)
 	}
 	if f.Shared != "" {
 		team = ""
@@ -217,7 +224,7 @@ func (e *Engine) fetchFile(ctx context.Context, m *manifest, want engine.ExportF
 		f = shared
 	}
 	if f.Size != want.Size {
-		return fmt.Errorf("%w: the file %q has %d bytes instead of %d", errDamaged, want.Name, f.Size, want.Size)
+		return fmt.Errorf("%w: %w: the file %q has %d bytes instead of %d", errDamaged, engine.ErrNoFile, want.Name, f.Size, want.Size)
 	}
 	return e.vessel.get(ctx, team, f, to)
 }
@@ -265,20 +272,27 @@ func (e *Engine) forCaller(err error) error {
 	return sandbox.Wrap(sandbox.CodeUnavailable, err, "the kept state is in the object store, which could not be read; try again, see the server's log for details")
 }
 
+// evictTimeout bounds one call of evict: a fetch waits for it, and a node may be silent.
+const evictTimeout = 2 * time.Minute
+
 // evict removes checkpoints from the disk that are in the bucket and were not used
-// recently, until those on the disk and more bytes fit into the cache.
+// recently, until those on the disk and more bytes fit into the cache. One that cannot be
+// removed is left out.
 func (e *Engine) evict(more int64) {
 	if e.cfg.CacheBytes <= 0 {
 		return
 	}
-	for {
-		id := e.evictable(more)
+	ctx, cancel := context.WithTimeout(e.ctx, evictTimeout)
+	defer cancel()
+	failed := map[string]bool{}
+	for ctx.Err() == nil {
+		id := e.evictable(more, failed)
 		if id == "" {
 			return
 		}
 		err := e.cfg.step("evict")
 		if err == nil {
-			err = e.Inner.RemoveCheckpoint(e.ctx, id)
+			err = e.Inner.RemoveCheckpoint(ctx, id)
 		}
 		e.mu.Lock()
 		ent := e.entries[id]
@@ -287,15 +301,16 @@ func (e *Engine) evict(more int64) {
 		e.mu.Unlock()
 		if err != nil {
 			e.cfg.Log.Error("remove a checkpoint from the cache of the object store", "checkpoint", id, "error", err)
-			return
+			failed[id] = true
+			continue
 		}
 		e.cfg.Log.Debug("removed a checkpoint from the cache of the object store", "checkpoint", id)
 	}
 }
 
 // evictable returns the checkpoint to be evicted next, which from now on counts as not on
-// the disk; or "" if there is none, or no need.
-func (e *Engine) evictable(more int64) string {
+// the disk; or "" if there is none but those that failed, or no need.
+func (e *Engine) evictable(more int64, failed map[string]bool) string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	total := more
@@ -304,7 +319,7 @@ func (e *Engine) evictable(more int64) string {
 		if ent.local {
 			total += ent.SizeBytes
 		}
-		if ent.local && ent.stored && ent.pins == 0 && ent.cancel == nil && !ent.removed {
+		if ent.local && ent.stored && ent.pins == 0 && ent.cancel == nil && !ent.removed && !failed[ent.ID] {
 			all = append(all, ent)
 		}
 	}

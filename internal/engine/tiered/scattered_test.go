@@ -23,6 +23,25 @@ type spreadEngine struct {
 	exports  int             // guarded by mu
 	hold     chan struct{}   // guarded by mu; exports wait until it is closed, if it is set
 	reached  func()
+	stays    string // guarded by mu; a checkpoint that is not removed
+	why      error  // guarded by mu
+}
+
+// refuse makes the removal of a checkpoint fail.
+func (s *spreadEngine) refuse(id string, why error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stays, s.why = id, why
+}
+
+func (s *spreadEngine) RemoveCheckpoint(ctx context.Context, id string) error {
+	s.mu.Lock()
+	stays, why := s.stays, s.why
+	s.mu.Unlock()
+	if id == stays {
+		return why
+	}
+	return s.plainEngine.RemoveCheckpoint(ctx, id)
 }
 
 func (s *spreadEngine) set(standing engine.Standing) {

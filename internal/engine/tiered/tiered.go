@@ -278,7 +278,8 @@ func (e *Engine) Create(ctx context.Context, spec engine.Spec) (i engine.Instanc
 		if err == nil || !again || ctx.Err() != nil {
 			break
 		}
-		elsewhere = errors.Is(err, engine.ErrNoRoom)
+		// A machine may have lost it without the knowledge of the engine.
+		elsewhere = errors.Is(err, engine.ErrNoRoom) || try > 0 && sandbox.CodeOf(err) == sandbox.CodeNotFound
 	}
 	return i, err
 }

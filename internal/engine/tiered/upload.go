@@ -35,9 +35,10 @@ func (e *Engine) run() {
 	failures, swept := 0, time.Now()
 	for e.ctx.Err() == nil {
 		used, err := e.reconnect()
+		skipped := false
 		if err == nil {
 			var some bool
-			some, err = e.removeBuried(e.ctx)
+			some, skipped, err = e.removeBuried(e.ctx)
 			used = used || some
 		}
 		if err == nil && time.Since(swept) >= sweepEvery {
@@ -49,13 +50,14 @@ func (e *Engine) run() {
 			e.note(err)
 		}
 		pause := sweepEvery - time.Since(swept)
-		if err != nil {
+		again := err != nil || skipped
+		if again {
 			pause = pauseAfter(failures)
 			failures++
 		} else {
 			failures = 0
 		}
-		e.rest(pause, err != nil)
+		e.rest(pause, again)
 	}
 }
 
@@ -220,21 +222,24 @@ func (e *Engine) upload(ctx context.Context, id string) error {
 	defer out.Close()
 	c := out.Checkpoint
 	m := &manifest{Version: manifestVersion, ID: id, Checkpoint: &c, Description: out.Description}
+	if err := checkSizes(out.Files); err != nil {
+		return err
+	}
 	for _, f := range out.Files {
 		part := file{Name: f.Name, Size: f.Size, Shared: f.Shared}
 		if f.Shared != "" {
-			err = e.vessel.share(ctx, f.Shared, f)
+			err = e.vessel.share(ctx, f.Shared, localReader{f})
 		} else {
-			part.Chunks, part.Size, err = e.vessel.put(ctx, c.Owner, f)
-		}
-		if err == nil {
-			err = part.check()
-		}
-		if err == nil && part.Size != f.Size {
-			err = errors.New(f.Name + " has another size than it should have")
+			part.Chunks, part.Size, err = e.vessel.put(ctx, c.Owner, localReader{f})
 		}
 		if err != nil {
 			return err
+		}
+		if err := part.check(); err != nil {
+			return fmt.Errorf("%w: %w", errLocal, err)
+		}
+		if part.Size != f.Size {
+			return fmt.Errorf("%w: %s has another size than it should have", errLocal, f.Name)
 		}
 		m.Files = append(m.Files, part)
 	}
@@ -249,6 +254,31 @@ func (e *Engine) upload(ctx context.Context, id string) error {
 		return err
 	}
 	return e.files.keep(id, sealed)
+}
+
+// checkSizes checks that the files of a checkpoint are not too large together.
+func checkSizes(files []engine.ExportFile) error {
+	left := int64(maxFileSize)
+	for _, f := range files {
+		if f.Size < 0 || f.Size > left {
+			return fmt.Errorf("%w: it has more than %d bytes", errLocal, int64(maxFileSize))
+		}
+		left -= f.Size
+	}
+	return nil
+}
+
+// localReader tells the errors of the machine that has a checkpoint from those of the
+// bucket.
+type localReader struct{ io.Reader }
+
+func (r localReader) Read(p []byte) (int, error) {
+	n, err := r.Reader.Read(p)
+	if err != nil && err != io.EOF {
+		// The cause is text only: an [io.ErrUnexpectedEOF] would be taken for the end.
+		err = fmt.Errorf("%w: %v", errLocal, err) //nolint:errorlint // see above
+	}
+	return n, err
 }
 
 // shareRoot stores a root unless it is there, and returns the name under which it is shared.
