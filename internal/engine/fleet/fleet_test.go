@@ -114,9 +114,16 @@ func (w *world) tryAttach(m *machine, id string) error {
 	if m.conn, err = l.Accept(); err != nil {
 		w.t.Fatal(err)
 	}
-	far := m.conn
-	w.wg.Go(func() { _ = m.server.Serve(context.Background(), far) })
-	return w.Attach(w.t.Context(), m.name, id, "test", remote.New(near))
+	far, served := m.conn, make(chan struct{})
+	w.wg.Go(func() {
+		defer close(served)
+		_ = m.server.Serve(context.Background(), far)
+	})
+	if err := w.Attach(w.t.Context(), m.name, id, "test", remote.New(near)); err != nil {
+		<-served // a node makes one connection after another: a later one must not be ended by this one
+		return err
+	}
+	return nil
 }
 
 // cut ends the connection of a node and waits until the fleet has noticed.
