@@ -308,16 +308,7 @@ func TestCellKilledDuringCheckpoint(t *testing.T) {
 	r := newRig(t)
 	failed := make(chan engine.Status, 8)
 	r.Notify(func(st engine.Status) { failed <- st })
-	id := "sbx-one"
-	err := r.killWriting(t, id)
-	for try := 2; err == nil && try <= 5; try++ {
-		// The checkpoint was finished before the test could check.
-		if err := errors.Join(r.Destroy(t.Context(), id), r.RemoveCheckpoint(t.Context(), "ckp-one")); err != nil {
-			t.Fatal(err)
-		}
-		id = fmt.Sprint("sbx-", try)
-		err = r.killWriting(t, id)
-	}
+	id, err := r.killWriting(t, killCell)
 	if sandbox.CodeOf(err) != sandbox.CodeUnavailable {
 		t.Errorf("the checkpoint ended with %v", err)
 	}
@@ -339,15 +330,7 @@ func TestCellKilledDuringCheckpoint(t *testing.T) {
 // saved is not reported as running.
 func TestSentryKilledDuringCheckpoint(t *testing.T) {
 	r := newRig(t)
-	shell(t, r.create(t, "sbx-one", "", false), "head -c 100000000 /dev/urandom > /dev/shm/memory")
-	done := make(chan error, 1)
-	go func() {
-		_, err := r.Checkpoint(t.Context(), "sbx-one", "ckp-one", engine.CheckpointOptions{Durable: true})
-		done <- err
-	}()
-	awaitFile(t, filepath.Join(r.dir, "checkpoints", ".draft-ckp-one", "pages.img"))
-	killSentry(t, r.dir, "sbx-one")
-	if err := <-done; err == nil || !strings.Contains(err.Error(), "ended while its state was being saved") {
+	if _, err := r.killWriting(t, killSentry); err == nil || !strings.Contains(err.Error(), "ended while its state was being saved") {
 		t.Errorf("the checkpoint ended with %v, want that the sandbox ended", err)
 	}
 	r.wantNone(t)
@@ -373,9 +356,25 @@ func killSentry(t *testing.T, dir, id string) {
 	}
 }
 
-// killWriting makes a sandbox and kills its cell while it writes a checkpoint, unless the
-// checkpoint finishes earlier. It returns the error of the checkpoint.
-func (r *rig) killWriting(t *testing.T, id string) error {
+// killWriting makes a sandbox and kills a process of it while it writes a checkpoint. If the
+// checkpoint is finished before the process is killed, it tries again with another sandbox.
+// It returns the sandbox and the error of the checkpoint.
+func (r *rig) killWriting(t *testing.T, kill func(t *testing.T, dir, id string)) (id string, err error) {
+	t.Helper()
+	for try := range 5 {
+		id = fmt.Sprint("sbx-", try)
+		if err := r.killWritingOf(t, id, kill); err != nil {
+			return id, err
+		}
+		if err := errors.Join(r.Destroy(t.Context(), id), r.RemoveCheckpoint(t.Context(), "ckp-one")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return id, nil
+}
+
+// killWritingOf is one attempt of killWriting.
+func (r *rig) killWritingOf(t *testing.T, id string, kill func(t *testing.T, dir, id string)) error {
 	t.Helper()
 	shell(t, r.create(t, id, "", false), "head -c 100000000 /dev/urandom > /dev/shm/memory")
 	done := make(chan error, 1)
@@ -385,7 +384,7 @@ func (r *rig) killWriting(t *testing.T, id string) error {
 	}()
 	for {
 		if _, err := os.Stat(filepath.Join(r.dir, "checkpoints", ".draft-ckp-one", "pages.img")); err == nil {
-			killCell(t, r.dir, id)
+			kill(t, r.dir, id)
 			return <-done
 		}
 		select {
