@@ -257,7 +257,8 @@ func (f *Fleet) Leave(name string) error {
 	return f.setMember(s, m)
 }
 
-// Return undoes [Fleet.Leave]: what was asked for before holds again. It reports whether there was something to undo.
+// Return undoes [Fleet.Leave]: what was asked for before holds again. It reports whether
+// there was something to undo.
 func (f *Fleet) Return(name string) (bool, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
