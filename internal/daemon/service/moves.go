@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -165,6 +166,9 @@ func (s *Service) moveSome(ctx context.Context, mv *move) error {
 		return err
 	}
 	next.Left = len(running)
+	if next.Left > 0 { // to pause them takes a while
+		mv.note(next)
+	}
 	if unreachable == nil {
 		next.Stay = append(next.Stay, s.pauseAll(ctx, mv, places, running)...)
 	}
@@ -177,11 +181,17 @@ func (s *Service) moveSome(ctx context.Context, mv *move) error {
 	if next.Waiting == "" {
 		next.Waiting = waiting
 	}
+	mv.note(next)
+	return nil
+}
+
+// note notes what is left. What has moved is counted by [move.moved].
+func (mv *move) note(next sandbox.NodeMove) {
 	mv.mu.Lock()
 	defer mv.mu.Unlock()
 	next.Moved = mv.now.Moved
+	next.Stay = slices.Clone(next.Stay)
 	mv.now = next
-	return nil
 }
 
 // pauseAll pauses sandboxes to move them, and returns those that cannot be paused.
