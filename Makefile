@@ -34,7 +34,7 @@ EMBEDDED = $(AGENT) $(CONSOLE) $(VIEWER)
 # Where make install puts the program.
 PREFIX ?= /usr/local
 
-.PHONY: build embedded install demo check test soak test-templates test-kube lint fuzz bench generate clean deps
+.PHONY: build embedded install demo check test soak test-templates test-kube lint fuzz bench generate clean deps compiled
 
 build: bin/cove ## build bin/cove
 
@@ -82,12 +82,21 @@ demo: build ## build, then do the main job through a real MCP session
 deps: ## install what the tests need (Debian; as an ordinary user it only says what is missing)
 	./scripts/install-test-deps
 
+# What lint, the program and its tests are compiled of, but for what is embedded. It is
+# compiled while deps waits for downloads and the disk.
+compiled: bin/gvisor.made
+	go build -modfile bin/gvisor.mod -o /dev/null ./cmd/cove
+	$(if $(shell command -v gcc),CGO_ENABLED=1 go build -race -gcflags=modernc.org/...=-race=false ./internal/...)
+	$(GOLANGCI_LINT) version
+
 # What deps installs, Node.js among it, is looked for by another make.
-check: deps ## lint, and the tests that start no sandbox
+check: ## lint, and the tests that start no sandbox
+	$(MAKE) -j2 deps compiled
 	$(MAKE) lint embedded
 	./scripts/test check
 
-test: deps ## check, and each verb once in real sandboxes
+test: ## check, and each verb once in real sandboxes
+	$(MAKE) -j2 deps compiled
 	$(MAKE) lint build
 	COVE_BIN=$(CURDIR)/bin/cove ./scripts/test test
 
