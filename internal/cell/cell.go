@@ -29,6 +29,7 @@ import (
 
 	"github.com/cove-sh/cove/internal/cell/netstack"
 	"github.com/cove-sh/cove/internal/cell/runsc"
+	"github.com/cove-sh/cove/internal/machine/procfs"
 )
 
 // lockTimeout is how long the cell waits for another process to finish testing its lock.
@@ -352,6 +353,8 @@ func (c *cell) destroy() {
 func (c *cell) preferInOOM() {
 	sentry, gofer := c.sb.PIDs()
 	for _, pid := range []int{sentry, gofer} {
-		_ = os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid), []byte("800"), 0)
+		if dir, err := procfs.Dir(pid); err == nil {
+			_ = os.WriteFile(filepath.Join(dir, "oom_score_adj"), []byte("800"), 0)
+		}
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/cove-sh/cove/internal/cell/runsc"
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/guest/wire/agentv1"
+	"github.com/cove-sh/cove/internal/machine/procfs"
 )
 
 // control returns the handler of the control protocol; [Client] documents the methods.
@@ -234,10 +235,11 @@ func (c *cell) stats(context.Context, *empty) (*engine.Stats, error) {
 // whole: memory that was loaded but not touched is mapped by no process, and touched
 // memory may be mapped by several processes.
 func (c *cell) memoryStats() (*engine.Stats, error) {
-	u, err := processStats("/proc")
+	dirs, err := procfs.Processes()
 	if err != nil {
 		return nil, err
 	}
+	u := processStats(dirs)
 	if file := c.sb.MemoryFileBytes(); file > 0 {
 		u.MemoryBytes += file - u.shmem
 		u.PrivateBytes = u.own + file
@@ -249,7 +251,11 @@ func (c *cell) deleted(context.Context, *empty) (*deletedFiles, error) {
 	res := &deletedFiles{Bytes: map[string]json.Number{}}
 	if len(c.standby.Mounts) > 0 {
 		sentry, _ := c.sb.PIDs()
-		for target, n := range deletedBytes("/proc", sentry, c.standby.Mounts) {
+		dir, err := procfs.Dir(sentry)
+		if err != nil {
+			return nil, connect.NewError(connect.CodeInternal, err)
+		}
+		for target, n := range deletedBytes(dir, c.standby.Mounts) {
 			res.Bytes[target] = json.Number(strconv.FormatInt(n, 10))
 		}
 	}

@@ -45,14 +45,17 @@ func setUpLink() (l *link, err error) {
 // virtual Ethernet devices, not a TAP device: a TAP device needs /dev/net/tun, which many
 // machines deny to ordinary users and which containers lack.
 func makeLink() (*link, error) {
-	// The kernel must not send packets of its own on the link.
-	_ = os.WriteFile("/proc/sys/net/ipv6/conf/default/disable_ipv6", []byte("1"), 0)
+	// The kernel must not send packets of its own on the link, nor give it addresses.
+	ipv6Off := os.WriteFile("/proc/sys/net/ipv6/conf/default/disable_ipv6", []byte("1"), 0) == nil
 	if err := bringUp("lo"); err != nil {
 		return nil, err
 	}
 	pair := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: sandboxEnd, MTU: netstack.MTU}, PeerName: gatewayEnd, PeerMTU: netstack.MTU}
 	if err := netlink.LinkAdd(pair); err != nil {
 		return nil, fmt.Errorf("make network link: %w", err)
+	}
+	if !ipv6Off { // containers cannot write settings
+		keepFromIPv6(sandboxEnd, gatewayEnd)
 	}
 	if err := bringUp(gatewayEnd); err != nil {
 		return nil, err
@@ -61,6 +64,17 @@ func makeLink() (*link, error) {
 		return nil, err
 	}
 	return openGatewayEnd()
+}
+
+// keepFromIPv6 keeps the kernel from giving links an address of IPv6. It does nothing if
+// the kernel has no IPv6.
+func keepFromIPv6(names ...string) {
+	const none = 1 // IN6_ADDR_GEN_MODE_NONE
+	for _, name := range names {
+		if l, err := netlink.LinkByName(name); err == nil {
+			_ = netlink.LinkSetIP6AddrGenMode(l, none)
+		}
+	}
 }
 
 func bringUp(name string) error {

@@ -210,10 +210,10 @@ func showEntry(e fs.DirEntry, from, to string) error {
 const goferRoot = "/root"
 
 // deletedBytes returns the size of files in shown directories that were deleted but that
-// a process still holds open, by mount target. The kernel shows the name under which each
-// file was deleted, below its mount point.
-func deletedBytes(proc string, pid int, mounts []engine.Mount) map[string]int64 {
-	links, err := filepath.Glob(filepath.Join(proc, strconv.Itoa(pid), "fd", "*"))
+// the process of a directory below /proc still holds open, by mount target. The kernel
+// shows the name under which each file was deleted, below its mount point.
+func deletedBytes(process string, mounts []engine.Mount) map[string]int64 {
+	links, err := filepath.Glob(filepath.Join(process, "fd", "*"))
 	if err != nil {
 		return nil
 	}

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/machine/procfs"
 )
 
 // maxOutputLog limits how much of the first process's output is logged: code in the
@@ -39,12 +40,8 @@ type processUse struct {
 	shmem, own int64
 }
 
-// processStats returns what all processes of the cell's process-id namespace use.
-func processStats(proc string) (*processUse, error) {
-	dirs, err := filepath.Glob(filepath.Join(proc, "[0-9]*"))
-	if err != nil {
-		return nil, err
-	}
+// processStats returns what the processes with these directories below /proc use.
+func processStats(dirs []string) *processUse {
 	st := &processUse{}
 	for _, dir := range dirs {
 		// A process may end between the two reads; its use is not counted then.
@@ -59,7 +56,7 @@ func processStats(proc string) (*processUse, error) {
 			st.own += m["Private_Clean"] + m["Pss_Anon"]
 		}
 	}
-	return st, nil
+	return st
 }
 
 // cpuNanos returns the user and system time in a /proc/PID/stat file, including that of
@@ -99,23 +96,18 @@ func readRollup(rollup []byte) map[string]int64 {
 	return fields
 }
 
-// pinCPUs pins all processes of the cell's process-id namespace, whose /proc must be
-// mounted, to n of the given processors. It picks them at random, so that sandboxes are
-// spread over the processors.
+// pinCPUs pins all processes of the cell's process-id namespace to n of the given
+// processors. It picks them at random, so that sandboxes are spread over the processors.
 func pinCPUs(cpus []int, n int) error {
 	var set unix.CPUSet
 	for _, i := range rand.Perm(len(cpus))[:min(n, len(cpus))] {
 		set.Set(cpus[i])
 	}
-	tasks, err := filepath.Glob("/proc/[0-9]*/task/[0-9]*")
+	threads, err := procfs.Threads()
 	if err != nil {
 		return err
 	}
-	for _, t := range tasks {
-		tid, err := strconv.Atoi(filepath.Base(t))
-		if err != nil {
-			continue
-		}
+	for _, tid := range threads {
 		if err := unix.SchedSetaffinity(tid, &set); err != nil && !errors.Is(err, unix.ESRCH) {
 			return fmt.Errorf("set processor affinity: %w", err)
 		}

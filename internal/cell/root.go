@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cove-sh/cove/internal/cell/runsc"
+	"github.com/cove-sh/cove/internal/machine/procfs"
 )
 
 // scratch is a file system in memory that only this cell sees.
@@ -30,8 +31,18 @@ func setUpMounts() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
 		return fmt.Errorf("separate mounts from the host's: %w", err)
 	}
-	if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
-		return fmt.Errorf("mount /proc (is /proc masked, as in a container?): %w", err)
+	err := unix.Mount("proc", procfs.Root, "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
+	if errors.Is(err, unix.EPERM) {
+		// The kernel shows no more of /proc to this user than there is already. If that has
+		// masks, as in a container, the cell works with it.
+		if refused := runsc.UseForeignProc(); refused != nil {
+			err = fmt.Errorf("%w; %w", err, refused)
+		} else {
+			return nil
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("mount /proc: %w", err)
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/cove-sh/cove/internal/cell/runsc"
 	"github.com/cove-sh/cove/internal/machine"
+	"github.com/cove-sh/cove/internal/machine/procfs"
 )
 
 // IDsPerSandbox is the number of user and group ids of a sandbox: 0 to 65535 inside,
@@ -50,6 +51,10 @@ func newUserNS(ids UserIDs) (_ *userNS, err error) {
 			err = noUserNS{err}
 		}
 	}()
+	// The mappings of a new user namespace are files of a process in /proc.
+	if own, err := procfs.Own(); err != nil || !own {
+		return nil, errors.Join(err, errors.New("the cell has the /proc of a container"))
+	}
 	// gVisor executes this program again as a user that owns nothing.
 	if info, err := os.Stat("/proc/self/exe"); err != nil || info.Mode().Perm()&0o001 == 0 {
 		return nil, errors.Join(err, errors.New("other users may not execute the cove binary (run chmod o+rx on it to allow them)"))

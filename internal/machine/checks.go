@@ -123,7 +123,7 @@ func (p probe) sandboxUsers() sandbox.MachineCheck {
 }
 
 // procMount checks whether /proc can be mounted in a new namespace: the kernel denies
-// this to users who would then see more than before.
+// this to users who would then see more than before. Cells then use what is there.
 func (p probe) procMount() sandbox.MachineCheck {
 	c := sandbox.MachineCheck{Name: "proc", Status: sandbox.CheckOK, Detail: "/proc is fully visible"}
 	var covered []string
@@ -137,10 +137,32 @@ func (p probe) procMount() sandbox.MachineCheck {
 		return c
 	}
 	c.Detail = "parts of /proc are hidden (" + covered[0] + "), as in a container"
-	if !p.root {
-		c.Status, c.Fix = sandbox.CheckFail, "in this case an ordinary user cannot mount a /proc: start the container with --security-opt systempaths=unconfined, or run cove as root"
+	if p.root {
+		return c
+	}
+	const otherwise = "start the container with --security-opt systempaths=unconfined, or run cove as root"
+	switch {
+	case !p.foreignProc:
+		c.Status, c.Fix = sandbox.CheckFail, "in this case an ordinary user cannot mount a /proc: use a program built with 'make build', "+otherwise
+	case !p.findsProcesses():
+		c.Status, c.Detail = sandbox.CheckFail, c.Detail+", and a process cannot find its children in it"
+		c.Fix = "allow pidfd_open in the container's seccomp profile, and use a kernel with CONFIG_PROC_CHILDREN; otherwise " + otherwise
+	default:
+		c.Detail += ": the supervisors of sandboxes use this /proc, with all processes of the container; code in sandboxes does not see it"
 	}
 	return c
+}
+
+// findsProcesses reports whether a process finds others in a /proc that has other ids for
+// them; see package procfs.
+func (p probe) findsProcesses() bool {
+	fd, err := unix.PidfdOpen(os.Getpid(), 0)
+	if err != nil {
+		return false
+	}
+	unix.Close(fd)
+	lists, err := filepath.Glob(filepath.Join(p.proc, "self/task/*/children"))
+	return err == nil && len(lists) > 0
 }
 
 func (p probe) platform() sandbox.MachineCheck {

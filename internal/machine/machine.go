@@ -15,13 +15,15 @@ import (
 type Config struct {
 	// StateDir is where Cove keeps its state; it need not exist yet.
 	StateDir string
+	// ForeignProc is whether this program's cells work with the /proc of a container.
+	ForeignProc bool
 }
 
 // Probe checks the machine. It takes some milliseconds and leaves nothing behind.
 func Probe(ctx context.Context, cfg Config) sandbox.MachineReport {
 	p := probe{
 		root: os.Geteuid() == 0, stateDir: cfg.StateDir, cgroups: cgroup.Available(), proc: "/proc",
-		bounds: MemoryBounds(), capacity: Capacity(cfg.StateDir),
+		bounds: MemoryBounds(), capacity: Capacity(cfg.StateDir), foreignProc: cfg.ForeignProc,
 	}
 	var r sandbox.MachineReport
 	for _, check := range []func() sandbox.MachineCheck{
@@ -49,6 +51,8 @@ type probe struct {
 	bounds   []Memory
 	capacity sandbox.Resources
 	proc     string // "/proc" outside tests
+
+	foreignProc bool
 }
 
 // limits returns how each limit is enforced.

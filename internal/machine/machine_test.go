@@ -57,6 +57,10 @@ func TestProbeGivesUp(t *testing.T) {
 }
 
 func TestChecks(t *testing.T) {
+	inContainer := func(p probe) sandbox.MachineCheck {
+		p.foreignProc = true
+		return p.procMount()
+	}
 	tests := []struct {
 		name  string
 		root  bool
@@ -70,6 +74,8 @@ func TestChecks(t *testing.T) {
 		{"no kernel version", true, nil, probe.kernel, sandbox.CheckWarn, ""},
 		{"container root", true, map[string]string{"self/status": "CapEff:\t00000000a80425fb\n"}, probe.namespaces, sandbox.CheckFail, "CAP_SYS_ADMIN"},
 		{"masked proc as user", false, map[string]string{"self/mountinfo": "1 2 0:1 / /proc/kcore rw - tmpfs t rw\n"}, probe.procMount, sandbox.CheckFail, "systempaths"},
+		{"masked proc without children", false, map[string]string{"self/mountinfo": "1 2 0:1 / /proc/kcore rw - tmpfs t rw\n"}, inContainer, sandbox.CheckFail, "PROC_CHILDREN"},
+		{"masked proc", false, map[string]string{"self/mountinfo": "1 2 0:1 / /proc/kcore rw - tmpfs t rw\n", "self/task/1/children": ""}, inContainer, sandbox.CheckOK, ""},
 		{"masked proc as root", true, map[string]string{"self/mountinfo": "1 2 0:1 / /proc/kcore rw - tmpfs t rw\n"}, probe.procMount, sandbox.CheckOK, ""},
 		{"binfmt", false, map[string]string{"self/mountinfo": "1 2 0:1 / /proc/sys/fs/binfmt_misc rw - autofs t rw\n"}, probe.procMount, sandbox.CheckOK, ""},
 		{"does not support seccomp", true, nil, probe.seccomp, sandbox.CheckFail, "SECCOMP"},

@@ -21,7 +21,7 @@ func TestKubernetes(t *testing.T) {
 	i := install(t)
 	podSecurity(t, i)
 	i.awaitNodes(t)
-	for name, test := range map[string]func(*testing.T, *installation){"life": life, "tokens": tokens} {
+	for name, test := range map[string]func(*testing.T, *installation){"life": life, "tokens": tokens, "doctor": doctor} {
 		t.Run(name, func(t *testing.T) { test(t, i) })
 	}
 	// Each takes something away.
@@ -276,17 +276,36 @@ func volumeLost(t *testing.T, i *installation) {
 	}
 }
 
-// podSecurity checks what the namespaces enforce, and that Pods of the pool miss "restricted"
-// by one point only.
+// podSecurity checks that both namespaces enforce "restricted", which the Pods in them
+// satisfy.
 func podSecurity(t *testing.T, i *installation) {
 	t.Helper()
-	for name, want := range map[string]string{"cove": "restricted", "cove-nodes": "baseline"} {
-		if got := i.kubectl(t, "get", "namespace", name, "-o", `jsonpath={.metadata.labels.pod-security\.kubernetes\.io/enforce}`); got != want {
-			t.Errorf("namespace %s enforces %q, not %q", name, got, want)
+	const label = "pod-security.kubernetes.io/enforce"
+	for _, name := range []string{"cove", "cove-nodes"} {
+		if got := i.kubectl(t, "get", "namespace", name, "-o", `jsonpath={.metadata.labels.pod-security\.kubernetes\.io/enforce}`); got != "restricted" {
+			t.Errorf("namespace %s enforces %q", name, got)
+		}
+		// A namespace that begins to enforce a standard says which Pods violate it.
+		i.kubectl(t, "label", "--overwrite", "namespace", name, label+"=privileged")
+		if said := i.warnings(t, "label", "--overwrite", "namespace", name, label+"=restricted"); strings.Contains(said, "violate") {
+			t.Errorf("of \"restricted\", Pods in %s violate: %s", name, said)
 		}
 	}
-	said := i.warnings(t, "label", "--dry-run=server", "--overwrite", "namespace", "cove-nodes", "pod-security.kubernetes.io/enforce=restricted")
-	if !strings.Contains(said, "cove-node-0 (and 1 other pod): procMount\n") {
-		t.Errorf("of \"restricted\", Pods of the pool violate: %s", said)
+}
+
+// doctor checks what "cove doctor" says in a Pod of the pool: sandboxes run there, with the
+// /proc of the Pod.
+func doctor(t *testing.T, i *installation) {
+	var report sandbox.MachineReport
+	if err := json.Unmarshal([]byte(i.kubectl(t, "-n", "cove-nodes", "exec", "cove-node-0", "--", "cove", "doctor", "--json")), &report); err != nil {
+		t.Fatal(err)
+	}
+	if !report.OK {
+		t.Errorf("it finds the Pod unfit: %+v", report)
+	}
+	for _, c := range report.Checks {
+		if c.Name == "proc" && !strings.Contains(c.Detail, "all processes of the container") {
+			t.Errorf("of /proc it says %q", c.Detail)
+		}
 	}
 }

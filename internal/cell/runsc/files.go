@@ -9,7 +9,6 @@ import (
 	"math"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 
 	"github.com/klauspost/compress/zstd"
@@ -421,7 +420,10 @@ func writeFile(path string, write func(io.Writer) error) error {
 // openFilestore opens the file of the sandbox's writes. The file has no name, but the
 // sentry holds it open; no code of the sandbox has run in the sentry yet.
 func openFilestore(sentry int) (*os.File, error) {
-	dir := filepath.Join("/proc", strconv.Itoa(sentry), "fd")
+	dir, err := fdDir(sentry)
+	if err != nil {
+		return nil, fmt.Errorf("find the file of writes: %w", err)
+	}
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, fmt.Errorf("find the file of writes: %w", err)

@@ -1,7 +1,6 @@
 package runsc
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -29,7 +28,10 @@ func (s *Sandbox) MemoryFileBytes() int64 {
 	if n, ok := memfdBytes(s.memfd.path); ok {
 		return n
 	}
-	dir := fmt.Sprintf("/proc/%d/fd", s.c.SandboxPid())
+	dir, err := fdDir(s.c.SandboxPid())
+	if err != nil {
+		return 0
+	}
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return 0

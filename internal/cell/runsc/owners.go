@@ -15,6 +15,8 @@ import (
 
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
+
+	"github.com/cove-sh/cove/internal/machine/procfs"
 )
 
 // The cell of an ordinary user has a single user id: all files on the host belong to that
@@ -72,12 +74,36 @@ func keepOwners(bundle string) error {
 				return
 			}
 			if listener, err := receiveFile(c); err == nil {
-				go answerOwners(listener)
+				go answerOwners(listener, peerOf(c))
 			}
 			c.Close()
 		}
 	}()
 	return nil
+}
+
+// peer is the process of gVisor that is at the other end of a connection, if /proc has
+// other ids for processes than the kernel's notifications. Otherwise it is empty.
+type peer struct {
+	pid int
+	fds string // the directory with its descriptors
+}
+
+func peerOf(c *net.UnixConn) (p peer) {
+	if own, err := procfs.Own(); err != nil || own {
+		return p
+	}
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return p
+	}
+	_ = raw.Control(func(fd uintptr) {
+		if cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
+			p.pid = int(cred.Pid)
+		}
+	})
+	p.fds, _ = fdDir(p.pid)
+	return p
 }
 
 // receiveFile receives one open file.
@@ -151,7 +177,7 @@ type (
 )
 
 // answerOwners answers notifications until no process has the filter.
-func answerOwners(listener int) {
+func answerOwners(listener int, from peer) {
 	defer unix.Close(listener)
 	for {
 		var c ownerCall
@@ -166,7 +192,7 @@ func answerOwners(listener int) {
 			return
 		}
 		a := ownerAnswer{id: c.id, flags: unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE}
-		if done, err := c.do(listener); err != nil {
+		if done, err := c.do(listener, from); err != nil {
 			errno, ok := errors.AsType[unix.Errno](err)
 			if !ok {
 				errno = unix.EIO
@@ -195,7 +221,7 @@ func notifyIoctl(listener int, request, arg uintptr) error {
 
 // do performs a system call for its caller. If it returns false, the kernel must perform
 // the call: it concerns a path, or a file whose owner is the host's.
-func (c *ownerCall) do(listener int) (done bool, err error) {
+func (c *ownerCall) do(listener int, from peer) (done bool, err error) {
 	if c.pid == 0 {
 		return false, nil
 	}
@@ -206,12 +232,28 @@ func (c *ownerCall) do(listener int) (done bool, err error) {
 	if flags&unix.AT_EMPTY_PATH == 0 {
 		return false, nil
 	}
+	fds, err := c.fds(from)
+	if err != nil {
+		return false, err
+	}
 	// A link in /proc refers to the open file itself, even if that is a symbolic link.
-	file := "/proc/" + strconv.Itoa(int(c.pid)) + "/fd/" + strconv.Itoa(int(int32(c.args[0])))
+	file := filepath.Join(fds, strconv.Itoa(int(int32(c.args[0]))))
 	if c.nr == unix.SYS_STATX {
 		return c.statx(listener, file), nil
 	}
 	return true, setOwner(file, uint32(c.args[2]), uint32(c.args[3]))
+}
+
+// fds returns the directory with the caller's descriptors. The notification has the id of
+// a thread, and all threads of a process have the same descriptors.
+func (c *ownerCall) fds(from peer) (string, error) {
+	if from.fds == "" {
+		return fdDir(int(c.pid))
+	}
+	if err := unix.Tgkill(from.pid, int(c.pid), 0); err != nil {
+		return "", err // a thread of another process
+	}
+	return from.fds, nil
 }
 
 // statx writes the status of a file, with its owner in sandboxes, to the caller's memory.

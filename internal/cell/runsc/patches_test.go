@@ -25,6 +25,8 @@ func TestPatchesApply(t *testing.T) {
 		"gvisor/pkg/sentry/control/freeze.go":            {"func (s *State) AccountMemory(", "func (s *State) Freezable(", "func (s *State) Freeze(", "func (s *State) Thaw(", `json:"max_ranges"`, `json:"device"`, `json:"inode"`, `json:"ranges"`, `json:"files"`, `json:"whole"`},
 		"gvisor/pkg/sentry/fsimpl/tmpfs/regular_file.go": {"rf.unfreezeEnd(", "rf.translateFrozenLocked(", "rf.invalidateFrozen()", "rw.copyIn("},
 		"gvisor/pkg/sentry/kernel/shm/shm.go":            {"s.unfreezeLocked("},
+		"gvisor/runsc/container/procdir.go":              {"func (Args) SetProcDir(dir func(pid int) string)"},
+		"gvisor/runsc/container/container.go":            {`specutils.ProcPath(c.GoferPid.Load(), "root")`},
 		"gvisor/pkg/sentry/mm/address_space.go":          {"setMapUnit(mf.LoadUnit())"},
 	} {
 		text, err := os.ReadFile(filepath.Join(out, name))
@@ -57,7 +59,7 @@ func TestPatchesApply(t *testing.T) {
 
 // Tests are compiled with the unpatched module, which must say so.
 func TestPatched(t *testing.T) {
-	if Patched() || Freezes() {
+	if Patched() || Freezes() || WorksInForeignProc() {
 		t.Error("gVisor as it is says that it has patches")
 	}
 }

@@ -41,6 +41,10 @@ func IsRole(args []string) bool {
 
 // Main runs gVisor's command line on os.Args. It does not return.
 func Main() {
+	if err := mapSelf(); err != nil {
+		fmt.Fprintln(os.Stderr, "map the user of gVisor's user namespace:", err)
+		os.Exit(1)
+	}
 	if slices.Contains(os.Args, "gofer") {
 		if err := askForOwners(bundleOf(os.Args)); err != nil {
 			fmt.Fprintln(os.Stderr, "keep the owners of files in mounts:", err)

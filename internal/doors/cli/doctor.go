@@ -54,7 +54,7 @@ func runDoctor(ctx context.Context, c *call) error {
 // with the PostgreSQL database at store, unless that is empty, and with its object store,
 // of which objects is the result, unless that has no name.
 func checkMachine(ctx context.Context, stateDir string, store sandbox.SecretValue, objects sandbox.MachineCheck) sandbox.MachineReport {
-	report := machine.Probe(ctx, machine.Config{StateDir: stateDir})
+	report := machine.Probe(ctx, machine.Config{StateDir: stateDir, ForeignProc: runsc.WorksInForeignProc()})
 	if _, err := agentbin.Binary(); err != nil {
 		report.Checks = append(report.Checks, sandbox.MachineCheck{
 			Name: "agent", Status: sandbox.CheckWarn, Detail: "this program was built without the agent and runs as the agent itself, so sandboxes start more slowly",

@@ -68,6 +68,8 @@ func Root() (string, error) {
 type Options struct {
 	// UID runs the daemon as another user, if not 0; only root can do that.
 	UID uint32
+	// Container runs the daemon as in a container, as UID; only root can do that.
+	Container bool
 	// Binary is the program; empty is that of [Binary].
 	Binary string
 	// StateDir is used and left in place; empty is a new one that is removed.
@@ -187,10 +189,14 @@ var copies = struct {
 // Command returns a command line of the program that works with this daemon,
 // as its user.
 func (d *Daemon) Command(ctx context.Context, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, d.Binary, args...)
+	args = append([]string{d.Binary}, args...)
+	if d.opts.Container {
+		args = inContainer(d.opts.UID, args)
+	}
+	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Dir = "/"
 	cmd.Env = append(os.Environ(), "COVE_STATE_DIR="+d.StateDir, "HOME="+d.StateDir)
-	if d.opts.UID != 0 {
+	if d.opts.UID != 0 && !d.opts.Container {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: d.opts.UID, Gid: d.opts.UID}}
 	}
 	return cmd
