@@ -147,7 +147,8 @@ func (c *cell) restore(dir string) error {
 }
 
 // dialWriter connects to the cell that is still writing the checkpoint in dir. It returns
-// nil if the checkpoint is complete, and [runsc.ErrUnwritten] if it will never be.
+// nil if the checkpoint is complete, and [runsc.ErrUnwritten] if it will never be. That
+// nobody waits any more says nothing of the checkpoint.
 func dialWriter(ctx context.Context, dir string) (net.Conn, error) {
 	conn, err := Dial(ctx, dir, PagesSocket)
 	if errors.Is(err, syscall.ECONNREFUSED) {
@@ -159,6 +160,8 @@ func dialWriter(ctx context.Context, dir string) (net.Conn, error) {
 		return conn, nil
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, nil
+	case ctx.Err() != nil:
+		return nil, context.Cause(ctx)
 	}
 	return nil, errors.Join(runsc.ErrUnwritten, err)
 }

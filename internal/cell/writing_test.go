@@ -1,6 +1,7 @@
 package cell
 
 import (
+	"context"
 	"errors"
 	"net"
 	"os"
@@ -79,7 +80,8 @@ func TestIsShort(t *testing.T) {
 }
 
 // TestDialWriter checks that a checkpoint without a socket is complete, and that one
-// whose socket has no listener never will be, so that nothing continues from it.
+// whose socket has no listener never will be, so that nothing continues from it. A caller
+// that has gone learns neither.
 func TestDialWriter(t *testing.T) {
 	dir := t.TempDir()
 	if conn, err := dialWriter(t.Context(), dir); conn != nil || err != nil {
@@ -98,6 +100,11 @@ func TestDialWriter(t *testing.T) {
 		t.Fatal(err)
 	}
 	conn.Close()
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if conn, err := dialWriter(gone, moved); conn != nil || errors.Is(err, runsc.ErrUnwritten) || !errors.Is(err, context.Canceled) {
+		t.Errorf("the caller has gone: %v, %v", conn, err)
+	}
 	l.Close()
 	if conn, err := dialWriter(t.Context(), moved); conn != nil || !errors.Is(err, runsc.ErrUnwritten) {
 		t.Errorf("nobody writes: %v, %v", conn, err)
