@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -41,6 +42,7 @@ type node struct {
 	link             *link
 	cmd              *exec.Cmd
 	output           *output
+	before           int // how much output there was when the process was started
 	exited           chan struct{}
 }
 
@@ -108,12 +110,13 @@ func (s *server) join(t *testing.T, name, address string) *node {
 	return n
 }
 
-// start starts a node's process.
+// start starts a node's process. [server.waitState] waits until it is ready.
 func (s *server) start(t *testing.T, n *node, args ...string) {
 	t.Helper()
 	n.cmd = s.Command(context.WithoutCancel(t.Context()), append([]string{"node", "run", "--state-dir", n.StateDir, "--server", n.link.address}, args...)...)
 	n.cmd.Env = append(n.cmd.Env, "HOME="+n.StateDir, "COVE_RESOLVERS="+s.args[1], "COVE_EXTRA_CA="+s.args[3])
 	n.cmd.Stdout, n.cmd.Stderr = n.output, n.output
+	n.before = len(n.output.String())
 	if err := n.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -130,10 +133,17 @@ func (n *node) kill() {
 	<-n.exited
 }
 
+// waitState waits until the server says that a node is in a state. If the state is ready,
+// the node must have said so too since it was started: the server notices late that the
+// process before it is gone.
 func (s *server) waitState(t *testing.T, n *node, want sandbox.NodeState) {
 	t.Helper()
 	var got sandbox.Node
-	ok := covetest.Eventually(time.Minute, func() bool { got = s.node(t, n.name); return got.State == want })
+	ok := covetest.Eventually(time.Minute, func() bool {
+		got = s.node(t, n.name)
+		said := want != sandbox.NodeReady || strings.Contains(n.output.String()[n.before:], " is ready: the server at ")
+		return got.State == want && said
+	})
 	if !ok {
 		t.Fatalf("node %+v, want %s; it says:\n%s", got, want, n.output)
 	}
