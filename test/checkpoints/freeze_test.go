@@ -42,7 +42,7 @@ func frozenMiB(t testing.TB, d *covetest.Daemon, id string) (mib int64) {
 // and nobody sees what another writes. Forks of children are like forks of the parent.
 func TestGoesOnWhileWritten(t *testing.T) {
 	covetest.Patched(t)
-	mib := int64(256)
+	mib := int64(64)
 	if needs.Soak() {
 		mib = 1500
 	}
@@ -75,7 +75,8 @@ func TestGoesOnWhileWritten(t *testing.T) {
 // it continues: its copies of pages stay below its limit, and none of its programs is ended,
 // even while another one takes and frees memory. It is the same for programs' own memory and
 // for files in memory.
-func TestGoesOnBelowItsLimit(t *testing.T) {
+// In "make test", TestGoesOnWhileWritten and gVisor's own TestFreeze... stand for it.
+func TestSoakGoesOnBelowItsLimit(t *testing.T) {
 	covetest.Patched(t)
 	const limit, mib = 512, 300
 	for _, kind := range []string{"MAP_PRIVATE", "MAP_SHARED"} {
@@ -352,7 +353,8 @@ func TestCellKilledInFork(t *testing.T) {
 // A snapshot's sandbox, its gVisor or the daemon is killed while memory is being written: then
 // there is no snapshot or a complete one, and another snapshot of a living sandbox can be
 // made.
-func TestSnapshotKilledWhileWritten(t *testing.T) {
+// In "make test", TestParentKilledWhileWritten, and TestCellKilledDuringCheckpoint of internal/engine/cells, stand for it.
+func TestSoakSnapshotKilledWhileWritten(t *testing.T) {
 	covetest.Patched(t)
 	covetest.Own(t, func(t *testing.T, d *covetest.Daemon) {
 		for name, kill := range map[string]func(id string){

@@ -97,7 +97,7 @@ for t in range(THREADS):
 // memory as of one instant, and nobody sees what another writes.
 func TestFilesAreOfOneInstant(t *testing.T) {
 	covetest.Patched(t)
-	mib, rounds := int64(8), 1
+	mib, rounds := int64(2), 1
 	if needs.Soak() {
 		mib, rounds = 64, 20
 	}
@@ -253,12 +253,10 @@ for target, *args in [(files, 0), (files, 1), (transactions,)]:
 // Whatever a sandbox does to its files while they are still to be written for its children,
 // each has all as of one instant, and what it does from then on has the effect that it should
 // have. A comparison with a child and a merge see the files as they were at the fork.
-func TestFilesChangedWhileWritten(t *testing.T) {
+// In "make test", TestFilesAreOfOneInstant and gVisor's own TestFreeze... stand for it.
+func TestSoakFilesChangedWhileWritten(t *testing.T) {
 	covetest.Patched(t)
-	rounds := 2
-	if needs.Soak() {
-		rounds = 30
-	}
+	const rounds = 30
 	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
 		s := d.Create(t, sandbox.CreateRequest{Resources: sandbox.Resources{MemoryMiB: 1024, VCPUs: 2}})
 		python(t, d, s.ID, fmt.Sprintf(canaries, 200))
@@ -280,7 +278,7 @@ func TestFilesChangedWhileWritten(t *testing.T) {
 			}
 			must(d.Client.Kill(t.Context(), child))(t)
 		}
-		if n := frozenMiB(t, d, s.ID); n < int64(rounds)*200 {
+		if n := frozenMiB(t, d, s.ID); n < rounds*200 {
 			t.Errorf("it has gone on %d times before %d MiB were written", rounds, n)
 		}
 	})

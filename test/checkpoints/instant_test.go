@@ -92,13 +92,13 @@ func goesOn(t testing.TB, d *covetest.Daemon, id string) {
 // write to all of it without end; and neither parent nor children see what
 // another writes.
 func TestForksAreOfOneInstant(t *testing.T) {
-	rounds := 2
+	rounds, mib := 1, 16
 	if needs.Soak() {
-		rounds = 50
+		rounds, mib = 50, 64
 	}
 	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
 		s := d.Create(t, sandbox.CreateRequest{Resources: sandbox.Resources{MemoryMiB: 1024, VCPUs: 2}})
-		python(t, d, s.ID, fmt.Sprintf(counters, 64))
+		python(t, d, s.ID, fmt.Sprintf(counters, mib))
 		for round := range rounds {
 			children := forksOf(t, d, s.ID, 2)
 			// The next is forked while the first still loads.

@@ -126,7 +126,8 @@ func TestLostMachine(t *testing.T) {
 }
 
 // The daemon is killed while it uploads: the next one goes on, and nothing is lost.
-func TestKilledUpload(t *testing.T) {
+// In "make test", TestKills of internal/engine/tiered and TestLostMachine stand for it.
+func TestSoakKilledUpload(t *testing.T) {
 	needs.GVisor(t)
 	bucket := s3test.Start(t)
 	arrived := make(chan struct{}, 100)

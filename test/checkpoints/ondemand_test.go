@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/cove-sh/cove/internal/testing/covetest"
-	"github.com/cove-sh/cove/internal/testing/needs"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -97,12 +96,10 @@ func TestForksTakeWhatTheyTouch(t *testing.T) {
 }
 
 // Eight children of a sandbox with a large heap take the tenth that each touches.
-func TestManyChildrenTakeATenth(t *testing.T) {
+// In "make test", TestForksTakeWhatTheyTouch stands for it.
+func TestSoakManyChildrenTakeATenth(t *testing.T) {
 	covetest.Patched(t)
-	mib := int64(300)
-	if needs.Soak() {
-		mib = 2000
-	}
+	const mib = int64(2000)
 	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
 		s := d.Create(t, sandbox.CreateRequest{Resources: sandbox.Resources{MemoryMiB: 2*mib + 512, VCPUs: 2}})
 		python(t, d, s.ID, fmt.Sprintf(heap, mib))
@@ -122,12 +119,10 @@ func TestManyChildrenTakeATenth(t *testing.T) {
 
 // A child that has loaded little keeps all of its memory and files through each verb of
 // time, whatever happens to its parent and the daemon.
-func TestVerbsWhileLoading(t *testing.T) {
+// In "make test", TestSurvivesCopies, which forks a fork that loads, stands for it.
+func TestSoakVerbsWhileLoading(t *testing.T) {
 	covetest.Patched(t)
-	mib := 128
-	if needs.Soak() {
-		mib = 1500
-	}
+	const mib = 1500
 	covetest.Own(t, func(t *testing.T, d *covetest.Daemon) {
 		s := d.Create(t, sandbox.CreateRequest{Resources: sandbox.Resources{MemoryMiB: int64(2*mib) + 512, VCPUs: 2}})
 		python(t, d, s.ID, fmt.Sprintf(heap, mib))

@@ -12,7 +12,7 @@ import (
 // TestComputer is one long day of computers: a form is filled in, in two forks
 // to different ends, one of them paused meanwhile; and people watch.
 func TestComputer(t *testing.T) {
-	covetest.EachUser(t, func(t *testing.T, d *covetest.Daemon) {
+	covetest.Own(t, func(t *testing.T, d *covetest.Daemon) {
 		buildComputer(t, d)
 		c := create(t, d)
 		c.looksLikeADesktop()

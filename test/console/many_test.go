@@ -25,12 +25,11 @@ import (
 	"github.com/cove-sh/cove/internal/daemon/server"
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/engine/memory"
-	"github.com/cove-sh/cove/internal/testing/needs"
 	"github.com/cove-sh/cove/internal/testing/servertest"
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// manySandboxes is how many there are in TestManySandboxes, in families of several shapes.
+// manySandboxes is how many there are in TestSoakManySandboxes, in families of several shapes.
 const manySandboxes = 1000
 
 // Bounds of the page with many sandboxes: it renders only what is visible, requests
@@ -216,12 +215,9 @@ func (p *tab) load() (first, rows time.Duration) {
 }
 
 // A thousand sandboxes are shown as soon as a few, and kept up to date: what that takes
-// is bounded, and how long it takes is said. It is for "make soak": TestActions uses the same
-// lists, with few sandboxes in them.
-func TestManySandboxes(t *testing.T) {
-	if !needs.Soak() {
-		return
-	}
+// is bounded, and how long it takes is said. In "make test", TestActions,
+// which uses the same lists with few sandboxes in them, stands for it.
+func TestSoakManySandboxes(t *testing.T) {
 	w := startCrowd(t)
 	w.populate(t)
 	p := openTab(t, browser(t), w.url)

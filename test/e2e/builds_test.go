@@ -29,7 +29,8 @@ import (
 
 // While templates are built, other sandboxes come, work and go, and neither
 // notices the other.
-func TestBuildsBesideSandboxes(t *testing.T) {
+// In "make test", TestTemplateBuilds and TestManyClients stand for it.
+func TestSoakBuildsBesideSandboxes(t *testing.T) {
 	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
 		const builds = sandbox.MaxTeamBuilds
 		var begun, ended sync.WaitGroup

@@ -179,7 +179,7 @@ func TestImages(t *testing.T) {
 	machineRoot(t, sources["shell"].Directory)
 	private := newPrivateRegistry(t, shared, ociImage(t, v1.Config{User: "1000:1000"}, program, static))
 
-	covetest.EachUser(t, func(t *testing.T, d *covetest.Daemon) {
+	covetest.Own(t, func(t *testing.T, d *covetest.Daemon) {
 		files := map[string][]sandbox.TemplateFile{"grown": {{Path: "/shut/more", Content: []byte("grown")}, {Path: "/bin/cat", Content: static, Mode: "0755"}}}
 		start := func(template string, change ...func(*sandbox.CreateRequest)) string {
 			spec := &sandbox.TemplateSpec{From: sources[template], Files: files[template]}

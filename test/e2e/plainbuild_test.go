@@ -15,13 +15,10 @@ import (
 
 // A program made by go build or go install, without the agent and the npm packages that
 // make build embeds, runs sandboxes too: the program itself is their agent, and says
-// what is missing. The test links a program, and so is for "make soak"; TestSelf of
+// what is missing. The test links a program; in "make test", TestSelf of
 // internal/guest/agentbin, TestUnbuilt of console, TestViewWithoutViewer of preview and
 // TestJavaScriptWithoutParser of kernel stand for it.
-func TestPlainBuild(t *testing.T) {
-	if !needs.Soak() {
-		return
-	}
+func TestSoakPlainBuild(t *testing.T) {
 	needs.Command(t, "node")
 	root, err := covetest.Root()
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 // where they are.
 func TestPostgres(t *testing.T) {
 	needs.GVisor(t)
-	covetest.ForUsers(t, true, func(t *testing.T, uid uint32) {
+	covetest.ForUsers(t, needs.Soak(), func(t *testing.T, uid uint32) {
 		server := postgrestest.Start(t)
 		address, schema := server.NewSchema(t)
 		store := "COVE_STORE=" + address.Reveal()

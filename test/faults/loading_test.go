@@ -46,7 +46,8 @@ func refuses(t *testing.T, d *covetest.Daemon, id, verb string, err error, code 
 
 // The disk is full while children of a fork have not loaded everything: there is room for what
 // they load, a pause fails and says so, and all of them continue.
-func TestDiskFullWhileLoading(t *testing.T) {
+// In "make test", TestDiskFull stands for it.
+func TestSoakDiskFullWhileLoading(t *testing.T) {
 	needs.GVisor(t)
 	needs.Root(t) // for a file system of a size
 	covetest.Patched(t)
@@ -115,10 +116,7 @@ func TestUnreadableWhileLoading(t *testing.T) {
 // There is enough memory for what children of a fork touch, and for one of them to load
 // everything: each can be paused in turn, further ones are refused, and none is ended. In "make
 // test", TestRoomToLoad of internal/engine/cells stands for it.
-func TestMemoryFullWhileLoading(t *testing.T) {
-	if !needs.Soak() {
-		return
-	}
+func TestSoakMemoryFullWhileLoading(t *testing.T) {
 	needs.GVisor(t)
 	needs.Root(t) // for a cgroup of a size
 	covetest.Patched(t)

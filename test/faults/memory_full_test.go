@@ -16,7 +16,8 @@ import (
 // The daemon is in a memory cgroup with room for a few sandboxes that use all of their
 // memory. One that does not fit is refused at once with the figures, the others work,
 // and when one has ended there is room for another.
-func TestMemoryFull(t *testing.T) {
+// In "make test", TestAdmissions and TestRoomToLoad of internal/engine/cells stand for it.
+func TestSoakMemoryFull(t *testing.T) {
 	needs.GVisor(t)
 	needs.Root(t) // for a cgroup of a size
 	const groupMiB, sandboxMiB, usedMiB, pausedMiB = 1100, 512, 100, 250

@@ -140,12 +140,9 @@ func stdioCommand(t *testing.T, toolsets string) string {
 	return "COVE_MCP_COMMAND=" + string(data)
 }
 
-// TestConversation, TestInspector and TestConformance are for "make soak":
-// TestRealClients and TestDaemonConformance have the same programs talk to the daemon.
-func TestConversation(t *testing.T) {
-	if !needs.Soak() {
-		return
-	}
+// In "make test", TestRealClients and TestDaemonConformance, in which the same programs talk
+// to the daemon, stand for TestSoakConversation, TestSoakInspector and TestSoakConformance.
+func TestSoakConversation(t *testing.T) {
 	node(t)
 	url := serveHTTP(t, mcpserver.Config{Service: local.New(t)})
 	run(t, "conversation.test.mjs", "COVE_MCP_URL="+url+everything, stdioCommand(t, dialect.AllToolsets))
@@ -158,19 +155,13 @@ const (
 	ofEachToolset = "COVE_MCP_TOOLS=sandbox_exec,run_code,sandbox_fork,network_set,computer_action,template_build,volume_create"
 )
 
-func TestInspector(t *testing.T) {
-	if !needs.Soak() {
-		return
-	}
+func TestSoakInspector(t *testing.T) {
 	node(t)
 	url := serveHTTP(t, mcpserver.Config{Service: local.New(t), Toolsets: []string{dialect.AllToolsets}})
 	run(t, "inspector.test.mjs", "COVE_MCP_URL="+url, stdioCommand(t, dialect.AllToolsets), ofEachToolset)
 }
 
-func TestConformance(t *testing.T) {
-	if !needs.Soak() {
-		return
-	}
+func TestSoakConformance(t *testing.T) {
 	node(t)
 	var cfg mcpserver.Config
 	conformance.Serve(&cfg)

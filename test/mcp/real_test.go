@@ -63,8 +63,7 @@ func mcpCommand(t *testing.T, d *covetest.Daemon, opts covetest.Options, args ..
 
 // The programs talk to the real daemon: without keys, with "cove mcp" on its
 // socket, and as an ordinary user with a key, with "cove mcp" on its URL. All
-// have every toolset on, and MCP Inspector judges the schemas of them. "make
-// soak" has them with a key, for which TestKeys stands otherwise.
+// have every toolset on, and MCP Inspector judges the schemas of them.
 func TestRealClients(t *testing.T) {
 	node(t)
 	t.Run("without keys", func(t *testing.T) {
@@ -76,19 +75,19 @@ func TestRealClients(t *testing.T) {
 			run(t, "inspector.test.mjs", append(env, ofEachToolset)...)
 		})
 	})
-	if !needs.Soak() {
-		return
+}
+
+// TestSoakRealClientsWithKey has them with a key. In "make test", TestKeys stands for it.
+func TestSoakRealClientsWithKey(t *testing.T) {
+	node(t)
+	opts := asUser(covetest.Options{})
+	d := daemon(t, opts)
+	secret := key(t, d, "a-team", sandbox.ScopeSandboxesRead, sandbox.ScopeSandboxesWrite, sandbox.ScopeFilesWrite)
+	env := []string{
+		"COVE_MCP_URL=" + d.URL + "/mcp" + everything, "COVE_API_KEY=" + secret, mcpCommand(t, d, opts, "--url", d.URL, "--key", secret, "--toolsets", "all"),
 	}
-	t.Run("with a key", func(t *testing.T) {
-		opts := asUser(covetest.Options{})
-		d := daemon(t, opts)
-		secret := key(t, d, "a-team", sandbox.ScopeSandboxesRead, sandbox.ScopeSandboxesWrite, sandbox.ScopeFilesWrite)
-		env := []string{
-			"COVE_MCP_URL=" + d.URL + "/mcp" + everything, "COVE_API_KEY=" + secret, mcpCommand(t, d, opts, "--url", d.URL, "--key", secret, "--toolsets", "all"),
-		}
-		t.Run("conversation", func(t *testing.T) { run(t, "conversation.test.mjs", env...) })
-		t.Run("inspector", func(t *testing.T) { run(t, "inspector.test.mjs", env...) })
-	})
+	t.Run("conversation", func(t *testing.T) { run(t, "conversation.test.mjs", env...) })
+	t.Run("inspector", func(t *testing.T) { run(t, "inspector.test.mjs", env...) })
 }
 
 // The suite runs against a whole daemon, with the listener and the handlers

@@ -316,9 +316,10 @@ type machine struct {
 	key    byte
 
 	mu    sync.Mutex
-	armed bool // guarded by mu
-	left  int  // guarded by mu; changes until it is killed
-	dead  bool // guarded by mu
+	armed bool   // guarded by mu
+	left  int    // guarded by mu; changes until it is killed
+	until string // guarded by mu; or the beginning of the change at which it is killed
+	dead  bool   // guarded by mu
 	at    string
 }
 
@@ -337,9 +338,9 @@ func (m *machine) step(name string) error {
 	defer m.mu.Unlock()
 	switch {
 	case m.dead:
-	case m.armed && m.left == 0:
+	case m.armed && m.left == 0 && strings.HasPrefix(name, m.until):
 		m.dead, m.at = true, name
-	case m.armed:
+	case m.armed && m.left > 0:
 		m.left--
 	}
 	if m.dead {

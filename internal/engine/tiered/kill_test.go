@@ -11,46 +11,43 @@ import (
 	"github.com/cove-sh/cove/internal/engine"
 )
 
-// TestKills kills the daemon at each change of the disk and the bucket that storing,
-// evicting, fetching, removing and sweeping make. The next daemon finds nothing lost that
-// was not removed, and leaves nothing of what was.
+// killedAt are the kinds of changes that a daemon makes, by their beginnings.
+var killedAt = []string{
+	"put .", "put chunks/", "put checkpoints", "put shared", "keep manifest", "evict", "import", "unpack root", "bury", "delete checkpoints", "forget manifest", "dig",
+}
+
+// TestKills kills the daemon at the first change of each kind that storing, evicting,
+// fetching, removing and sweeping make of the disk and the bucket. The next daemon finds
+// nothing lost that was not removed, and leaves nothing of what was.
 func TestKills(t *testing.T) {
-	steps := map[string]int{}
-	for n := 0; ; n++ {
-		died := false
-		synctest.Test(t, func(t *testing.T) { died = killAt(t, n, steps) })
-		if !died {
-			break
-		}
+	for _, until := range killedAt {
+		synctest.Test(t, func(t *testing.T) {
+			if at := kill(t, 0, until); at == "" {
+				t.Errorf("no kill at %q", until)
+			}
+		})
+	}
+}
+
+// TestSoakKills kills it at each change. In "make test", TestKills stands for it.
+func TestSoakKills(t *testing.T) {
+	for n, at := 0, "."; at != ""; n++ {
+		synctest.Test(t, func(t *testing.T) { at = kill(t, n, "") })
 		if n > 1000 {
 			t.Fatal("it never ends")
 		}
 	}
-	for _, step := range []string{
-		"put .", "put checkpoints", "put shared", "keep manifest", "evict", "import", "unpack root", "bury", "delete checkpoints", "forget manifest", "dig",
-	} {
-		if steps[step] == 0 {
-			t.Errorf("no kill at %q", step)
-		}
-	}
-	chunks := 0
-	for step, n := range steps {
-		if len(step) > 11 && step[:11] == "put chunks/" {
-			chunks += n
-		}
-	}
-	if chunks == 0 {
-		t.Error("no kill at a chunk")
-	}
 }
 
-func killAt(t *testing.T, n int, steps map[string]int) (died bool) {
+// kill kills a daemon at a change that begins as given, after some others, and returns which
+// that was, or "" if there was none.
+func kill(t *testing.T, n int, until string) (at string) {
 	b := newBucket()
 	m := newMachine(t, b)
 	m.roots.root = content("root", 1)
 	one, two := content("one", 2), slices.Concat(content("one", 1), content("two", 1))
 	m.mu.Lock()
-	m.armed, m.left = true, n
+	m.armed, m.left, m.until = true, n, until
 	m.mu.Unlock()
 	m.cache = 3 * chunkSize // room for one of the two
 	err := m.start()
@@ -71,8 +68,7 @@ func killAt(t *testing.T, n int, steps map[string]int) (died bool) {
 	removed := m.e.RemoveCheckpoint(t.Context(), "ckp-one") == nil
 	wait(3 * time.Hour)
 	m.mu.Lock()
-	died = m.dead
-	steps[m.at]++
+	at = m.at
 	m.mu.Unlock()
 
 	m.restart()
@@ -108,7 +104,7 @@ func killAt(t *testing.T, n int, steps map[string]int) (died bool) {
 		}
 	}
 	other.stop()
-	return died
+	return at
 }
 
 func FuzzManifest(f *testing.F) {

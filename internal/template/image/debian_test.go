@@ -45,13 +45,10 @@ func TestDebianModeErrors(t *testing.T) {
 	}
 }
 
-// TestDebianForReal makes a Debian with mmdebstrap, in "make soak". Otherwise the tests of
-// bootstrap_test.go cover it with a handmade one, and TestTemplatePackages of test/network
-// installs packages.
-func TestDebianForReal(t *testing.T) {
-	if !needs.Soak() {
-		return
-	}
+// TestSoakDebian makes a Debian with mmdebstrap. In "make test", the tests of
+// bootstrap_test.go, which have a handmade one, and TestTemplatePackages of test/network,
+// which installs packages, stand for it.
+func TestSoakDebian(t *testing.T) {
 	needs.Command(t, "mmdebstrap")
 	mode, err := debianMode()
 	needs.NoError(t, err)
@@ -127,12 +124,9 @@ func TestDebianForReal(t *testing.T) {
 	}
 }
 
-// TestDebianCancel cancels mmdebstrap, in "make soak". Otherwise TestBootstrapAtOnce covers
-// it with a handmade Debian.
-func TestDebianCancel(t *testing.T) {
-	if !needs.Soak() {
-		return
-	}
+// TestSoakDebianCancel cancels mmdebstrap. In "make test", TestBootstrapAtOnce, which has a
+// handmade Debian, stands for it.
+func TestSoakDebianCancel(t *testing.T) {
 	needs.Command(t, "mmdebstrap")
 	mode, err := debianMode()
 	needs.NoError(t, err)

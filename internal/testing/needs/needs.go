@@ -26,8 +26,8 @@ func missing(t testing.TB, format string, args ...any) {
 
 // Soak reports whether tests go through all of the cases that they know, as
 // "make soak" has them do (COVE_SOAK=1). Otherwise they take those that find most
-// of what the others would. A test of which no case is taken says in its comment
-// what stands for it.
+// of what the others would. A test of which no case is taken is named TestSoak..., and
+// says in its comment what stands for it.
 func Soak() bool { return os.Getenv("COVE_SOAK") == "1" }
 
 // Root requires that the test runs as root.

@@ -24,13 +24,10 @@ func suite(t *testing.T, uid uint32, w sdktest.Way, env ...string) []sdktest.Row
 	return serve(t, uid, w).Suite(t, env...)
 }
 
-// TestNewest runs all checks with the newest release, which may be newer than
-// those that are pinned. Only "make soak" asks the registry for it; TestSDK and
+// TestSoakNewest runs all checks with the newest release, which may be newer than
+// those that are pinned. It asks the registry for it. In "make test", TestSDK and
 // TestVersions stand for it.
-func TestNewest(t *testing.T) {
-	if !needs.Soak() {
-		return
-	}
+func TestSoakNewest(t *testing.T) {
 	needs.File(t, filepath.Join(os.Getenv(newestVar), "node_modules/e2b/package.json"))
 	covetest.ForUsers(t, false, func(t *testing.T, uid uint32) {
 		suite(t, uid, sdktest.ByURL, "COVE_SDK="+filepath.Join(os.Getenv(newestVar), "node_modules/e2b/dist/index.mjs"))

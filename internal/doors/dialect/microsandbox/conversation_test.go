@@ -84,7 +84,9 @@ func TestRealConversations(t *testing.T) {
 			if opts.UID != dialecttest.Ordinary().UID {
 				return
 			}
-			converse("stdio", "testdata/real/guide")
+			if needs.Soak() {
+				converse("stdio", "testdata/real/guide")
+			}
 			converse("own port", "testdata/real/life")
 			converse("hasty", "testdata/real/hasty")
 			t.Run("JSON-RPC", func(t *testing.T) {

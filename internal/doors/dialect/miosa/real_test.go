@@ -24,13 +24,15 @@ import (
 const patience = 90 * time.Second
 
 // TestRealLocal tests the tools on real sandboxes, over standard input and output, for the
-// daemon's user.
+// daemon's user. Only "make soak" has all conversations twice: TestRealRemote has them, too.
 func TestRealLocal(t *testing.T) {
 	t.Parallel()
 	needs.GVisor(t)
 	w := localHarness(t)
 	t.Run("errors", func(t *testing.T) { converse(t, w, "testdata/memory") })
-	t.Run("conversations", func(t *testing.T) { converse(t, w, "testdata/real") })
+	if needs.Soak() {
+		t.Run("conversations", func(t *testing.T) { converse(t, w, "testdata/real") })
+	}
 	t.Run("next.js", func(t *testing.T) { testNextJS(t, w) })
 	t.Run("jobs", func(t *testing.T) { testJobs(t, w) })
 	t.Run("computer", func(t *testing.T) { testComputer(t, w) })
