@@ -17,8 +17,7 @@ import (
 
 // Programs compute what is right on a machine that has far fewer processors than busy
 // threads: a thread that is interrupted continues with its own registers.
-// In "make test", The busy programs of TestSurvivesCopies stand for it.
-func TestSoakRegistersSurviveLoad(t *testing.T) {
+func TestRegistersSurviveLoad(t *testing.T) {
 	needs.Command(t, "gcc")
 	path := filepath.Join(t.TempDir(), "registers")
 	if out, err := exec.CommandContext(t.Context(), "gcc", "-O2", "-static", "-pthread", "-o", path, "testdata/registers.c").CombinedOutput(); err != nil {

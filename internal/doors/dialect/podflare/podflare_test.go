@@ -80,7 +80,7 @@ func TestRealConversations(t *testing.T) {
 				scripts string
 			}{{podflare.New(), "testdata/session"}, {podflare.NewHosted(), "testdata/hosted"}} {
 				for door, open := range dialecttest.Doors(daemon, surface.dialect.Name()) {
-					// Each surface is behind one door, and behind both in "make soak".
+					// Only "make soak" has each surface through both doors, and only for the ordinary user.
 					if (opts.UID != dialecttest.Ordinary().UID || !needs.Soak()) && (door == "http") != (surface.dialect.Name() == podflare.HostedName) {
 						continue
 					}
