@@ -53,21 +53,24 @@ func TestGoesOnWhileWritten(t *testing.T) {
 		children := forksOf(t, d, s.ID, 1)
 		children = append(children, forksOf(t, d, children[0], 1)...)
 		snapshot := must(d.Client.CreateSnapshot(t.Context(), s.ID, sandbox.CreateSnapshotRequest{}))(t)
-		for _, id := range []string{s.ID, children[0]} {
+		children = append(children, forksOf(t, d, s.ID, 2)...)
+		wentOn := func(id string) {
 			// A fork returns before the cell says so.
 			if !covetest.Eventually(covetest.DetectionLimit, func() bool { return frozenMiB(t, d, id) >= mib/2 }) {
 				t.Errorf("%s has gone on before %d MiB were written, of %d", id, frozenMiB(t, d, id), mib)
 			}
 		}
-		children = append(children, forksOf(t, d, s.ID, 2)...)
-		for _, id := range append(children, s.ID) {
+		for i, id := range children {
 			goesOn(t, d, id)
+			if i == 0 {
+				wentOn(id)
+			}
+			must(d.Client.Kill(t.Context(), id))(t) // it leaves the processors to the others
 		}
+		goesOn(t, d, s.ID)
+		wentOn(s.ID)
 		must(d.Client.RestoreSnapshot(t.Context(), s.ID, sandbox.RestoreRequest{Snapshot: snapshot.ID}))(t)
 		goesOn(t, d, s.ID)
-		for _, id := range children {
-			must(d.Client.Kill(t.Context(), id))(t)
-		}
 	})
 }
 
