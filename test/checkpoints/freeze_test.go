@@ -47,7 +47,7 @@ func TestGoesOnWhileWritten(t *testing.T) {
 		mib = 1500
 	}
 	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
-		s := d.Create(t, sandbox.CreateRequest{Resources: sandbox.Resources{MemoryMiB: 3 * mib, VCPUs: 2}})
+		s := d.Create(t, sandbox.CreateRequest{Resources: sandbox.Resources{MemoryMiB: 2*mib + 512, VCPUs: 2}})
 		python(t, d, s.ID, fmt.Sprintf(counters, mib))
 		goesOn(t, d, s.ID) // so that it has written to all of it
 		children := forksOf(t, d, s.ID, 1)
