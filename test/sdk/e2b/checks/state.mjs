@@ -76,7 +76,9 @@ export default async function state(check) {
     assert.deepEqual((await two.getInfo()).lifecycle, { onTimeout: 'pause', autoResume: true });
     await two.files.write('/tmp/x', 'still');
     await until('its pause', async () => (await Sandbox.getInfo(two.sandboxId)).state === 'paused');
+    const asked = Date.now();
     assert.equal(await two.files.read('/tmp/x'), 'still');
+    assert.ok((await two.getInfo()).endAt >= asked + 29_000, 'it may be paused again before it has answered');
     await two.kill();
   });
   await check('paused at its end, and left so', ['Sandbox.create'], async () => {
