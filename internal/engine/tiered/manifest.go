@@ -178,6 +178,10 @@ func newPress() (*press, error) {
 
 func (p *press) pack(plain []byte) []byte { return p.in.EncodeAll(plain, nil) }
 
+// unsized is what a frame holds at most that does not say how much: the encoder leaves that
+// out of smaller ones only (RFC 8878, 3.1.1.1.1: a field of one byte is optional).
+const unsized = 256
+
 // unpack decompresses at most limit bytes.
 func (p *press) unpack(packed []byte, limit int) ([]byte, error) {
 	// The frame says how much it holds: no more memory is used than that, nor than allowed.
@@ -185,8 +189,12 @@ func (p *press) unpack(packed []byte, limit int) ([]byte, error) {
 	if err := h.Decode(packed); err != nil {
 		return nil, err
 	}
-	if h.HasFCS && h.FrameContentSize < uint64(limit) { //nolint:gosec // positive
-		limit = int(h.FrameContentSize) //nolint:gosec // smaller than an int
+	size := uint64(unsized)
+	if h.HasFCS {
+		size = h.FrameContentSize
+	}
+	if size < uint64(limit) { //nolint:gosec // positive
+		limit = int(size) //nolint:gosec // smaller than an int
 	}
 	return p.out.DecodeAll(packed, make([]byte, 0, limit))
 }
