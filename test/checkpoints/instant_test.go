@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/cove-sh/cove/internal/testing/covetest"
-	"github.com/cove-sh/cove/internal/testing/needs"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -90,12 +89,9 @@ func goesOn(t testing.TB, d *covetest.Daemon, id string) {
 
 // Each child of a fork has all of the memory as of one instant, while four threads
 // write to all of it without end; and neither parent nor children see what
-// another writes.
-func TestForksAreOfOneInstant(t *testing.T) {
-	rounds, mib := 1, 16
-	if needs.Soak() {
-		rounds, mib = 50, 64
-	}
+// another writes. In "make test", TestGoesOnWhileWritten stands for it.
+func TestSoakForksAreOfOneInstant(t *testing.T) {
+	const rounds, mib = 50, 64
 	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
 		s := d.Create(t, sandbox.CreateRequest{Resources: sandbox.Resources{MemoryMiB: 1024, VCPUs: 2}})
 		python(t, d, s.ID, fmt.Sprintf(counters, mib))

@@ -11,7 +11,7 @@ import (
 // A restart of the machine: all processes are gone, directories are not, and the
 // recorded boot id is another. The daemon says so.
 func TestMachineRestarts(t *testing.T) {
-	covetest.EachUser(t, func(t *testing.T, d *covetest.Daemon) {
+	covetest.Own(t, func(t *testing.T, d *covetest.Daemon) {
 		gone := d.Create(t, sandbox.CreateRequest{Name: "gone"})
 		killed := d.Create(t, sandbox.CreateRequest{})
 		if _, err := d.Client.Kill(t.Context(), killed.ID); err != nil {

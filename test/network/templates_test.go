@@ -153,6 +153,9 @@ func packagesFail(t *testing.T, d *covetest.Daemon, debian sandbox.TemplateSourc
 		"denied": {sandbox.TemplateSpec{From: host, NPM: []string{"hello-cove"}, BuildNetwork: none}, "its network policy blocked registry.npmjs.org (no rule allows it, and preset none denies the rest); if the step needs that, allow it in build_network"},
 		"partly": {sandbox.TemplateSpec{From: host, Pip: []string{"hello-cove"}, BuildNetwork: strict}, "its network policy blocked files.pythonhosted.org (denied by deny_out 0.0.0.0/0)"},
 	} {
+		if !needs.Soak() && name != "no-apt" && name != "partly" {
+			continue // they stand for the others
+		}
 		places <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-places }()

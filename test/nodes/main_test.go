@@ -46,12 +46,6 @@ type node struct {
 	exited           chan struct{}
 }
 
-// eachUser runs a test with a server and two nodes for each user.
-func eachUser(t *testing.T, test func(t *testing.T, s *server, a, b *node)) {
-	t.Helper()
-	run(t, true, test)
-}
-
 // oneUser runs a test with a server and two nodes of the ordinary user; "make soak" also
 // runs it as root.
 func oneUser(t *testing.T, test func(t *testing.T, s *server, a, b *node)) {

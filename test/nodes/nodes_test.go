@@ -16,7 +16,7 @@ import (
 
 // TestLife does with sandboxes on nodes what can be done with any.
 func TestLife(t *testing.T) {
-	eachUser(t, func(t *testing.T, s *server, a, b *node) {
+	oneUser(t, func(t *testing.T, s *server, a, b *node) {
 		ctx := t.Context()
 		var parent *sandbox.Sandbox
 		for n, sb := range s.onEach(t) {

@@ -20,13 +20,21 @@ const (
 	ByName Way = "name"
 )
 
+// other is the other way.
+func (w Way) other() Way {
+	if w == ByURL {
+		return ByName
+	}
+	return ByURL
+}
+
 // A Suite runs checks against a daemon of a user that is reached in a way, with further
 // variables, and returns what came of them. COVE_ROOT says that the user is root.
 type Suite func(t *testing.T, uid uint32, w Way, env ...string) []Row
 
-// Test runs the checks of a product as root and as an ordinary user, in both ways each, and
-// compares what they show with docs/compat.md. Those that stand for all are enough where
-// whole is false; "make soak" runs all everywhere.
+// Test runs the checks of a product, and compares what they show with docs/compat.md: all
+// of them as the user and in the way that whole accepts, and those that stand for all as the
+// other user in the other way. "make soak" runs all as both users in both ways.
 func (tab *Table) Test(t *testing.T, suite Suite, whole func(root bool, w Way) bool) {
 	t.Helper()
 	var mu sync.Mutex
@@ -35,6 +43,9 @@ func (tab *Table) Test(t *testing.T, suite Suite, whole func(root bool, w Way) b
 		covetest.ForUsers(t, true, func(t *testing.T, uid uint32) {
 			root := uid == 0 && os.Geteuid() == 0
 			for _, w := range []Way{ByURL, ByName} {
+				if !whole(root, w) && !whole(!root, w.other()) && !needs.Soak() {
+					continue
+				}
 				t.Run("by "+string(w), func(t *testing.T) {
 					env := []string{smoke(!whole(root, w))}
 					if root {
