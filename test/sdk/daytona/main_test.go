@@ -24,9 +24,9 @@ func TestMain(m *testing.M) { os.Exit(internet.Main(m, covetest.Main)) }
 // TestSDK runs the checks. What they show is the table of docs/compat.md.
 func TestSDK(t *testing.T) { table.Test(t, suite, sdktest.UserByURL) }
 
-// TestVersions runs the checks that stand for all with the oldest version that is tested,
-// and with the SDK under its newer name.
-func TestVersions(t *testing.T) {
+// TestSoakVersions runs the checks with the oldest version that is tested, and with the SDK
+// under its newer name. In "make test", TestSDK stands for it.
+func TestSoakVersions(t *testing.T) {
 	sdktest.Versions(t, []string{"daytona-0.205", "@daytona/sdk"}, suite)
 }
 

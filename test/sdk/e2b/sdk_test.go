@@ -16,15 +16,9 @@ func TestSDK(t *testing.T) {
 	table.Test(t, suite, func(root bool, w sdktest.Way) bool { return !root && w == sdktest.ByName })
 }
 
-// TestVersions runs the checks that stand for all with the oldest version of the SDK that is
-// tried; "make soak" also runs them with those between.
-func TestVersions(t *testing.T) {
-	if needs.Soak() {
-		sdktest.Versions(t, older, suite)
-	} else {
-		sdktest.Versions(t, older[:1], suite)
-	}
-}
+// TestSoakVersions runs the checks with the other versions of the SDK. In "make test", TestSDK
+// stands for it.
+func TestSoakVersions(t *testing.T) { sdktest.Versions(t, older, suite) }
 
 func suite(t *testing.T, uid uint32, w sdktest.Way, env ...string) []sdktest.Row {
 	t.Helper()
@@ -32,8 +26,7 @@ func suite(t *testing.T, uid uint32, w sdktest.Way, env ...string) []sdktest.Row
 }
 
 // TestSoakNewest runs all checks with the newest release, which may be newer than
-// those that are pinned. It asks the registry for it. In "make test", TestSDK and
-// TestVersions stand for it.
+// those that are pinned. It asks the registry for it. In "make test", TestSDK stands for it.
 func TestSoakNewest(t *testing.T) {
 	needs.File(t, filepath.Join(os.Getenv(newestVar), "node_modules/e2b/package.json"))
 	covetest.ForUsers(t, false, func(t *testing.T, uid uint32) {

@@ -25,8 +25,9 @@ func classes(names ...string) []sdktest.Class {
 // TestSDK runs the checks. What they show is the table of docs/compat.md.
 func TestSDK(t *testing.T) { table.Test(t, suite, sdktest.UserByURL) }
 
-// TestVersions runs the checks that stand for all with the oldest version that is tested.
-func TestVersions(t *testing.T) { sdktest.Versions(t, []string{"superserve-0.7"}, suite) }
+// TestSoakVersions runs the checks with the oldest version that is tested. In "make test",
+// TestSDK stands for it.
+func TestSoakVersions(t *testing.T) { sdktest.Versions(t, []string{"superserve-0.7"}, suite) }
 
 func suite(t *testing.T, uid uint32, w sdktest.Way, env ...string) []sdktest.Row {
 	t.Helper()
