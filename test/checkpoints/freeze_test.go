@@ -229,8 +229,9 @@ func TestParentKilledWhileWritten(t *testing.T) {
 }
 
 // The cell of a parent is killed while it writes memory for its children: each has all of
-// it, or ends and says why. Nobody ever finds other memory.
-func TestCellKilledWhileWritten(t *testing.T) {
+// it, or ends and says why. Nobody ever finds other memory. In "make test",
+// TestParentKilledWhileWritten and TestCellKilledInFork stand for it.
+func TestSoakCellKilledWhileWritten(t *testing.T) {
 	covetest.Patched(t)
 	covetest.Own(t, func(t *testing.T, d *covetest.Daemon) {
 		for range 3 { // it may have written all

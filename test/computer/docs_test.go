@@ -34,22 +34,28 @@ func session(t *testing.T) (commands []string, last string) {
 	return commands, last
 }
 
-// followDocs types what docs/computers.md shows, without a pause between the
-// commands.
+// followDocs types what docs/computers.md shows, without a pause between the commands. The
+// last one reads what a program has copied, in its own time.
 func followDocs(t *testing.T, d *covetest.Daemon) {
 	t.Helper()
 	commands, want := session(t)
-	var out []byte
-	for _, line := range commands {
+	output := func(line string) string {
 		cmd, as := exec.CommandContext(t.Context(), "sh", "-c", line), d.Command(t.Context())
 		cmd.Dir, cmd.SysProcAttr = d.StateDir, as.SysProcAttr
 		cmd.Env = append(as.Env, "PATH="+filepath.Dir(d.Binary)+":"+os.Getenv("PATH"))
-		var err error
-		if out, err = cmd.Output(); err != nil {
+		out, err := cmd.Output()
+		if err != nil {
 			t.Fatalf("%s: %v, %s", line, err, out)
 		}
+		return string(out)
 	}
-	if string(out) != want || want == "" {
-		t.Errorf("the last command printed %q, docs/computers.md says %q", out, want)
+	last := len(commands) - 1
+	for _, line := range commands[:last] {
+		output(line)
+	}
+	var got string
+	copied := func() bool { got = output(commands[last]); return got == want }
+	if !covetest.Eventually(patience, copied) || want == "" {
+		t.Errorf("the last command printed %q, docs/computers.md says %q", got, want)
 	}
 }

@@ -34,10 +34,10 @@ func TestSoakNewest(t *testing.T) {
 	})
 }
 
-// TestOlderCode runs the checks of the SDK for code that stand for all with its oldest
-// version, which finds sandboxes by their names only.
-func TestOlderCode(t *testing.T) {
+// TestSoakOlderCode runs the checks of the SDK for code with its oldest version, which finds
+// sandboxes by their names only. In "make test", TestSDK stands for it.
+func TestSoakOlderCode(t *testing.T) {
 	covetest.ForUsers(t, false, func(t *testing.T, uid uint32) {
-		suite(t, uid, sdktest.ByName, "COVE_CODE_SDK="+olderCode, "COVE_GROUPS=code", sdktest.Few)
+		suite(t, uid, sdktest.ByName, "COVE_CODE_SDK="+olderCode, "COVE_GROUPS=code", sdktest.All)
 	})
 }
