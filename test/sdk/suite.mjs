@@ -3,6 +3,7 @@
 // the checks that stand for the others. harness.mjs there exports what is special: finish()
 // is called at the end, and accepts(options) tells whether a check holds for the SDK.
 import { readdirSync } from 'node:fs';
+import { availableParallelism } from 'node:os';
 import path from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { differences, main } from './checks.mjs';
@@ -15,6 +16,6 @@ for (const file of readdirSync('checks').sort()) {
   if (process.env.COVE_GROUPS && !process.env.COVE_GROUPS.split(',').includes(name)) continue;
   groups[name] = (await import(here('checks', file))).default;
 }
-await main(groups, { only: process.env.COVE_SMOKE === '1', atOnce: Number(process.env.COVE_AT_ONCE ?? 3), notServed: differences(here('differences.txt')), accepts });
+await main(groups, { only: process.env.COVE_SMOKE === '1', atOnce: Number(process.env.COVE_AT_ONCE ?? availableParallelism()), notServed: differences(here('differences.txt')), accepts });
 await finish();
 process.exit(0); // whatever streams are left open
