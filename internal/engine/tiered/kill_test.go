@@ -1,12 +1,15 @@
 package tiered
 
 import (
+	"bytes"
 	"errors"
 	"path/filepath"
 	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/klauspost/compress/zstd"
 
 	"github.com/cove-sh/cove/internal/engine"
 )
@@ -136,6 +139,35 @@ func FuzzManifest(f *testing.F) {
 			})
 		}
 	})
+}
+
+// TestUnpackedMemory checks that what is decompressed takes no more memory than it has bytes,
+// or a little where the frame does not say how many.
+func TestUnpackedMemory(t *testing.T) {
+	p, err := newPress()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, size := range []int{1, unsized - 1, unsized, unsized + 1, unsized + 2, 1 << 16} {
+		plain := bytes.Repeat([]byte("content "), size/8+1)[:size]
+		data, err := p.unpack(p.pack(plain), maxManifest)
+		if err != nil || !bytes.Equal(data, plain) || cap(data) > max(size, unsized) {
+			t.Errorf("of %d bytes came %d, which take %d: %v", size, len(data), cap(data), err)
+		}
+	}
+	// Attack: a frame that does not say that it is large.
+	var frame bytes.Buffer
+	w, err := zstd.NewWriter(&frame)
+	if err == nil {
+		_, err = w.Write(make([]byte, 1<<16))
+	}
+	// The header is written before the size is known.
+	if err = errors.Join(err, w.Flush(), w.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if data, err := p.unpack(frame.Bytes(), maxManifest); err == nil {
+		t.Errorf("%d bytes came out of a frame without a size", len(data))
+	}
 }
 
 // Attack: a compressed object that is much larger than it should be.

@@ -178,9 +178,9 @@ func newPress() (*press, error) {
 
 func (p *press) pack(plain []byte) []byte { return p.in.EncodeAll(plain, nil) }
 
-// unsized is what a frame holds at most that does not say how much: the encoder leaves that
-// out of smaller ones only (RFC 8878, 3.1.1.1.1: a field of one byte is optional).
-const unsized = 256
+// unsized is the most that a frame holds which does not say how much it holds. The encoder
+// says so from 256 bytes on; RFC 8878, section 3.1.1.1.1, lets it leave out smaller sizes.
+const unsized = 255
 
 // unpack decompresses at most limit bytes.
 func (p *press) unpack(packed []byte, limit int) ([]byte, error) {
