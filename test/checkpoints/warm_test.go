@@ -54,9 +54,8 @@ func fromPool(t *testing.T, d *covetest.Daemon, req sandbox.CreateRequest) (*san
 }
 
 // A sandbox from the pool cannot be distinguished from one that has just booted, and
-// shares nothing with others from the pool. In "make test", TestCheckpoints/Warm of
-// internal/engine/cells stands for it.
-func TestSoakWarmIsAsCold(t *testing.T) {
+// shares nothing with others from the pool.
+func TestWarmIsAsCold(t *testing.T) {
 	covetest.Own(t, func(t *testing.T, warm *covetest.Daemon) {
 		info, err := os.Stat(warm.StateDir)
 		if err != nil {

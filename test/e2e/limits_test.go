@@ -93,8 +93,8 @@ func TestLimitsBite(t *testing.T) {
 }
 
 // A flood of output passes whole where it is read, is cut where it is kept, on
-// the sandbox's disk and nowhere else. In "make test", TestLongOutputOnSmallDisk stands for it.
-func TestSoakOutputFlood(t *testing.T) {
+// the sandbox's disk and nowhere else.
+func TestOutputFlood(t *testing.T) {
 	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
 		s := d.Create(t, sandbox.CreateRequest{})
 		var total int64

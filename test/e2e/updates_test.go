@@ -288,7 +288,7 @@ func TestRuntimesSizeThemselves(t *testing.T) {
 		{"go", "/usr/bin/nproc", []string{"nproc"}},
 	}
 	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
-		counts := []int{1}
+		counts := []int{1} // two stand for no limit on a machine with two
 		if needs.Soak() {
 			counts = append(counts, 2)
 		}

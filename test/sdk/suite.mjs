@@ -1,6 +1,7 @@
 // All checks of one SDK against a server: those in checks/ of the directory in which it is
 // run. COVE_RESULTS is the file for the rows, COVE_GROUPS names groups; COVE_SMOKE=1 takes
-// the checks that stand for the others. harness.mjs there exports what is special: finish()
+// the checks that stand for the others, COVE_AT_ONCE groups run side by side: as many as there
+// are processors, since each has sandboxes of its own. harness.mjs there exports what is special: finish()
 // is called at the end, and accepts(options) tells whether a check holds for the SDK.
 import { readdirSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
