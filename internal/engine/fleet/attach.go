@@ -100,8 +100,8 @@ func (f *Fleet) listen(s *site, e *remote.Engine) {
 		f.mu.Lock()
 		dial := f.peers
 		own := false
-		for _, i := range f.instances {
-			own = own || i.site == s && !i.GivenUp && i.Sandbox == from
+		for _, i := range s.instances {
+			own = own || !i.GivenUp && i.Sandbox == from
 		}
 		f.mu.Unlock()
 		if !own || dial == nil {
@@ -217,8 +217,8 @@ func (f *Fleet) compare(s *site, there []engine.Status, here map[string]bool) (k
 			ended = append(ended, st)
 		}
 	}
-	for id, i := range f.instances {
-		if i.site == s && !i.GivenUp && !has[id] && !i.making {
+	for id, i := range s.instances {
+		if !i.GivenUp && !has[id] && !i.making {
 			ended = append(ended, engine.Status{ID: id, Reason: "its node " + s.name + " was restarted"})
 		}
 	}
@@ -233,8 +233,8 @@ func (f *Fleet) forgetEnded(s *site, there []engine.Status) {
 	for _, st := range there {
 		has[st.ID] = true
 	}
-	for id, i := range f.instances {
-		if i.site == s && (i.GivenUp || !has[id] && !i.making) {
+	for id, i := range s.instances {
+		if i.GivenUp || !has[id] && !i.making {
 			f.dropInstance(id)
 		}
 	}
@@ -339,8 +339,8 @@ func (f *Fleet) expire(s *site) {
 	}
 	s.lost = true
 	var gone []string
-	for id, i := range f.instances {
-		if i.site != s || i.GivenUp {
+	for id, i := range s.instances {
+		if i.GivenUp {
 			continue
 		}
 		if err := f.giveUp(id); err != nil {

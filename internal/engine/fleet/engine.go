@@ -242,8 +242,8 @@ func (f *Fleet) believed(s *site, told []engine.Status, away bool) (all []engine
 		}
 	}
 	if away {
-		for id, e := range f.instances {
-			if e.site == s && !e.GivenUp {
+		for id, e := range s.instances {
+			if !e.GivenUp {
 				all = append(all, engine.Status{ID: id, Running: true})
 			}
 		}

@@ -58,7 +58,7 @@ type Fleet struct {
 
 	mu    sync.Mutex
 	sites map[string]*site // guarded by mu; nodes by name
-	// instances are those on nodes. Guarded by mu.
+	// instances are those on nodes, which their sites have too; see put. Guarded by mu.
 	instances map[string]*entry
 	// checkpoints are those on nodes and on this machine. Guarded by mu.
 	checkpoints map[string]*kept
@@ -90,8 +90,16 @@ type site struct {
 	pending  int64       // memory of instances made since the report, in bytes
 	warm     []engine.WarmSpec
 	stale    map[string]bool // checkpoints that the node must remove
+	// instances are those of Fleet.instances that are here, of which so many are believed to
+	// run. Placement asks for the number of each site for each new sandbox.
+	instances map[string]*entry
+	running   int
 	removed  bool
 	starting sync.Mutex // held by attach
+}
+
+func newSite(name string) *site {
+	return &site{name: name, stale: map[string]bool{}, instances: map[string]*entry{}}
 }
 
 var (
@@ -162,7 +170,8 @@ func (f *Fleet) Join(name, id string) error {
 	if err := f.available(name); err != nil {
 		return err
 	}
-	s := &site{name: name, member: member{ID: id, JoinedAt: time.Now().UTC()}, lost: true, stale: map[string]bool{}}
+	s := newSite(name)
+	s.member, s.lost = member{ID: id, JoinedAt: time.Now().UTC()}, true
 	if err := f.saveMember(s); err != nil {
 		return err
 	}
@@ -305,7 +314,7 @@ func (f *Fleet) Remove(name string) error {
 		err = sandbox.Errorf(sandbox.CodeInvalid, "%s is the server's own machine; to use nodes only, start the server with --nodes-only", name)
 	}
 	if err == nil {
-		if n := f.running(s); n > 0 {
+		if n := s.running; n > 0 {
 			err = sandbox.Errorf(sandbox.CodeConflict, "%d sandboxes run on node %s; kill them first, or wait until the node is lost", n, name)
 		}
 	}
@@ -329,10 +338,8 @@ func (f *Fleet) forget(s *site) error {
 	}
 	s.removed = true
 	delete(f.sites, s.name)
-	for id, e := range f.instances {
-		if e.site == s {
-			delete(f.instances, id)
-		}
+	for id := range s.instances {
+		f.take(id)
 	}
 	for id, k := range f.checkpoints {
 		if k.site == s {
@@ -348,16 +355,6 @@ func (f *Fleet) forget(s *site) error {
 		s.lease.Stop()
 	}
 	return nil
-}
-
-// running counts the instances that a site is believed to run. The caller holds f.mu.
-func (f *Fleet) running(s *site) (n int) {
-	for _, e := range f.instances {
-		if e.site == s && !e.GivenUp {
-			n++
-		}
-	}
-	return n
 }
 
 // Nodes lists all machines by name, this one first.
@@ -389,7 +386,7 @@ func (f *Fleet) nodeOf(s *site) sandbox.Node {
 	if s == f.local {
 		s.report, s.seen = f.cfg.LocalReport(), time.Now()
 	}
-	n := sandbox.Node{Name: s.name, Address: s.address, Version: s.report.Version, State: f.stateOf(s), Sandboxes: f.running(s)}
+	n := sandbox.Node{Name: s.name, Address: s.address, Version: s.report.Version, State: f.stateOf(s), Sandboxes: s.running}
 	n.FreeMemoryMiB, n.FreeDiskMiB = max(0, s.report.FreeMemory>>20), max(0, s.report.FreeDisk>>20)
 	if !s.seen.IsZero() {
 		at := s.seen.UTC()

@@ -88,7 +88,9 @@ func (w *world) join(name string) *machine {
 	m := &machine{name: name, state: s, engine: memory.NewKeeper(s)}
 	m.server = remote.NewServer(remote.Config{
 		Engine: m.engine, Roots: roots{}, AsideDir: w.t.TempDir(), Log: w.cfg.Log,
-		Report: func() remote.Report { return remote.Report{FreeMemory: 8 << 30, FreeDisk: 8 << 30} },
+		Report: func() remote.Report {
+			return remote.Report{Capacity: sandbox.Resources{MemoryMiB: 16 << 10}, FreeMemory: 8 << 30, FreeDisk: 8 << 30, Disk: 32 << 30}
+		},
 	})
 	w.attach(m)
 	return m

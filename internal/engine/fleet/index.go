@@ -81,7 +81,7 @@ func (f *Fleet) load() error {
 		if !d.IsDir() || !validName.MatchString(d.Name()) {
 			continue
 		}
-		s := &site{name: d.Name(), stale: map[string]bool{}}
+		s := newSite(d.Name())
 		if err := readJSON(filepath.Join(f.dirOf(s), memberFile), &s.member); errors.Is(err, fs.ErrNotExist) {
 			continue // joining was interrupted
 		} else if err != nil {
@@ -90,7 +90,7 @@ func (f *Fleet) load() error {
 		f.sites[s.name] = s
 		err := readAll(filepath.Join(f.dirOf(s), instancesDir), func(id string, e *entry) {
 			e.site = s
-			f.instances[id] = e
+			f.put(id, e)
 			if e.Sandbox != "" {
 				f.logs[e.Sandbox] = s
 			}
@@ -177,7 +177,7 @@ func (f *Fleet) setInstance(id string, e entry) error {
 	if err := writeJSON(f.instanceFile(e.site, id), &e); err != nil {
 		return fmt.Errorf("record instance %s: %w", id, err)
 	}
-	f.instances[id] = &e
+	f.put(id, &e)
 	if e.Sandbox != "" {
 		f.logs[e.Sandbox] = e.site
 	}
@@ -187,10 +187,36 @@ func (f *Fleet) setInstance(id string, e entry) error {
 // dropInstance forgets an instance that has ended. A file that stays behind does no harm:
 // the next connection of the node removes it. The caller holds f.mu.
 func (f *Fleet) dropInstance(id string) {
-	if e := f.instances[id]; e != nil {
-		delete(f.instances, id)
+	if e := f.take(id); e != nil {
 		_ = os.Remove(f.instanceFile(e.site, id))
 	}
+}
+
+// put makes an instance known, in place of what was known of it on the same site. The caller
+// holds f.mu, or is alone.
+func (f *Fleet) put(id string, e *entry) {
+	if old := f.instances[id]; old != nil && !old.GivenUp {
+		old.site.running--
+	}
+	f.instances[id], e.site.instances[id] = e, e
+	if !e.GivenUp {
+		e.site.running++
+	}
+}
+
+// take removes what is known of an instance, and returns it; nil if nothing is. The caller
+// holds f.mu, or is alone.
+func (f *Fleet) take(id string) *entry {
+	e := f.instances[id]
+	if e == nil {
+		return nil
+	}
+	delete(f.instances, id)
+	delete(e.site.instances, id)
+	if !e.GivenUp {
+		e.site.running--
+	}
+	return e
 }
 
 // giveUp records that an instance has ended as far as anybody is concerned. The caller

@@ -117,7 +117,7 @@ func (f *Fleet) instancesOf(s *site) int {
 	if s == f.local {
 		return f.here
 	}
-	return f.running(s)
+	return s.running
 }
 
 // noRoomRetry is the delay after which a start without room may be tried again.
