@@ -12,6 +12,7 @@ const (
 	lost      = "test/checkpoints loses a machine and goes on with another one"
 	machines  = "test/nodes has a server with two nodes"
 	clusters  = "test/kube installs Cove on a cluster"
+	charts    = "test/deploy renders the chart and compares it with what test/kube installs"
 	disks     = "internal/machine runs what makes a disk, as root"
 )
 
@@ -67,6 +68,7 @@ var pages = []page{
 		"kubectl -n cove create":  {elsewhere: clusters},
 		"kubectl -n cove port":    {elsewhere: clusters},
 		"COVE_API_KEY=$(cat key)": {elsewhere: clusters},
+		"helm install":            {elsewhere: charts},
 	}},
 	{file: "docs/nodes.md", lines: map[string]special{
 		"cove serve --nodes": {elsewhere: machines},

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/cove-sh/cove/internal/testing/covetest"
+	"github.com/cove-sh/cove/internal/testing/deploytest"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -20,6 +21,7 @@ import (
 func TestKubernetes(t *testing.T) {
 	i := install(t)
 	podSecurity(t, i)
+	chart(t, i)
 	i.awaitNodes(t)
 	for name, test := range map[string]func(*testing.T, *installation){"life": life, "tokens": tokens, "doctor": doctor} {
 		t.Run(name, func(t *testing.T) { test(t, i) })
@@ -307,5 +309,19 @@ func doctor(t *testing.T, i *installation) {
 		if c.Name == "proc" && !strings.Contains(c.Detail, "all processes of the container") {
 			t.Errorf("of /proc it says %q", c.Detail)
 		}
+	}
+}
+
+// chart has the API server look at what the Helm chart makes, in place of what is installed.
+func chart(t *testing.T, i *installation) {
+	t.Helper()
+	for name, args := range map[string][]string{
+		"defaults":   nil,
+		"everything": {"--values", filepath.Join(i.dir, "everything.yaml"), "--set", "namespaces.server=cove,namespaces.nodes=cove-nodes,namespaces.create=true,network.policies=true"},
+	} {
+		write(t, filepath.Join(i.dir, "everything.yaml"), deploytest.Everything)
+		file := filepath.Join(i.dir, name+".rendered.yaml")
+		write(t, file, deploytest.Template(t, args...))
+		i.kubectl(t, "apply", "--server-side", "--force-conflicts", "--validate=strict", "--dry-run=server", "-f", file)
 	}
 }
