@@ -20,7 +20,7 @@ import (
 var update = flag.Bool("update", false, "write the table of values in the chart's README.md")
 
 // same are directories of deploy/kustomize and the values that make the same of the chart. A
-// component is added to the base.
+// component is added to the base, with those that it needs.
 var same = map[string]string{
 	"base": ``,
 	"overlays/example": `
@@ -32,6 +32,10 @@ nodes:
   storage: {size: 200Gi, className: standard}
 `,
 	"components/objects": `objects: {secret: cove-objects}`,
+	"components/autoscaling": `
+autoscaling: {enabled: true}
+objects: {secret: cove-objects}
+`,
 }
 
 // TestChart compares what the chart makes with what kustomize makes, object by object.
@@ -58,6 +62,9 @@ func TestChart(t *testing.T) {
 	}
 }
 
+// needs are components of which another says that it needs them.
+var needs = map[string][]string{"components/autoscaling": {"components/objects"}}
+
 // kustomize builds a directory of deploy/kustomize.
 func kustomize(t *testing.T, name string) string {
 	t.Helper()
@@ -71,7 +78,11 @@ func kustomize(t *testing.T, name string) string {
 			}
 			return path
 		}
-		text := fmt.Sprintf("resources: [%s]\ncomponents: [%s]\n", rel(deploytest.Kustomize(t, "base")), rel(dir))
+		components := []string{rel(dir)}
+		for _, n := range needs[name] {
+			components = append(components, rel(deploytest.Kustomize(t, n)))
+		}
+		text := fmt.Sprintf("resources: [%s]\ncomponents: [%s]\n", rel(deploytest.Kustomize(t, "base")), strings.Join(components, ", "))
 		if err := os.WriteFile(filepath.Join(overlay, "kustomization.yaml"), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -156,6 +167,7 @@ func TestEverything(t *testing.T) {
 				`"localhostProfile":"profiles/cove.json"`, `"terminationGracePeriodSeconds":630`, `{"name":"COVE_NODE_DRAIN_ON_EXIT","value":"10m"}`,
 				`"value":"cove-nodes.sandboxes.svc:7780"`, `{"name":"COVE_WARM","value":"1"}`, `"nodeSelector":{"pool":"sandboxes"}`, `"effect":"NoSchedule"`,
 			},
+			"HorizontalPodAutoscaler sandboxes-nodes/cove-node": {`"minReplicas":3`, `"maxReplicas":30`, `"averageValue":"800m"`, `"periodSeconds":1200`},
 			"Ingress sandboxes/cove": {
 				`"ingressClassName":"nginx"`, `"host":"cove.example.com"`, `"host":"*.preview.example.net"`, `"secretName":"cove-tls"`, `"secretName":"preview-tls"`, `"example.com/timeout":"3600"`,
 			},
@@ -171,7 +183,7 @@ func TestEverything(t *testing.T) {
 		t.Errorf("the chart says how many replicas there are: %v", spec["replicas"])
 	}
 	want := []string{
-		"ClusterRole /cove-server", "ClusterRoleBinding /cove-server", "ConfigMap sandboxes-nodes/cove-nodes", "Ingress sandboxes/cove",
+		"ClusterRole /cove-server", "ClusterRoleBinding /cove-server", "ConfigMap sandboxes-nodes/cove-nodes", "HorizontalPodAutoscaler sandboxes-nodes/cove-node", "Ingress sandboxes/cove",
 		"Role sandboxes-nodes/cove-server", "RoleBinding sandboxes-nodes/cove-server", "Service sandboxes/cove", "Service sandboxes/cove-nodes",
 		"ServiceAccount sandboxes-nodes/cove-node", "ServiceAccount sandboxes/cove-server", "StatefulSet sandboxes-nodes/cove-node", "StatefulSet sandboxes/cove-server",
 	}
@@ -221,6 +233,7 @@ func TestMistakes(t *testing.T) {
 		"image.tag=1:2":                       "'/image/tag'",
 		"ingress.enabled=true":                "'/ingress/host'",
 		"objects.secret=s3://bucket":          "'/objects/secret'",
+		"autoscaling.enabled=true":            "'/objects/secret'",
 		"objects.drainMinutes=0":              "'/objects/drainMinutes'",
 		"network.deniedIPv4[0]=example.com":   "'/network/deniedIPv4/0'",
 		"namespaces.server=Cove":              "'/namespaces/server'",

@@ -67,6 +67,7 @@ var pages = []page{
 		"kubectl -n cove exec":    {elsewhere: clusters},
 		"kubectl -n cove create":  {elsewhere: clusters},
 		"kubectl -n cove port":    {elsewhere: clusters},
+		"kubectl -n monitoring":   {elsewhere: clusters},
 		"COVE_API_KEY=$(cat key)": {elsewhere: clusters},
 		"helm install":            {elsewhere: charts},
 	}},

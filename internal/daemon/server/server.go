@@ -198,6 +198,9 @@ func (s *Server) open(ctx context.Context, p *parts) error {
 		p.onClose(func() error { p.sso.Close(); return nil })
 	}
 	p.metrics = newMetrics(s.deps.Version)
+	if p.fleet != nil {
+		p.metrics.registry.MustRegister(newNodeMetrics(p.fleet.Rooms))
+	}
 	if err := s.openObjects(ctx, p, id, secrets); err != nil {
 		return err
 	}

@@ -93,11 +93,11 @@ server:
   nodeSelector: {pool: small}
   tolerations: [{key: small, operator: Exists}]
 nodes:
-  replicas: null
   seccompProfile: profiles/cove.json
   env: [{name: COVE_WARM, value: "1"}]
   nodeSelector: {pool: sandboxes}
   tolerations: [{key: sandboxes, operator: Equal, value: "yes", effect: NoSchedule}]
+autoscaling: {enabled: true, minReplicas: 3, maxReplicas: 30, memoryPercent: 80}
 objects: {secret: cove-objects, drainMinutes: 10}
 postgres: {secret: cove-postgres, key: address}
 ingress: {enabled: true, className: nginx, annotations: {example.com/timeout: "3600"}, host: cove.example.com, tlsSecret: cove-tls}

@@ -1,0 +1,33 @@
+package fleet
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// Room is how full a node is, by its last report.
+type Room struct {
+	Node  string
+	State sandbox.NodeState
+	// Sandboxes is how many are believed to run there.
+	Sandboxes int
+	// Memory and Disk are all that the node has, in bytes, 0 if that is not known; FreeMemory
+	// and FreeDisk are what new sandboxes may use of it.
+	Memory, FreeMemory, Disk, FreeDisk int64
+}
+
+// Rooms returns how full the nodes are, by name. This machine is not among them.
+func (f *Fleet) Rooms() []Room {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	all := make([]Room, 0, len(f.sites))
+	for _, s := range f.sites {
+		r := Room{Node: s.name, State: f.stateOf(s), Sandboxes: s.running, Memory: max(0, s.report.Capacity.MemoryMiB) << 20, Disk: max(0, s.report.Disk)}
+		r.FreeMemory, r.FreeDisk = min(max(0, s.report.FreeMemory), r.Memory), min(max(0, s.report.FreeDisk), r.Disk)
+		all = append(all, r)
+	}
+	slices.SortFunc(all, func(a, b Room) int { return strings.Compare(a.Node, b.Node) })
+	return all
+}

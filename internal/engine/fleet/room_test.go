@@ -1,0 +1,73 @@
+package fleet_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/cove-sh/cove/internal/engine/fleet"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// TestRooms checks how full nodes are said to be, and that the number of sandboxes follows all
+// that happens to them.
+func TestRooms(t *testing.T) {
+	w := newWorld(t, time.Hour)
+	a := w.join("a")
+	w.join("b")
+	check := func(when string, stateOfA sandbox.NodeState, onA, onB int) {
+		t.Helper()
+		room := fleet.Room{Memory: 16 << 30, FreeMemory: 8 << 30, Disk: 32 << 30, FreeDisk: 8 << 30, State: sandbox.NodeReady}
+		of := func(name string, state sandbox.NodeState, n int) fleet.Room {
+			r := room
+			r.Node, r.State, r.Sandboxes = name, state, n
+			return r
+		}
+		if diff := cmp.Diff([]fleet.Room{of("a", stateOfA, onA), of("b", sandbox.NodeReady, onB)}, w.Rooms()); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", when, diff)
+		}
+	}
+	for _, id := range []string{"one", "two", "three"} {
+		w.create(id, at("a"))
+	}
+	w.create("four", at("b"))
+	check("created", sandbox.NodeReady, 3, 1)
+	if err := w.Destroy(t.Context(), "one"); err != nil {
+		t.Fatal(err)
+	}
+	check("destroyed", sandbox.NodeReady, 2, 1)
+	if err := w.Destroy(t.Context(), "one"); err != nil {
+		t.Fatal(err)
+	}
+	check("destroyed again", sandbox.NodeReady, 2, 1)
+	if _, err := w.Drain("a", &sandbox.DrainRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	check("drained", sandbox.NodeDraining, 2, 1)
+	w.cut(a)
+	check("away", sandbox.NodeUnreachable, 2, 1)
+	w.attach(a)
+	check("back", sandbox.NodeDraining, 2, 1)
+}
+
+// TestRoomsOfLostNode checks that a lost node runs nothing, before and after a restart.
+func TestRoomsOfLostNode(t *testing.T) {
+	w := newWorld(t, 50*time.Millisecond)
+	a := w.join("a")
+	w.create("one")
+	w.create("two")
+	a.conn.Close()
+	w.until(func() bool { return w.state("a") == sandbox.NodeLost })
+	if r := w.Rooms(); r[0].Sandboxes != 0 {
+		t.Errorf("a lost node has %+v", r)
+	}
+	w.restart()
+	if r := w.Rooms(); r[0].Sandboxes != 0 {
+		t.Errorf("a lost node has %+v after a restart", r)
+	}
+	w.attach(a)
+	if r := w.Rooms(); r[0].Sandboxes != 0 || r[0].State != sandbox.NodeReady {
+		t.Errorf("the node is back with %+v", r)
+	}
+}
