@@ -34,7 +34,7 @@ EMBEDDED = $(AGENT) $(CONSOLE) $(VIEWER)
 # Where make install puts the program.
 PREFIX ?= /usr/local
 
-.PHONY: build embedded install demo check test soak test-templates test-kube lint fuzz bench generate clean deps compiled
+.PHONY: build embedded install demo check test soak test-templates test-kube lint fuzz bench bench-fleet generate clean deps compiled
 
 build: bin/cove ## build bin/cove
 
@@ -135,6 +135,9 @@ fuzz: ## run every fuzz target for FUZZTIME each
 
 bench: build ## print the numbers of GOALS.md; ONLY=e2b,code measures parts
 	COVE_BIN=$(CURDIR)/bin/cove go run ./test/bench $(if $(ONLY),-only $(ONLY))
+
+bench-fleet: ## print how long a restart and a placement take with 50,000 sandboxes on 200 nodes (PostgreSQL)
+	go test -run '^$$' -bench Fleet -benchtime 1x -timeout 30m ./test/bench/fleet
 
 generate: ## regenerate protobuf code, OpenAPI file and snapshots
 	./scripts/generate

@@ -1,10 +1,14 @@
 package nodes
 
 import (
+	"context"
 	"encoding/json"
 	"io"
+	"net"
 	"net/http"
 	"os/exec"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -279,6 +283,15 @@ func TestDrainAndRemove(t *testing.T) {
 	oneUser(t, func(t *testing.T, s *server, a, b *node) {
 		on := s.onEach(t)
 		s.cli(t, "node", "drain", "a")
+		text := s.metrics(t)
+		for _, line := range []string{
+			`(?m)^cove_nodes{state="ready"} [12]$`, `(?m)^cove_nodes{state="draining"} 1$`, `(?m)^cove_node_sandboxes{node="b"} 1$`,
+			`(?m)^cove_node_memory_used_ratio{node="b"} 0\.\d+$`, `(?m)^cove_node_disk_used_ratio{node="a"} 0\.\d+$`,
+		} {
+			if !regexp.MustCompile(line).MatchString(text) {
+				t.Errorf("the metrics have no line %s:\n%s", line, text)
+			}
+		}
 		for range 2 {
 			if sb := s.Create(t, covetest.Small()); s.nodeOf(t, sb.ID) != b {
 				t.Error("a draining node got a sandbox")
@@ -300,4 +313,26 @@ func TestDrainAndRemove(t *testing.T) {
 			t.Error("the removed node was not refused")
 		}
 	})
+}
+
+// metrics returns what the server tells Prometheus.
+func (s *server) metrics(t *testing.T) string {
+	t.Helper()
+	near := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", filepath.Join(s.StateDir, "cove.sock"))
+	}}}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://cove/metrics", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := near.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	data, err := io.ReadAll(res.Body)
+	if err != nil || res.StatusCode != http.StatusOK {
+		t.Fatalf("metrics: %s, %v", res.Status, err)
+	}
+	return string(data)
 }
