@@ -46,6 +46,10 @@ bin/cove: $(SOURCES) $(EMBEDDED) bin/gvisor.made
 	$(GOBUILD) -modfile bin/gvisor.mod -o $@ ./cmd/cove
 	$(NO_NODE)
 
+# The controller for objects of Kubernetes, a module of its own.
+bin/cove-kubernetes: $(shell find client sandbox internal/doors/operation deploy/controller -name '*.go' -not -name '*_test.go') deploy/controller/go.mod deploy/controller/go.sum
+	cd deploy/controller && $(GOBUILD) -o $(CURDIR)/$@ .
+
 bin/gvisor.made: scripts/patch-gvisor go.mod go.sum $(shell find patches -type f)
 	./scripts/patch-gvisor
 	@touch $@
@@ -107,7 +111,8 @@ soak: deps ## test with all of its cases, or those of PACKAGES: hours, before a 
 
 test-kube: ## install Cove on a real Kubernetes on this machine and use it (root; minutes, and downloads the first time)
 	./scripts/install-kube-deps
-	$(MAKE) build
+	$(MAKE) build bin/cove-kubernetes
+	cd deploy/controller && go test ./...
 	COVE_BIN=$(CURDIR)/bin/cove go test -tags kube -count=1 -timeout 40m -v ./test/kube
 
 test-templates: deps ## build the built-in templates for real and use them: minutes, and downloads
@@ -126,6 +131,7 @@ $(OPENAPI_LINT): test/openapi/package-lock.json
 lint: $(OPENAPI_LINT) $(if $(CONSOLE),$(NPM_PACKAGES)) ## golangci-lint, format, the OpenAPI description, and the console
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); exit 1; }
 	$(GOLANGCI_LINT) run ./...
+	cd deploy/controller && $(GOLANGCI_LINT) run --config $(CURDIR)/.golangci.yml ./...
 	cd test/openapi && REDOCLY_TELEMETRY=off REDOCLY_SUPPRESS_UPDATE_NOTICE=true node_modules/.bin/redocly lint --config redocly.yaml ../../api/openapi.yaml
 	cd test/openapi && node_modules/.bin/spectral lint --ruleset spectral.yaml --fail-severity hint ../../api/openapi.yaml
 	$(if $(CONSOLE),npm run check --prefix console)

@@ -24,6 +24,7 @@ const user = 10001
 
 const (
 	programPath      = "/usr/local/bin/cove"
+	controllerPath   = "/usr/local/bin/cove-kubernetes"
 	certificatesPath = "/etc/ssl/certs/ca-certificates.crt"
 	statePath        = "/var/lib/cove"
 )
@@ -77,6 +78,15 @@ func layer(o options) ([]byte, error) {
 	}
 	if err := add(programPath, 0o755, program); err != nil {
 		return nil, err
+	}
+	if o.controller != "" {
+		controller, err := os.ReadFile(o.controller)
+		if err != nil {
+			return nil, fmt.Errorf("read the controller: %w; build it with: make bin/cove-kubernetes", err)
+		}
+		if err := add(controllerPath, 0o755, controller); err != nil {
+			return nil, err
+		}
 	}
 	if err := add(certificatesPath, 0o644, certificates); err != nil {
 		return nil, err

@@ -23,13 +23,14 @@ import (
 )
 
 type options struct {
-	program, certificates, base, baseTar, tag, out string
-	push                                           bool
+	program, controller, certificates, base, baseTar, tag, out string
+	push                                                       bool
 }
 
 func main() {
 	var o options
 	flag.StringVar(&o.program, "program", "bin/cove", "the program that \"make build\" has built")
+	flag.StringVar(&o.controller, "controller", "", "the program that \"make bin/cove-kubernetes\" has built, if the image is to have it")
 	flag.StringVar(&o.certificates, "certificates", "/etc/ssl/certs/ca-certificates.crt", "PEM file with the authorities that Cove trusts")
 	flag.StringVar(&o.base, "base", "docker.io/library/python:3.13-slim-trixie", "image of a registry to build on")
 	flag.StringVar(&o.baseTar, "base-tar", "", "tar file of a root file system to build on, instead of an image")

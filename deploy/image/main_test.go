@@ -33,7 +33,7 @@ func TestImage(t *testing.T) {
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
-	o := options{program: file("program", "the program"), certificates: file("ca.pem", "authorities"), baseTar: file("base.tar", base.String()), tag: "registry.example.com/cove:1"}
+	o := options{program: file("program", "the program"), controller: file("controller", "the controller"), certificates: file("ca.pem", "authorities"), baseTar: file("base.tar", base.String()), tag: "registry.example.com/cove:1"}
 	var made [2][]byte
 	for i := range made {
 		o.out = filepath.Join(dir, "image.tar")
@@ -79,7 +79,7 @@ func TestImage(t *testing.T) {
 		t.Errorf("the configuration is %+v, %v", cfg, err)
 	}
 	got := files(t, mutate.Extract(img))
-	if got["usr/local/bin/cove"] != "the program" || got["etc/ssl/certs/ca-certificates.crt"] != "authorities" {
+	if got["usr/local/bin/cove"] != "the program" || got["usr/local/bin/cove-kubernetes"] != "the controller" || got["etc/ssl/certs/ca-certificates.crt"] != "authorities" {
 		t.Errorf("the image has %q", got)
 	}
 	if _, ok := got["bin/sh"]; !ok {
