@@ -27,6 +27,15 @@ var readme = page{
 }
 
 var pages = []page{
+	{file: "docs/agent-sandbox.md", lines: map[string]special{
+		"make build":             {elsewhere: clusters},
+		"go run ./deploy/image":  {elsewhere: clusters},
+		"kubectl apply":          {elsewhere: clusters},
+		"kubectl get":            {elsewhere: clusters},
+		"kubectl patch":          {elsewhere: clusters},
+		"kubectl -n cove exec":   {elsewhere: clusters},
+		"kubectl -n cove create": {elsewhere: clusters},
+	}},
 	{file: "docs/approvals.md", lines: map[string]special{
 		"cove approvals ls":    {before: "until cove approvals ls | grep apr-; do sleep 0.1; done", replace: []string{"1m52s", "…"}},
 		"cove approvals allow": {elsewhere: internet},

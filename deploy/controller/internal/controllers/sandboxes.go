@@ -96,7 +96,7 @@ func (r *Sandboxes) failed(sb *agents.Sandbox, err error) (time.Duration, error)
 	switch code := sandbox.CodeOf(err); {
 	case errors.As(err, &unsupported):
 		set(sb, agents.ConditionReady, false, reasonUnsupported, unsupported.Error())
-		return 0, nil // until the object changes
+		return again, nil // or when the object changes
 	case code == sandbox.CodeUnsupported:
 		set(sb, agents.ConditionReady, false, reasonUnsupported, message)
 		return later, nil
