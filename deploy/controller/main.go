@@ -85,7 +85,7 @@ func run(ctx context.Context, o options) error {
 	if err := errors.Join(mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("ping", healthz.Ping)); err != nil {
 		return err
 	}
-	if err := controllers.Setup(ctx, mgr, cove, o.templates); err != nil {
+	if err := controllers.Setup(mgr, cove, o.templates); err != nil {
 		return err
 	}
 	return mgr.Start(ctx)

@@ -33,6 +33,7 @@ import (
 // and a real server of Cove on this machine. It has the rights that the manifests give it.
 type agentRig struct {
 	*kubetest.Cluster
+	test       *testing.T // the whole one
 	cove       *covetest.Daemon
 	dir        string
 	kubeconfig string
@@ -96,7 +97,10 @@ func (r *agentRig) proxy(t *testing.T, target string, transport http.RoundTrippe
 		},
 	}
 	server := httptest.NewServer(p)
-	t.Cleanup(server.Close)
+	r.test.Cleanup(func() {
+		server.CloseClientConnections() // of watches, which have no end
+		server.Close()
+	})
 	return server.URL
 }
 
@@ -120,7 +124,7 @@ func startAgents(t *testing.T, args ...string) *agentRig {
 			t.Error(err)
 		}
 	})
-	r := &agentRig{dir: dir, cove: covetest.Start(t, covetest.Options{}), steps: &steps{}, log: new(bytes.Buffer), args: args}
+	r := &agentRig{test: t, dir: dir, cove: covetest.Start(t, covetest.Options{}), steps: &steps{}, log: new(bytes.Buffer), args: args}
 	r.steps.kill = func() { _ = r.controller.Process.Kill() }
 	if r.Cluster, err = kubetest.Start(ctx, kubetest.Config{Programs: programs, Dir: dir}); err != nil {
 		t.Fatal(err)

@@ -97,7 +97,7 @@ func Start(ctx context.Context, cfg Config) (c *Cluster, err error) {
 	}
 	return c, c.await(ctx, "the nodes", func() error {
 		var out bytes.Buffer
-		if err := c.Kubectl(ctx, nil, &out, "get", "nodes,serviceaccounts", "--no-headers"); err != nil {
+		if err := c.Kubectl(ctx, nil, &out, "get", "nodes,serviceaccounts", "--no-headers", "--show-kind"); err != nil {
 			return err
 		}
 		if strings.Count(out.String(), " Ready ") != cfg.Nodes || !strings.Contains(out.String(), "serviceaccount/default") {

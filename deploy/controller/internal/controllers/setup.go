@@ -33,11 +33,8 @@ func Scheme() *runtime.Scheme {
 const workers = 8
 
 // Setup adds the controllers to a manager.
-func Setup(ctx context.Context, mgr ctrl.Manager, cove sandbox.Service, templates map[string]string) error {
+func Setup(mgr ctrl.Manager, cove sandbox.Service, templates map[string]string) error {
 	c := mgr.GetClient()
-	if err := mgr.GetFieldIndexer().IndexField(ctx, &agents.Sandbox{}, byID, idOf); err != nil {
-		return err
-	}
 	changed := make(chan event.GenericEvent)
 	if err := mgr.Add(&Follower{Client: c, Cove: cove, Out: changed}); err != nil {
 		return err
