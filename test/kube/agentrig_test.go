@@ -24,6 +24,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/registry"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+
 	"github.com/cove-sh/cove/internal/testing/covetest"
 	"github.com/cove-sh/cove/internal/testing/kubetest"
 	"github.com/cove-sh/cove/sandbox"
@@ -44,6 +49,7 @@ type agentRig struct {
 	ended      chan struct{}
 	log        *bytes.Buffer
 	args       []string
+	image      string // of a registry, with the program pause
 }
 
 // steps counts what the controller changes, in Kubernetes and in Cove. At the one that is
@@ -124,7 +130,10 @@ func startAgents(t *testing.T, args ...string) *agentRig {
 			t.Error(err)
 		}
 	})
-	r := &agentRig{test: t, dir: dir, cove: covetest.Start(t, covetest.Options{}), steps: &steps{}, log: new(bytes.Buffer), args: args}
+	images := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
+	t.Cleanup(images.Close)
+	host := strings.TrimPrefix(images.URL, "http://")
+	r := &agentRig{test: t, dir: dir, cove: covetest.Start(t, covetest.Options{Args: []string{"--insecure-registries", host}}), image: host + "/pause:1", steps: &steps{}, log: new(bytes.Buffer), args: args}
 	r.steps.kill = func() { _ = r.controller.Process.Kill() }
 	if r.Cluster, err = kubetest.Start(ctx, kubetest.Config{Programs: programs, Dir: dir}); err != nil {
 		t.Fatal(err)
@@ -145,8 +154,25 @@ func startAgents(t *testing.T, args ...string) *agentRig {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build the controller: %v\n%s", err, out)
 	}
+	r.push(t, filepath.Join(programs, "pause.tar"))
 	r.install(t, root)
 	return r
+}
+
+// push puts the image that a file has into the registry.
+func (r *agentRig) push(t *testing.T, file string) {
+	t.Helper()
+	img, err := tarball.ImageFromPath(file, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ref, err := name.ParseReference(r.image)
+	if err == nil {
+		err = remote.Write(ref, img, remote.WithContext(t.Context()))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 // install applies the manifests, and makes what the controller needs to know.

@@ -5,6 +5,7 @@ package kube
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -26,7 +27,7 @@ func TestAgents(t *testing.T) {
 		name string
 		run  func(*testing.T, *agentRig)
 	}{
-		{"life", agentLife}, {"unsupported", agentUnsupported}, {"end", agentEnd}, {"expiry", agentExpiry},
+		{"life", agentLife}, {"image", agentImage}, {"unsupported", agentUnsupported}, {"end", agentEnd}, {"expiry", agentExpiry},
 		{"claim", agentClaim}, {"cove is away", agentCoveAway}, {"killed", agentKilled},
 	} {
 		if !t.Run(test.name, func(t *testing.T) { test.run(t, r) }) {
@@ -145,6 +146,19 @@ func commands(jobs []sandbox.Job) (n int) {
 		}
 	}
 	return n
+}
+
+// agentImage makes a sandbox of an image, whose entry point runs.
+func agentImage(t *testing.T, r *agentRig) {
+	manifest := strings.Replace(counter("image", ""), runtimeImage, r.image, 1)
+	lines := slices.DeleteFunc(strings.SplitAfter(manifest, "\n"), func(line string) bool { return strings.Contains(line, "command: ") })
+	r.apply(t, strings.Join(lines, ""))
+	id := r.await(t, "sandbox", "image", "Ready", "True", "").Metadata.Annotations["cove.sh/sandbox"]
+	jobs, err := r.cove.Client.ListJobs(t.Context(), id, sandbox.Page{})
+	if err != nil || len(jobs.Items) != 1 || jobs.Items[0].State != sandbox.JobRunning || strings.Join(jobs.Items[0].Command, " ") != "/pause" {
+		t.Errorf("the jobs are %+v, %v", jobs, err)
+	}
+	r.kubectl(t, "delete", "sandbox", "image", "--timeout=3m")
 }
 
 func agentUnsupported(t *testing.T, r *agentRig) {
