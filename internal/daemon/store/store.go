@@ -39,6 +39,7 @@ type Store interface {
 	limits.Requests
 	Clock
 	ObjectKey
+	Files
 	Close() error
 }
 

@@ -21,6 +21,9 @@ type pgError = pgconn.PgError
 var (
 	// errTakenOver is the end of this daemon's use of the database.
 	errTakenOver = errors.New("another daemon has taken the database over")
+	// errCutOff is the end of a daemon's use of the database, because it cannot know any more
+	// whether another has it.
+	errCutOff = errors.New("the database could not be reached for too long")
 	// errBusy is that another daemon has the database.
 	errBusy = errors.New("another daemon uses the database")
 	// errUnfinished is that the server has not noticed yet that a connection is lost.

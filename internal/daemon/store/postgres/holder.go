@@ -2,11 +2,14 @@ package postgres
 
 import (
 	"context"
+	"crypto/rand"
 	"database/sql"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
@@ -22,10 +25,87 @@ import (
 // token into the table holder. A connection that finds another's token there belongs
 // to a daemon that has lost the database. So nothing can be written by one daemon
 // once another has begun, whatever connections break in between.
+//
+// A daemon may also do things that no record stops. One with a fence therefore proves
+// again and again that it has the database, and stops when it could not for as long as
+// the fence; a daemon that takes over waits for longer than that, unless the one before
+// has said that it had stopped. No clocks are compared.
 type holder struct {
-	token string
+	claim Claim
+	epoch int64
+	// grace is how long the daemon before may go on; wholly says that it was waited for.
+	grace  time.Duration
+	wholly bool
+
 	once  sync.Once
 	lost  chan struct{}
+	cause error // set before lost is closed
+}
+
+// Claim is what a daemon says of itself to the next one. It may be used again when all that
+// was opened with it is closed.
+type Claim struct {
+	// Name tells people which daemon has the database.
+	Name string
+	// Fence is the time after which the daemon stops when it cannot reach the database, as
+	// [Store.Lost] tells it to; 0 is that it goes on.
+	Fence time.Duration
+
+	token string
+}
+
+// NewClaim returns the claim of one process.
+func NewClaim(name string, fence time.Duration) Claim {
+	return Claim{Name: name, Fence: fence, token: rand.Text()}
+}
+
+const (
+	// proveEvery is how often a daemon with a fence proves that it has the database.
+	proveEvery = time.Second
+	// stopping is how long a daemon may take to stop, once it has to.
+	stopping = 2 * time.Second
+)
+
+// lose tells that the database is not this daemon's any more.
+func (h *holder) lose(cause error) {
+	h.once.Do(func() {
+		h.cause = cause
+		close(h.lost)
+	})
+}
+
+// fenced calls prove again and again until ctx ends, and returns an error when it says that
+// the database is another's, or has failed for the whole of a fence.
+func fenced(ctx context.Context, fence time.Duration, prove func(context.Context) error) error {
+	proved := time.Now()
+	for {
+		began := time.Now()
+		// A connection that does not answer is given up in time for another try.
+		until := began.Add(fence / 3)
+		if end := proved.Add(fence); began.Before(end) && end.Before(until) {
+			until = end
+		}
+		try, cancel := context.WithDeadline(ctx, until)
+		err := prove(try)
+		cancel()
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, errTakenOver):
+			return err
+		case err == nil:
+			proved = began
+		}
+		left := fence - time.Since(proved)
+		if err != nil && left <= 0 {
+			return fmt.Errorf("%w: %w", errCutOff, err)
+		}
+		select {
+		case <-time.After(min(proveEvery, left)):
+		case <-ctx.Done():
+			return nil
+		}
+	}
 }
 
 // lockID is the lock's number, for a daemon's tables are those of one schema.
@@ -76,17 +156,48 @@ func (d *database) take(ctx context.Context, db *sql.DB) error {
 		return err
 	}
 	defer conn.Close()
-	_, err = conn.ExecContext(ctx, "INSERT INTO holder (id, token) VALUES (1, $1) ON CONFLICT (id) DO UPDATE SET token = excluded.token", d.holder.token)
-	if err == nil {
-		_, err = conn.ExecContext(ctx, "SELECT pg_advisory_lock_shared("+lockID+")")
-	}
-	if err == nil {
-		_, err = conn.ExecContext(ctx, "SELECT pg_advisory_unlock("+lockID+")")
-	}
-	if err != nil {
+	if err := d.holder.succeed(ctx, conn); err != nil {
 		return fmt.Errorf("take the database: %w", err)
 	}
+	for _, statement := range []string{"SELECT pg_advisory_lock_shared(" + lockID + ")", "SELECT pg_advisory_unlock(" + lockID + ")"} {
+		if _, err := conn.ExecContext(ctx, statement); err != nil {
+			return fmt.Errorf("take the database: %w", err)
+		}
+	}
 	return nil
+}
+
+// succeed puts this daemon in the place of the one before. An epoch is larger than all
+// before, also after an older state of the database was restored, since it follows the
+// server's clock.
+func (h *holder) succeed(ctx context.Context, conn *sql.Conn) error {
+	var token string
+	var fence int64
+	var released bool
+	err := conn.QueryRowContext(ctx, "SELECT token, fence_ms, released FROM holder").Scan(&token, &fence, &released)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+	case err != nil:
+		return err
+	case token != h.claim.token && fence > 0 && !released:
+		h.grace = max(h.grace, time.Duration(fence)*time.Millisecond+stopping)
+	}
+	return conn.QueryRowContext(ctx, "INSERT INTO holder (id, token, name, fence_ms, epoch) VALUES (1, $1, $2, $3, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)"+
+		" ON CONFLICT (id) DO UPDATE SET token = excluded.token, name = excluded.name, fence_ms = excluded.fence_ms, released = false, epoch = greatest(holder.epoch + 1, excluded.epoch)"+
+		" RETURNING epoch", h.claim.token, dialect.Text(h.claim.Name), h.claim.Fence.Milliseconds()).Scan(&h.epoch)
+}
+
+// wait waits until the daemon before has stopped.
+func (h *holder) wait(ctx context.Context) error {
+	select {
+	case <-time.After(h.grace):
+		h.wholly = true
+		return nil
+	case <-h.lost:
+		return errTakenOver
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // join prepares each connection of a running daemon.
@@ -105,11 +216,43 @@ func (d *database) join(ctx context.Context, conn *pgx.Conn) error {
 	if err := conn.QueryRow(ctx, "SELECT token FROM holder").Scan(&token); err != nil {
 		return fmt.Errorf("read whose the database is: %w", err)
 	}
-	if token != d.holder.token {
-		d.holder.once.Do(func() { close(d.holder.lost) })
+	if token != d.holder.claim.token {
+		d.holder.lose(errTakenOver)
 		return errTakenOver
 	}
 	return nil
+}
+
+// prove succeeds if the database is this daemon's.
+func (d *database) prove(ctx context.Context) error {
+	var mine bool
+	err := d.proof.QueryRowContext(ctx, "SELECT token = $1 FROM holder", d.holder.claim.token).Scan(&mine)
+	if err == nil && !mine {
+		err = errTakenOver
+	}
+	return err
+}
+
+// watch keeps the fence of a daemon until ctx ends.
+func (d *database) watch(ctx context.Context) {
+	if err := fenced(ctx, d.holder.claim.Fence, d.prove); err != nil {
+		d.holder.lose(err)
+	}
+}
+
+// releaseWait bounds how long a daemon that has stopped tries to say so.
+const releaseWait = 2 * time.Second
+
+// release says that this daemon has stopped, so that the next one need not wait. One that
+// did not wait itself for the one before cannot say so.
+func (d *database) release() {
+	if !d.holder.wholly {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), releaseWait)
+	defer cancel()
+	// Where this fails, the next daemon waits.
+	_, _ = d.proof.ExecContext(ctx, "UPDATE holder SET released = true WHERE token = $1", d.holder.claim.token)
 }
 
 // durably makes the commits of a connection wait for the disk, where a setting of

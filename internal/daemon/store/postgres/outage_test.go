@@ -256,7 +256,7 @@ func testOneDaemon(t *testing.T, server *postgrestest.Server) {
 	all := make(chan opened)
 	for range n {
 		go func() {
-			s, err := open(context.WithoutCancel(t.Context()), address, 1)
+			s, err := open(context.WithoutCancel(t.Context()), address, NewClaim("", 0), 1)
 			all <- opened{s, err}
 		}()
 	}

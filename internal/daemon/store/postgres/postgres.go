@@ -12,7 +12,6 @@ package postgres
 
 import (
 	"context"
-	"crypto/rand"
 	"database/sql"
 	"embed"
 	"errors"
@@ -52,8 +51,10 @@ var _ store.Store = (*Store)(nil)
 // database implements [sqlstore.Database].
 type database struct {
 	pool     *sql.DB
+	proof    *sql.DB // one connection, for what must not wait for others
 	patience time.Duration
 	holder   holder
+	end      func() // ends watching the fence, if there is one
 }
 
 var dialect = sqlstore.Dialect{
@@ -90,38 +91,87 @@ func numbered(query string) string {
 // lost goes on when they can be made anew, unless another has opened the database
 // meanwhile: then all of its calls fail, and [Store.Lost] tells.
 func Open(ctx context.Context, address sandbox.SecretValue) (*Store, error) {
-	return open(ctx, address, patience)
+	return OpenAs(ctx, address, NewClaim("", 0))
 }
 
-func open(ctx context.Context, address sandbox.SecretValue, patience time.Duration) (*Store, error) {
+// OpenAs is [Open] for a daemon that others wait for; see [Claim].
+func OpenAs(ctx context.Context, address sandbox.SecretValue, claim Claim) (*Store, error) {
+	return open(ctx, address, claim, patience)
+}
+
+func open(ctx context.Context, address sandbox.SecretValue, claim Claim, wait time.Duration) (*Store, error) {
 	cfg, err := parse(address)
 	if err != nil {
 		return nil, err
 	}
-	d := &database{patience: patience, holder: holder{token: rand.Text(), lost: make(chan struct{})}}
-	first := stdlib.OpenDB(*cfg, prepared(d.beAlone))
-	first.SetMaxOpenConns(1)
-	err = d.retry(ctx, func() error { return d.take(ctx, first) })
-	if err == nil {
-		d.pool = stdlib.OpenDB(*cfg, prepared(d.join))
-		d.pool.SetMaxOpenConns(connections)
-		d.pool.SetMaxIdleConns(connections) // they are what the lock is held by
-		if err = d.retry(ctx, func() error { return d.pool.PingContext(ctx) }); err != nil {
-			err = errors.Join(err, d.pool.Close())
-		}
-	}
-	if err := errors.Join(err, first.Close()); err != nil {
+	d := &database{patience: wait, holder: holder{claim: claim, lost: make(chan struct{})}, end: func() {}}
+	if err := d.open(ctx, cfg); err != nil {
 		return nil, fmt.Errorf("open %s: %w", place(cfg), err)
 	}
 	return &Store{sqlstore.New(d, &dialect), d}, nil
 }
 
-// Close closes all connections.
-func (s *Store) Close() error { return s.db.pool.Close() }
+// open takes the database. The first connection that has the lock gives it to those that stay.
+func (d *database) open(ctx context.Context, cfg *pgx.ConnConfig) error {
+	first := stdlib.OpenDB(*cfg, prepared(d.beAlone))
+	first.SetMaxOpenConns(1)
+	if err := d.retry(ctx, func() error { return d.take(ctx, first) }); err != nil {
+		return errors.Join(err, first.Close())
+	}
+	d.pool, d.proof = stdlib.OpenDB(*cfg, prepared(d.join)), stdlib.OpenDB(*cfg, prepared(d.join))
+	d.pool.SetMaxOpenConns(connections)
+	d.pool.SetMaxIdleConns(connections) // they are what the lock is held by
+	d.proof.SetMaxOpenConns(1)
+	err := d.retry(ctx, func() error { return errors.Join(d.proof.PingContext(ctx), d.pool.PingContext(ctx)) })
+	if err = errors.Join(err, first.Close()); err == nil {
+		if d.holder.claim.Fence > 0 {
+			d.guard()
+		}
+		err = d.holder.wait(ctx)
+	}
+	if err != nil {
+		return errors.Join(explained(err), d.close())
+	}
+	return nil
+}
 
-// Lost is closed when another daemon has taken the database over. This one can do
-// nothing more with it.
+// guard begins to watch the fence.
+func (d *database) guard() {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		d.watch(ctx)
+	}()
+	d.end = func() {
+		cancel()
+		<-done
+	}
+}
+
+func (d *database) close() error {
+	d.end()
+	return errors.Join(d.pool.Close(), d.proof.Close())
+}
+
+// Close says that the daemon has stopped, and closes all connections.
+func (s *Store) Close() error {
+	s.db.end()
+	if s.db.holder.claim.Fence > 0 {
+		s.db.release()
+	}
+	return s.db.close()
+}
+
+// Lost is closed when another daemon has taken the database over, or when a daemon with a
+// fence could not reach it for that long. This one must stop then, and close the store.
 func (s *Store) Lost() <-chan struct{} { return s.db.holder.lost }
+
+// LostBecause returns why, once [Store.Lost] is closed.
+func (s *Store) LostBecause() error { return explained(s.db.holder.cause) }
+
+// Epoch is a number that is larger than that of each daemon that had the database before.
+func (s *Store) Epoch() int64 { return s.db.holder.epoch }
 
 // FillReserve does nothing: the database's disk is not this machine's to reserve.
 func (s *Store) FillReserve() error { return nil }

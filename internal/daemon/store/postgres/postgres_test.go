@@ -42,7 +42,7 @@ func openAt(t testing.TB, address sandbox.SecretValue) *Store {
 // impatient opens the store with calls that wait for no database that is away.
 func impatient(t testing.TB, address sandbox.SecretValue) (*Store, error) {
 	t.Helper()
-	s, err := open(t.Context(), address, time.Millisecond)
+	s, err := open(t.Context(), address, NewClaim("", 0), time.Millisecond)
 	if err == nil {
 		t.Cleanup(func() {
 			if err := s.Close(); err != nil {
@@ -101,6 +101,9 @@ func TestDatabase(t *testing.T) {
 		{"ConflictThatLasts", testConflictThatLasts},
 		{"OneDaemon", testOneDaemon},
 		{"TakenOver", testTakenOver},
+		{"Handover", testHandover},
+		{"CutOff", testCutOff},
+		{"ImpatientHandover", testImpatientHandover},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.run(t, server) })
 	}

@@ -42,6 +42,7 @@ func Run(t *testing.T, fresh func(t *testing.T) Opener) {
 		{"DeleteEnded", testDeleteEnded},
 		{"Clock", testClock},
 		{"ObjectKey", testObjectKey},
+		{"Files", testFiles},
 		{"Instance", testInstance},
 		{"CreateSeveral", testCreateSeveral},
 		{"CreateTwice", testCreateTwice},
