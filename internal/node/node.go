@@ -34,9 +34,8 @@ import (
 
 // Identity is what a node knows about itself and its server. It is kept in files.
 type Identity struct {
-	dir string
-	// Server is the server's address, as host:port.
-	Server string
+	dir    string
+	server addresses
 	log    *slog.Logger
 }
 
@@ -51,12 +50,18 @@ const (
 	maxAnswer = 64 << 10
 )
 
-// Open returns the identity of which the files are below dir.
+// Open returns the identity of which the files are below dir. Server is where the server
+// listens for nodes: addresses as host:port, separated by commas, each of which may have many
+// IP addresses. Of several servers, one listens.
 func Open(dir, server string, log *slog.Logger) (*Identity, error) {
+	all, err := parseAddresses(server)
+	if err != nil {
+		return nil, err
+	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("open the node: %w", err)
 	}
-	return &Identity{dir, server, log}, nil
+	return &Identity{dir: dir, server: addresses{all: all, lookup: net.DefaultResolver.LookupHost}, log: log}, nil
 }
 
 // Joined reports whether the node has a certificate.
@@ -166,13 +171,7 @@ func (i *Identity) dial(ctx context.Context) (*tls.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	c, err := (&tls.Dialer{NetDialer: &net.Dialer{}, Config: cfg}).DialContext(ctx, "tcp", i.Server)
-	if err != nil {
-		return nil, err
-	}
-	return c.(*tls.Conn), nil
+	return i.server.dial(ctx, cfg)
 }
 
 // renew replaces the certificate.
@@ -202,7 +201,8 @@ func (i *Identity) tell(ctx context.Context, path string, answer any) error {
 }
 
 func (i *Identity) client(cfg *tls.Config) *http.Client {
-	return &http.Client{Transport: &http.Transport{TLSClientConfig: cfg, DisableKeepAlives: true, DisableCompression: true}}
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) { return i.server.dial(ctx, cfg) }
+	return &http.Client{Transport: &http.Transport{DialTLSContext: dial, DisableKeepAlives: true, DisableCompression: true}}
 }
 
 func (i *Identity) post(ctx context.Context, cfg *tls.Config, path string, body, answer any) error {
@@ -212,13 +212,13 @@ func (i *Identity) post(ctx context.Context, cfg *tls.Config, path string, body,
 	if err != nil {
 		return err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://"+i.Server+path, bytes.NewReader(data))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://"+nodes.ServerName+path, bytes.NewReader(data))
 	if err != nil {
 		return err
 	}
 	res, err := i.client(cfg).Do(req)
 	if err != nil {
-		return sandbox.Wrap(sandbox.CodeUnavailable, err, fmt.Sprintf("the server at %s cannot be reached: %v", i.Server, errors.Unwrap(err)))
+		return sandbox.Wrap(sandbox.CodeUnavailable, err, fmt.Sprintf("the server at %s cannot be reached: %v", i.server.String(), errors.Unwrap(err)))
 	}
 	defer res.Body.Close()
 	return decode(res, answer)

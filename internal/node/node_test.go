@@ -26,6 +26,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/cove-sh/cove/internal/daemon/nodes"
+	"github.com/cove-sh/cove/internal/durable"
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/engine/fleet"
 	"github.com/cove-sh/cove/internal/engine/memory"
@@ -106,10 +107,10 @@ func newWorldWith(t *testing.T, pods nodes.Pods) *world {
 	t.Helper()
 	w := &world{library: &library{}, log: slog.New(slog.NewTextHandler(t.Output(), nil))}
 	var err error
-	if w.fleet, err = fleet.New(fleet.Config{Dir: t.TempDir(), Lease: time.Hour, Log: w.log}); err != nil {
+	if w.fleet, err = fleet.New(fleet.Config{Files: durable.Dir(t.TempDir()), Lease: time.Hour, Log: w.log}); err != nil {
 		t.Fatal(err)
 	}
-	if w.Nodes, err = nodes.Open(nodes.Config{Dir: t.TempDir(), Fleet: w.fleet, Roots: w.library, Pods: pods, Log: w.log}); err != nil {
+	if w.Nodes, err = nodes.Open(nodes.Config{Files: durable.Dir(t.TempDir()), Fleet: w.fleet, Roots: w.library, Pods: pods, Log: w.log}); err != nil {
 		t.Fatal(err)
 	}
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")

@@ -77,7 +77,7 @@ func (r *roots) get(ctx context.Context, path string, take func(*http.Response) 
 	if err != nil {
 		return err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+r.id.Server+"/v1/roots/"+path, nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+nodes.ServerName+"/v1/roots/"+path, nil)
 	if err != nil {
 		return err
 	}

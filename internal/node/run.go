@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"log/slog"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"sync"
@@ -38,7 +39,7 @@ type Config struct {
 
 const (
 	// redial is how long to wait before the server is dialled again: at first, and at most.
-	redialFirst, redialMost = 200 * time.Millisecond, 5 * time.Second
+	redialFirst, redialMost = 200 * time.Millisecond, 2 * time.Second
 	// tidyEvery is how often roots that nothing uses are removed.
 	tidyEvery = time.Hour
 	// AsideAge is how long checkpoints that were set aside are kept.
@@ -66,6 +67,7 @@ func Run(ctx context.Context, cfg Config) error {
 	ready := sync.OnceFunc(cfg.Ready)
 	server := remote.NewServer(remote.Config{
 		Engine: cfg.Engine, Roots: &roots{id: cfg.Identity, store: cfg.Roots}, Report: cfg.Report, AsideDir: cfg.AsideDir, Log: cfg.Log,
+		Admit: cfg.Identity.admit,
 		Settled: func() {
 			cfg.Health.driven.Store(true)
 			ready()
@@ -82,7 +84,7 @@ func Run(ctx context.Context, cfg Config) error {
 		}
 		c, err := cfg.Identity.dial(ctx)
 		if err == nil {
-			cfg.Log.Info("connected to the server", "server", cfg.Identity.Server)
+			cfg.Log.Info("connected to the server", "server", c.RemoteAddr().String())
 			err = server.Serve(ctx, c)
 			cfg.Health.driven.Store(false)
 			c.Close()
@@ -93,8 +95,9 @@ func Run(ctx context.Context, cfg Config) error {
 		if time.Since(began) > redialMost {
 			wait = redialFirst
 		}
-		cfg.Log.Warn("not connected to the server; sandboxes keep running", "server", cfg.Identity.Server, "error", err)
-		pause(ctx, wait)
+		cfg.Log.Warn("not connected to the server; sandboxes keep running", "server", cfg.Identity.server.String(), "error", err)
+		// Nodes that have lost the same server do not come to the next one all at once.
+		pause(ctx, wait/2+rand.N(wait))
 		wait = min(2*wait, redialMost)
 	}
 	return nil

@@ -13,8 +13,6 @@ import (
 	"fmt"
 	"io/fs"
 	"math/big"
-	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/cove-sh/cove/internal/durable"
@@ -38,15 +36,15 @@ type authority struct {
 	key  *ecdsa.PrivateKey
 }
 
+// authorityFile has the authority, with its key; it is beside the [Config].Files of the fleet.
 const authorityFile = "ca.pem"
 
-// openAuthority reads the authority below dir, and makes it if there is none.
-func openAuthority(dir string) (*authority, error) {
-	path := filepath.Join(dir, authorityFile)
-	data, err := os.ReadFile(path)
+// openAuthority reads the authority, and makes it if there is none.
+func openAuthority(files durable.Files) (*authority, error) {
+	data, err := files.Read(authorityFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		if data, err = newAuthority(); err == nil {
-			err = durable.WriteFile(path, data)
+			err = files.Write(authorityFile, data)
 		}
 	}
 	if err != nil {
@@ -54,7 +52,7 @@ func openAuthority(dir string) (*authority, error) {
 	}
 	a, err := parseAuthority(data)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w; remove it to make a new one, after which all nodes must join again", path, err)
+		return nil, fmt.Errorf("%s: %w; remove it to make a new one, after which all nodes must join again", authorityFile, err)
 	}
 	return a, nil
 }

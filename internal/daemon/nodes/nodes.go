@@ -10,16 +10,14 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
-	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
+	"github.com/cove-sh/cove/internal/durable"
 	"github.com/cove-sh/cove/internal/engine/fleet"
 	"github.com/cove-sh/cove/internal/engine/remote"
 	"github.com/cove-sh/cove/internal/limits"
@@ -36,8 +34,9 @@ type Roots interface {
 
 // Config configures [Nodes]. All fields but Pods are required.
 type Config struct {
-	// Dir is a directory of its own; it is made if missing.
-	Dir   string
+	// Files has what nobody else writes: tokens, which Pods have joined, and the authority
+	// with its key.
+	Files durable.Files
 	Fleet *fleet.Fleet
 	Roots Roots
 	// Pods lets Pods of a Kubernetes cluster join with tokens of their own; nil lets none.
@@ -75,16 +74,13 @@ func (n *Nodes) Return(name string) (bool, error) { return n.cfg.Fleet.Return(na
 
 // Open opens the nodes of an installation.
 func Open(cfg Config) (*Nodes, error) {
-	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
-		return nil, fmt.Errorf("open the nodes: %w", err)
-	}
-	a, err := openAuthority(cfg.Dir)
+	a, err := openAuthority(cfg.Files)
 	if err != nil {
 		return nil, err
 	}
 	return &Nodes{
-		cfg: cfg, authority: a, tokens: tokens{filepath.Join(cfg.Dir, "tokens")}, certs: &certificates{authority: a},
-		pods: podNodes{dir: filepath.Join(cfg.Dir, "pods"), proofs: make(chan struct{}, maxProofs)},
+		cfg: cfg, authority: a, tokens: tokens{cfg.Files}, certs: &certificates{authority: a},
+		pods: podNodes{files: cfg.Files, proofs: make(chan struct{}, maxProofs)},
 	}, nil
 }
 

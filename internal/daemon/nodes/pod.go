@@ -5,8 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"net/http"
-	"os"
-	"path/filepath"
+	"path"
 	"sync"
 
 	"github.com/cove-sh/cove/internal/daemon/pods"
@@ -21,8 +20,8 @@ type Pods interface {
 
 // podNodes knows which nodes are Pods: a file for each, by the name of the node.
 type podNodes struct {
-	dir string
-	mu  sync.Mutex // held while a Pod joins
+	files durable.Files
+	mu    sync.Mutex // held while a Pod joins
 	// proofs is a semaphore: one place for each token that is being checked.
 	proofs chan struct{}
 }
@@ -33,10 +32,10 @@ type podNode struct {
 	ID  string `json:"id"`
 }
 
-func (p *podNodes) file(name string) string { return filepath.Join(p.dir, name) }
+func podFile(name string) string { return path.Join("pods", name) }
 
 func (p *podNodes) read(name string) (node podNode, err error) {
-	data, err := os.ReadFile(p.file(name))
+	data, err := p.files.Read(podFile(name))
 	if err == nil {
 		err = json.Unmarshal(data, &node)
 	}
@@ -46,10 +45,7 @@ func (p *podNodes) read(name string) (node podNode, err error) {
 func (p *podNodes) write(name string, node podNode) error {
 	data, err := json.Marshal(node)
 	if err == nil {
-		err = os.MkdirAll(p.dir, 0o700)
-	}
-	if err == nil {
-		err = durable.WriteFile(p.file(name), data)
+		err = p.files.Write(podFile(name), data)
 	}
 	return err
 }

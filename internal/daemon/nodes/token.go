@@ -6,8 +6,7 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
-	"os"
-	"path/filepath"
+	"path"
 	"strings"
 	"time"
 
@@ -20,7 +19,7 @@ const TokenLifetime = time.Hour
 
 // tokens are the join tokens that have not been used: a file each, named by a hash, so
 // that reading them helps nobody.
-type tokens struct{ dir string }
+type tokens struct{ files durable.Files }
 
 type storedToken struct {
 	ExpiresAt time.Time `json:"expires_at"`
@@ -30,16 +29,16 @@ type storedToken struct {
 // authority's certificate, by which the node recognises the server.
 const tokenPrefix = "covejoin_"
 
-func (t *tokens) file(secret string) string {
+// tokensDir has the files.
+const tokensDir = "tokens"
+
+func tokenFile(secret string) string {
 	sum := sha256.Sum256([]byte(secret))
-	return filepath.Join(t.dir, hex.EncodeToString(sum[:]))
+	return path.Join(tokensDir, hex.EncodeToString(sum[:]))
 }
 
 // create makes a token, and removes those that are over.
 func (t *tokens) create(authority []byte, now time.Time) (*sandbox.JoinToken, error) {
-	if err := os.MkdirAll(t.dir, 0o700); err != nil {
-		return nil, err
-	}
 	t.tidy(now)
 	raw := make([]byte, 24)
 	_, _ = rand.Read(raw)
@@ -47,7 +46,7 @@ func (t *tokens) create(authority []byte, now time.Time) (*sandbox.JoinToken, er
 	until := now.Add(TokenLifetime).UTC()
 	data, err := json.Marshal(storedToken{until})
 	if err == nil {
-		err = durable.WriteFile(t.file(secret), data)
+		err = t.files.Write(tokenFile(secret), data)
 	}
 	if err != nil {
 		return nil, err
@@ -57,17 +56,15 @@ func (t *tokens) create(authority []byte, now time.Time) (*sandbox.JoinToken, er
 }
 
 func (t *tokens) tidy(now time.Time) {
-	files, _ := os.ReadDir(t.dir)
-	for _, f := range files {
-		path := filepath.Join(t.dir, f.Name())
-		if stored, err := readToken(path); err == nil && now.After(stored.ExpiresAt) {
-			_ = os.Remove(path)
+	all, _ := t.files.ReadAll(tokensDir)
+	for name, data := range all {
+		if stored, err := readToken(data, nil); err == nil && now.After(stored.ExpiresAt) {
+			_ = t.files.Remove(name)
 		}
 	}
 }
 
-func readToken(path string) (stored storedToken, err error) {
-	data, err := os.ReadFile(path)
+func readToken(data []byte, err error) (stored storedToken, _ error) {
 	if err == nil {
 		err = json.Unmarshal(data, &stored)
 	}
@@ -81,8 +78,8 @@ func (t *tokens) find(token string, now time.Time) (file string, ok bool) {
 	if !ok || !dotted || len(secret) > 64 {
 		return "", false
 	}
-	stored, err := readToken(t.file(secret))
-	return t.file(secret), err == nil && now.Before(stored.ExpiresAt)
+	stored, err := readToken(t.files.Read(tokenFile(secret)))
+	return tokenFile(secret), err == nil && now.Before(stored.ExpiresAt)
 }
 
 // valid reports whether a token can be used now.
@@ -95,5 +92,5 @@ func (t *tokens) valid(token string, now time.Time) bool {
 func (t *tokens) spend(token string, now time.Time) bool {
 	file, ok := t.find(token, now)
 	// Of several that remove a file, one succeeds.
-	return ok && os.Remove(file) == nil
+	return ok && t.files.Remove(file) == nil
 }

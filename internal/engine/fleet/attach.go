@@ -147,7 +147,7 @@ func (f *Fleet) settle(ctx context.Context, s *site, e *remote.Engine) (ended []
 	if err != nil {
 		return nil, err
 	}
-	if err := e.Settle(ctx, keep); err != nil {
+	if err := e.Settle(ctx, f.cfg.Epoch, keep); err != nil {
 		return nil, err
 	}
 	f.forgetEnded(s, there)
@@ -344,10 +344,11 @@ func (f *Fleet) expire(s *site) {
 			continue
 		}
 		if err := f.giveUp(id); err != nil {
-			// It stays wanted, which only means that it has not failed yet.
+			// It stays wanted, which only means that it has not failed yet. So do the others:
+			// each could wait for what keeps the records.
 			f.log.Error("give up an instance of a lost node", "node", s.name, "instance", id, "error", err)
 			f.runLease(s, beat)
-			continue
+			break
 		}
 		gone = append(gone, id)
 	}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/cove-sh/cove/internal/durable"
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/engine/remote"
 	"github.com/cove-sh/cove/sandbox"
@@ -257,7 +258,11 @@ func (f *Fleet) SetAside(ctx context.Context, id, to string) error {
 	if k := f.checkpoints[id]; k != nil {
 		a.Owner, a.Label, a.Root = k.Checkpoint.Owner, k.Checkpoint.Label, k.Checkpoint.Root
 	}
-	if err := writeJSON(filepath.Join(to, siteFile), &a); err != nil {
+	data, err := json.Marshal(&a)
+	if err == nil {
+		err = durable.WriteFile(filepath.Join(to, siteFile), data)
+	}
+	if err != nil {
 		return err
 	}
 	f.dropCheckpoint(id)

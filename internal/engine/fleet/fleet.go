@@ -18,13 +18,13 @@ import (
 	"log/slog"
 	"maps"
 	"net"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/cove-sh/cove/internal/durable"
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/engine/remote"
 	"github.com/cove-sh/cove/sandbox"
@@ -39,8 +39,11 @@ type Config struct {
 	Local engine.Engine
 	// LocalReport says what this machine has; required with Local.
 	LocalReport func() remote.Report
-	// Dir holds what is known of nodes; it is made if missing.
-	Dir string
+	// Files has what is known of nodes.
+	Files durable.Files
+	// Epoch is larger than that of each server before, which nodes then refuse; 0 is that
+	// nobody counts.
+	Epoch int64
 	// Lease is how long a node may be away; 0 is [DefaultLease].
 	Lease time.Duration
 	// Shared opens the content of a file that exports share, by [engine.ExportFile].Shared, if
@@ -129,9 +132,6 @@ func New(cfg Config) (*Fleet, error) {
 	}
 	if cfg.Local != nil {
 		f.local = &site{name: sandbox.LocalNode, local: cfg.Local}
-	}
-	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
-		return nil, fmt.Errorf("open the nodes: %w", err)
 	}
 	if err := f.load(); err != nil {
 		return nil, fmt.Errorf("open the nodes: %w", err)
@@ -333,7 +333,7 @@ func (f *Fleet) Remove(name string) error {
 
 // forget removes all that is known of a node. The caller holds f.mu.
 func (f *Fleet) forget(s *site) error {
-	if err := os.RemoveAll(f.dirOf(s)); err != nil {
+	if err := f.cfg.Files.RemoveAll(s.name); err != nil {
 		return err
 	}
 	s.removed = true

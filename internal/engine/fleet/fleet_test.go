@@ -14,6 +14,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/cove-sh/cove/internal/durable"
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/engine/fleet"
 	"github.com/cove-sh/cove/internal/engine/memory"
@@ -49,7 +50,7 @@ type world struct {
 
 func newWorld(t *testing.T, lease time.Duration) *world {
 	t.Helper()
-	w := &world{t: t, cfg: fleet.Config{Dir: t.TempDir(), Lease: lease, Log: slog.New(slog.NewTextHandler(t.Output(), nil))}}
+	w := &world{t: t, cfg: fleet.Config{Files: durable.Dir(t.TempDir()), Lease: lease, Log: slog.New(slog.NewTextHandler(t.Output(), nil))}}
 	w.open()
 	t.Cleanup(func() {
 		if err := w.Close(); err != nil {

@@ -2,15 +2,12 @@ package fleet
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
+	"path"
 	"regexp"
+	"strings"
 	"time"
 
-	"github.com/cove-sh/cove/internal/durable"
 	"github.com/cove-sh/cove/internal/engine"
 )
 
@@ -69,41 +66,33 @@ const (
 // validID matches ids of instances and checkpoints, which are names of files.
 var validID = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,62}$`)
 
-func (f *Fleet) dirOf(s *site) string { return filepath.Join(f.cfg.Dir, s.name) }
-
 // load reads all files.
 func (f *Fleet) load() error {
-	dirs, err := os.ReadDir(f.cfg.Dir)
+	all, err := f.cfg.Files.ReadAll("")
 	if err != nil {
 		return err
 	}
-	for _, d := range dirs {
-		if !d.IsDir() || !validName.MatchString(d.Name()) {
+	for name, data := range all {
+		if node, file, _ := strings.Cut(name, "/"); file == memberFile && validName.MatchString(node) {
+			s := newSite(node)
+			if err := unmarshal(name, data, &s.member); err != nil {
+				return err
+			}
+			f.sites[node] = s
+		}
+	}
+	for name, data := range all {
+		node, file, _ := strings.Cut(name, "/")
+		kind, id, _ := strings.Cut(file, "/")
+		s := f.sites[node] // nil if joining was interrupted
+		if s == nil || !validID.MatchString(id) {
 			continue
 		}
-		s := newSite(d.Name())
-		if err := readJSON(filepath.Join(f.dirOf(s), memberFile), &s.member); errors.Is(err, fs.ErrNotExist) {
-			continue // joining was interrupted
-		} else if err != nil {
-			return err
-		}
-		f.sites[s.name] = s
-		err := readAll(filepath.Join(f.dirOf(s), instancesDir), func(id string, e *entry) {
-			e.site = s
-			f.put(id, e)
-			if e.Sandbox != "" {
-				f.logs[e.Sandbox] = s
-			}
-		})
-		if err == nil {
-			err = readAll(filepath.Join(f.dirOf(s), checkpointsDir), func(id string, k *kept) {
-				k.site = s
-				if k.Removed {
-					s.stale[id] = true
-				} else {
-					f.checkpoints[id] = k
-				}
-			})
+		switch kind {
+		case instancesDir:
+			err = f.loadInstance(s, name, id, data)
+		case checkpointsDir:
+			err = f.loadCheckpoint(s, name, id, data)
 		}
 		if err != nil {
 			return err
@@ -112,69 +101,62 @@ func (f *Fleet) load() error {
 	return nil
 }
 
-func readJSON(path string, v any) error {
-	data, err := os.ReadFile(path)
-	if err != nil {
+func (f *Fleet) loadInstance(s *site, file, id string, data []byte) error {
+	e := &entry{site: s}
+	if err := unmarshal(file, data, e); err != nil {
 		return err
 	}
+	f.put(id, e)
+	if e.Sandbox != "" {
+		f.logs[e.Sandbox] = s
+	}
+	return nil
+}
+
+func (f *Fleet) loadCheckpoint(s *site, file, id string, data []byte) error {
+	k := &kept{site: s}
+	if err := unmarshal(file, data, k); err != nil {
+		return err
+	}
+	if k.Removed {
+		s.stale[id] = true
+	} else {
+		f.checkpoints[id] = k
+	}
+	return nil
+}
+
+func unmarshal(file string, data []byte, v any) error {
 	if err := json.Unmarshal(data, v); err != nil {
-		return fmt.Errorf("%s: %w", path, err)
+		return fmt.Errorf("%s: %w", file, err)
 	}
 	return nil
 }
 
-func readAll[T any](dir string, each func(id string, v *T)) error {
-	files, err := os.ReadDir(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	for _, file := range files {
-		if !validID.MatchString(file.Name()) {
-			continue
-		}
-		v := new(T)
-		if err := readJSON(filepath.Join(dir, file.Name()), v); err != nil {
-			return err
-		}
-		each(file.Name(), v)
-	}
-	return nil
-}
-
-func writeJSON(path string, v any) error {
+func (f *Fleet) write(file string, v any) error {
 	data, err := json.Marshal(v)
 	if err != nil {
 		return err
 	}
-	return durable.WriteFile(path, data)
+	return f.cfg.Files.Write(file, data)
 }
 
 // saveMember records a node. The caller holds f.mu.
 func (f *Fleet) saveMember(s *site) error {
-	for _, d := range []string{instancesDir, checkpointsDir} {
-		if err := os.MkdirAll(filepath.Join(f.dirOf(s), d), 0o700); err != nil {
-			return err
-		}
-	}
-	if err := writeJSON(filepath.Join(f.dirOf(s), memberFile), &s.member); err != nil {
+	if err := f.write(path.Join(s.name, memberFile), &s.member); err != nil {
 		return fmt.Errorf("record node %s: %w", s.name, err)
 	}
 	return nil
 }
 
-func (f *Fleet) instanceFile(s *site, id string) string {
-	return filepath.Join(f.dirOf(s), instancesDir, id)
-}
+func instanceFile(s *site, id string) string { return path.Join(s.name, instancesDir, id) }
 
 // setInstance records an instance, durably. The caller holds f.mu.
 func (f *Fleet) setInstance(id string, e entry) error {
 	if !validID.MatchString(id) {
 		return fmt.Errorf("invalid instance id %q", id)
 	}
-	if err := writeJSON(f.instanceFile(e.site, id), &e); err != nil {
+	if err := f.write(instanceFile(e.site, id), &e); err != nil {
 		return fmt.Errorf("record instance %s: %w", id, err)
 	}
 	f.put(id, &e)
@@ -188,7 +170,7 @@ func (f *Fleet) setInstance(id string, e entry) error {
 // the next connection of the node removes it. The caller holds f.mu.
 func (f *Fleet) dropInstance(id string) {
 	if e := f.take(id); e != nil {
-		_ = os.Remove(f.instanceFile(e.site, id))
+		_ = f.cfg.Files.Remove(instanceFile(e.site, id))
 	}
 }
 
@@ -231,9 +213,7 @@ func (f *Fleet) giveUp(id string) error {
 	return f.setInstance(id, gone)
 }
 
-func (f *Fleet) checkpointFile(s *site, id string) string {
-	return filepath.Join(f.dirOf(s), checkpointsDir, id)
-}
+func checkpointFile(s *site, id string) string { return path.Join(s.name, checkpointsDir, id) }
 
 // setCheckpoint records a checkpoint, durably. The caller holds f.mu.
 func (f *Fleet) setCheckpoint(k kept) error {
@@ -242,7 +222,7 @@ func (f *Fleet) setCheckpoint(k kept) error {
 		return fmt.Errorf("invalid checkpoint id %q", id)
 	}
 	if k.site != f.local {
-		if err := writeJSON(f.checkpointFile(k.site, id), &k); err != nil {
+		if err := f.write(checkpointFile(k.site, id), &k); err != nil {
 			return fmt.Errorf("record checkpoint %s: %w", id, err)
 		}
 	}
@@ -255,7 +235,7 @@ func (f *Fleet) dropCheckpoint(id string) {
 	k := f.checkpoints[id]
 	delete(f.checkpoints, id)
 	if k != nil && k.site != f.local {
-		_ = os.Remove(f.checkpointFile(k.site, id))
+		_ = f.cfg.Files.Remove(checkpointFile(k.site, id))
 	}
 }
 
@@ -264,7 +244,7 @@ func (f *Fleet) dropCheckpoint(id string) {
 func (f *Fleet) markStale(s *site, id string) error {
 	gone := kept{Removed: true}
 	gone.Checkpoint.ID = id
-	if err := writeJSON(f.checkpointFile(s, id), &gone); err != nil {
+	if err := f.write(checkpointFile(s, id), &gone); err != nil {
 		return fmt.Errorf("record the removal of checkpoint %s: %w", id, err)
 	}
 	s.stale[id] = true
@@ -278,6 +258,6 @@ func (f *Fleet) markStale(s *site, id string) error {
 func (f *Fleet) clearStale(s *site, id string) {
 	if s.stale[id] {
 		delete(s.stale, id)
-		_ = os.Remove(f.checkpointFile(s, id))
+		_ = f.cfg.Files.Remove(checkpointFile(s, id))
 	}
 }

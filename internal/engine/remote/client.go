@@ -292,9 +292,9 @@ func (e *Engine) Report(ctx context.Context) (Report, error) {
 }
 
 // Settle tells the node which instances are wanted. It ends all others, and only then the
-// node can be driven.
-func (e *Engine) Settle(ctx context.Context, keep []string) error {
-	_, err := call[empty](ctx, e, "Settle", settleRequest{keep})
+// node can be driven. A node that has seen a larger epoch refuses.
+func (e *Engine) Settle(ctx context.Context, epoch int64, keep []string) error {
+	_, err := call[empty](ctx, e, "Settle", settleRequest{Keep: keep, Epoch: epoch})
 	return err
 }
 

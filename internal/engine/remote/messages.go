@@ -90,6 +90,8 @@ type byID struct{ ID string }
 type settleRequest struct {
 	// Keep are the instances that the daemon wants; the node ends all others.
 	Keep []string
+	// Epoch is larger than that of each daemon before; 0 is that nobody counts.
+	Epoch int64
 }
 
 type status struct {

@@ -88,7 +88,7 @@ func (n *node) settle(t *testing.T) *remote.Engine {
 	for _, st := range all {
 		keep = append(keep, st.ID)
 	}
-	if err := e.Settle(t.Context(), keep); err != nil {
+	if err := e.Settle(t.Context(), 0, keep); err != nil {
 		t.Fatal(err)
 	}
 	return e
@@ -179,7 +179,7 @@ func TestSettle(t *testing.T) {
 	if _, err := second.Create(t.Context(), spec); err == nil {
 		t.Error("Create before Settle succeeded")
 	}
-	if err := second.Settle(t.Context(), []string{"wanted", "unknown"}); err != nil {
+	if err := second.Settle(t.Context(), 0, []string{"wanted", "unknown"}); err != nil {
 		t.Fatal(err)
 	}
 	if got := s.IDs(); !slices.Equal(got, []string{"wanted"}) {

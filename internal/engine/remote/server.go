@@ -23,6 +23,9 @@ type Config struct {
 	Report func() Report
 	// AsideDir is where checkpoints that the daemon sets aside are kept.
 	AsideDir string
+	// Admit, if not nil, says whether a daemon of this epoch may drive the engine, and
+	// remembers it.
+	Admit func(epoch int64) error
 	// Settled, if not nil, is called each time that a daemon can drive the engine.
 	Settled func()
 	Log     *slog.Logger
@@ -262,6 +265,11 @@ func (n *session) mayCall(path string) error {
 func (n *session) settle(ctx context.Context, req *settleRequest) (*empty, error) {
 	n.settling.Lock()
 	defer n.settling.Unlock()
+	if n.cfg.Admit != nil {
+		if err := n.cfg.Admit(req.Epoch); err != nil {
+			return nil, err
+		}
+	}
 	keep := map[string]bool{}
 	for _, id := range req.Keep {
 		keep[id] = true

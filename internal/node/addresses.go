@@ -1,0 +1,114 @@
+package node
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// tryTimeout bounds the try of one address, if there are others.
+const tryTimeout = 5 * time.Second
+
+// maxAddresses bounds the addresses of a server, and the IP addresses of each.
+const maxAddresses = 64
+
+// addresses are where a server may listen. Of several servers, one does, so each is tried.
+type addresses struct {
+	all    []string // as host:port
+	lookup func(ctx context.Context, host string) ([]string, error)
+
+	mu   sync.Mutex
+	last string // where it listened last; guarded by mu
+}
+
+func parseAddresses(server string) (all []string, err error) {
+	for text := range strings.SplitSeq(server, ",") {
+		text = strings.TrimSpace(text)
+		host, port, err := net.SplitHostPort(text)
+		if err != nil || host == "" || port == "" {
+			return nil, sandbox.Errorf(sandbox.CodeInvalid, "%.200q is not the address of a server; give host:port, or several separated by commas", text)
+		}
+		all = append(all, text)
+	}
+	if len(all) > maxAddresses {
+		return nil, sandbox.Errorf(sandbox.CodeInvalid, "there are more than %d addresses of the server; give fewer, or a name that has them all", maxAddresses)
+	}
+	return all, nil
+}
+
+// String is for people.
+func (a *addresses) String() string { return strings.Join(a.all, ", ") }
+
+// candidates returns all addresses, with the one that was right last first and the others in
+// any order.
+func (a *addresses) candidates(ctx context.Context) (found []string, err error) {
+	for _, address := range a.all {
+		host, port, splitErr := net.SplitHostPort(address)
+		if splitErr != nil {
+			return nil, splitErr
+		}
+		ips, lookupErr := a.lookup(ctx, host)
+		if lookupErr != nil {
+			err = errors.Join(err, lookupErr)
+			continue
+		}
+		for _, ip := range ips[:min(len(ips), maxAddresses)] {
+			if at := net.JoinHostPort(ip, port); !slices.Contains(found, at) {
+				found = append(found, at)
+			}
+		}
+	}
+	rand.Shuffle(len(found), func(i, j int) { found[i], found[j] = found[j], found[i] })
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if i := slices.Index(found, a.last); i > 0 {
+		found[0], found[i] = found[i], found[0]
+	}
+	if len(found) > 0 {
+		err = nil
+	}
+	return found, err
+}
+
+// dial connects to the first address at which the server proves who it is.
+func (a *addresses) dial(ctx context.Context, cfg *tls.Config) (*tls.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	all, err := a.candidates(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var errs []error
+	for i, address := range all {
+		limit := callTimeout
+		if i < len(all)-1 {
+			limit = tryTimeout
+		}
+		try, done := context.WithTimeout(ctx, limit)
+		c, err := (&tls.Dialer{NetDialer: &net.Dialer{}, Config: cfg}).DialContext(try, "tcp", address)
+		done()
+		if err == nil {
+			a.mu.Lock()
+			a.last = address
+			a.mu.Unlock()
+			return c.(*tls.Conn), nil
+		}
+		if len(all) > 1 {
+			err = fmt.Errorf("%s: %w", address, err)
+		}
+		errs = append(errs, err)
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return nil, errors.Join(errs...)
+}
