@@ -19,14 +19,17 @@ const (
 	mostSends  = 6
 	sendAgain  = 100 * time.Millisecond // doubled each time
 	retryLimit = 5 * time.Second
+	// takeover is for how long a request is sent again that servers refuse for a moment,
+	// such as one on standby that takes over from another.
+	takeover = 15 * time.Second
 )
 
 // once is call for a request that must be performed only once, however often it is
 // sent: the server recognises it by its key. A request whose connection was lost is
-// sent again; the first answer counts.
+// sent again; the first answer counts. So is one that a server refuses for a moment.
 func (c *Client) once(ctx context.Context, info operation.Info, out, sends any, names ...string) error {
 	key := rand.Text()
-	wait := sendAgain
+	wait, began := sendAgain, time.Now()
 	for tries := 1; ; tries++ {
 		req, err := c.request(ctx, info, sends, names)
 		if err != nil {
@@ -42,6 +45,10 @@ func (c *Client) once(ctx context.Context, info operation.Info, out, sends any, 
 		case errors.As(err, &lost):
 			if pause(ctx, wait) {
 				wait *= 2
+				continue
+			}
+		case sandbox.CodeOf(err) == sandbox.CodeUnavailable && retryAfter(err) > 0 && time.Since(began) < takeover:
+			if pause(ctx, min(retryAfter(err), retryLimit)) {
 				continue
 			}
 		case tries > 1 && sandbox.CodeOf(err) == sandbox.CodeConflict && retryAfter(err) > 0:

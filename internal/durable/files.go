@@ -77,3 +77,27 @@ func (d Dir) Remove(name string) error { return os.Remove(d.path(name)) }
 
 // RemoveAll implements [Files].
 func (d Dir) RemoveAll(dir string) error { return os.RemoveAll(d.path(dir)) }
+
+// Below returns the files below a name.
+func Below(all Files, dir string) Files { return below{all, dir + "/"} }
+
+type below struct {
+	all    Files
+	prefix string
+}
+
+func (b below) Read(name string) ([]byte, error)     { return b.all.Read(b.prefix + name) }
+func (b below) Write(name string, data []byte) error { return b.all.Write(b.prefix+name, data) }
+func (b below) Remove(name string) error             { return b.all.Remove(b.prefix + name) }
+func (b below) RemoveAll(dir string) error {
+	return b.all.RemoveAll(strings.TrimSuffix(b.prefix+dir, "/"))
+}
+
+func (b below) ReadAll(dir string) (map[string][]byte, error) {
+	all, err := b.all.ReadAll(strings.TrimSuffix(b.prefix+dir, "/"))
+	found := make(map[string][]byte, len(all))
+	for name, data := range all {
+		found[strings.TrimPrefix(name, b.prefix)] = data
+	}
+	return found, err
+}

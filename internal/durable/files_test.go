@@ -36,6 +36,17 @@ func TestDir(t *testing.T) {
 	if data, err := d.Read("a/b/y"); err != nil || string(data) != "a/b/y" {
 		t.Errorf("read: %q, %v", data, err)
 	}
+	low := durable.Below(d, "a")
+	must(t, low.Write("b/z", []byte("z")))
+	if found, err := low.ReadAll(""); err != nil || !slices.Equal(slices.Sorted(maps.Keys(found)), []string{"b/y", "b/z", "x"}) {
+		t.Errorf("below a: %v, %v", found, err)
+	}
+	if found, err := low.ReadAll("b"); err != nil || len(found) != 2 || string(found["b/z"]) != "z" {
+		t.Errorf("below a/b: %v, %v", found, err)
+	}
+	must(t, low.Remove("b/z"))
+	must(t, low.RemoveAll("b"))
+	all("a", "a/x")
 	must(t, d.Remove("a/x"))
 	if err := d.Remove("a/x"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("remove one that is missing: %v", err)

@@ -79,6 +79,14 @@ func (a *addresses) candidates(ctx context.Context) (found []string, err error) 
 	return found, err
 }
 
+// forget has the next dial try all addresses in any order: what is at the last one drives
+// nobody.
+func (a *addresses) forget() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.last = ""
+}
+
 // dial connects to the first address at which the server proves who it is.
 func (a *addresses) dial(ctx context.Context, cfg *tls.Config) (*tls.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)

@@ -94,6 +94,8 @@ func Run(ctx context.Context, cfg Config) error {
 		}
 		if time.Since(began) > redialMost {
 			wait = redialFirst
+		} else {
+			cfg.Identity.server.forget()
 		}
 		cfg.Log.Warn("not connected to the server; sandboxes keep running", "server", cfg.Identity.server.String(), "error", err)
 		// Nodes that have lost the same server do not come to the next one all at once.

@@ -39,6 +39,7 @@ type server struct {
 type node struct {
 	*covetest.Daemon // for what is on its disk; it is not started
 	name             string
+	server           string // to which it connects
 	link             *link
 	cmd              *exec.Cmd
 	output           *output
@@ -94,6 +95,10 @@ func (s *server) join(t *testing.T, name, address string) *node {
 		t.Fatal(err)
 	}
 	n := &node{Daemon: &covetest.Daemon{Binary: s.Binary, StateDir: dir}, name: name, link: newLink(t, address), output: new(output)}
+	n.server = n.link.address
+	if strings.Contains(address, ",") {
+		n.server = address // of several servers
+	}
 	s.nodes[name] = n
 	token, err := s.Client.CreateJoinToken(t.Context())
 	if err != nil {
@@ -107,7 +112,7 @@ func (s *server) join(t *testing.T, name, address string) *node {
 // start starts a node's process. [server.waitState] waits until it is ready.
 func (s *server) start(t *testing.T, n *node, args ...string) {
 	t.Helper()
-	n.cmd = s.Command(context.WithoutCancel(t.Context()), append([]string{"node", "run", "--state-dir", n.StateDir, "--server", n.link.address}, args...)...)
+	n.cmd = s.Command(context.WithoutCancel(t.Context()), append([]string{"node", "run", "--state-dir", n.StateDir, "--server", n.server}, args...)...)
 	n.cmd.Env = append(n.cmd.Env, "HOME="+n.StateDir, "COVE_RESOLVERS="+s.args[1], "COVE_EXTRA_CA="+s.args[3])
 	n.cmd.Stdout, n.cmd.Stderr = n.output, n.output
 	n.before = len(n.output.String())
@@ -237,7 +242,11 @@ func newLink(t *testing.T, to string) *link {
 			if err != nil {
 				return
 			}
-			far, err := net.Dial("tcp", to)
+			network := "tcp"
+			if filepath.IsAbs(to) {
+				network = "unix"
+			}
+			far, err := net.Dial(network, to)
 			if err != nil {
 				near.Close()
 				continue

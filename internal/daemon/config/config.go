@@ -28,6 +28,8 @@ type Config struct {
 	// Store is the address of a PostgreSQL database that has the records, with its
 	// password. Empty is a file in StateDir.
 	Store Secret `yaml:"store"`
+	// Standby waits while another daemon has the database of Store, and takes over from it.
+	Standby bool `yaml:"standby"`
 	// Objects is an object store that has snapshots and paused sandboxes too.
 	Objects Objects `yaml:"objects"`
 	// Listen is the TCP address, host:port, or "off".
@@ -369,6 +371,9 @@ func (c *Config) Validate() error {
 		{"user_ids", "must be off, or FIRST-LAST with at least 65536 ids from 65536 up", !validUserIDs(c.UserIDs)},
 		{"orphans.retention", "must be at least 1m", c.Orphans.Retention < time.Minute},
 		{"nodes.listen", "must be host:port", c.Nodes.Listen != "" && (c.Nodes.Listen == Off || !validListen(c.Nodes.Listen))},
+		{"standby", "needs a database that all servers share; set store to the address of one in PostgreSQL", c.Standby && c.Store.Reveal() == ""},
+		{"standby", "needs nodes to run the sandboxes, since those of this machine would not be taken over; set nodes.listen and nodes.only", c.Standby && (c.Nodes.Listen == "" || !c.Nodes.Only)},
+		{"standby", "cannot be used with tls.acme; use tls.cert and tls.key, or end TLS in front of the servers", c.Standby && len(c.TLS.ACME.Hosts) > 0},
 		{"nodes.service_account", "must be NAMESPACE/NAME", c.Nodes.ServiceAccount != "" && !accounts.MatchString(c.Nodes.ServiceAccount)},
 		{"nodes.lease", "must be from 30s to 24h", c.Nodes.Lease < 30*time.Second || c.Nodes.Lease > 24*time.Hour},
 		{"mounts.allow_host", "must have absolute paths", relative(c.Mounts.AllowHost...)},

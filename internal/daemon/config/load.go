@@ -32,6 +32,7 @@ func Settings() []Setting {
 	return []Setting{
 		{"state-dir", "COVE_STATE_DIR", "Directory of everything the daemon stores", false, text(func(c *Config) *string { return &c.StateDir })},
 		{"store", "COVE_STORE", "Address of a PostgreSQL database for the records, as postgres://USER:PASSWORD@HOST:PORT/DATABASE (default a file in the state directory)", false, func(c *Config, s string) error { c.Store = Secret{sandbox.NewSecretValue(s)}; return nil }},
+		{"standby", "COVE_STANDBY", "Wait while another server has the database of --store, and take over when it ends; for servers that run sandboxes on nodes only", true, boolean(func(c *Config) *bool { return &c.Standby })},
 		{"objects", "COVE_OBJECTS", "Object store that keeps snapshots and paused sandboxes too, as s3://BUCKET/PREFIX or file:///DIRECTORY (credentials come from the AWS variables and files)", false, text(func(c *Config) *string { return &c.Objects.URL })},
 		{"objects-endpoint", "COVE_OBJECTS_ENDPOINT", "Address of an S3-compatible store, as https://HOST:PORT (default AWS_ENDPOINT_URL_S3, or Amazon S3)", false, text(func(c *Config) *string { return &c.Objects.Endpoint })},
 		{"objects-region", "COVE_OBJECTS_REGION", "Region of the bucket (default AWS_REGION, or us-east-1)", false, text(func(c *Config) *string { return &c.Objects.Region })},

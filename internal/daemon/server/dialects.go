@@ -85,7 +85,7 @@ func (f *front) listenDialects(ctx context.Context) error {
 		if err != nil {
 			return sandbox.Wrap(sandbox.CodeUnavailable, err, fmt.Sprintf("cannot listen on %s for %s (%v); choose another address with --dialect-port", addr, name, err))
 		}
-		f.listeners = append(f.listeners, &dialectListener{f.bounded(l), d.Name()})
+		f.listeners = append(f.listeners, &dialectListener{f.s.bounded(l), d.Name()})
 	}
 	return nil
 }

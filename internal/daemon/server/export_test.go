@@ -1,6 +1,10 @@
 package server
 
-import "github.com/cove-sh/cove/internal/daemon/config"
+import (
+	"time"
+
+	"github.com/cove-sh/cove/internal/daemon/config"
+)
 
 // Bounds are what clients may do.
 type Bounds = bounds
@@ -12,5 +16,12 @@ var DefaultBounds = defaultBounds
 func NewBounded(cfg config.Config, deps Deps, b Bounds) *Server {
 	s := New(cfg, deps)
 	s.bounds = b
+	return s
+}
+
+// NewFenced is [New] with another time without its database after which the server stops.
+func NewFenced(cfg config.Config, deps Deps, fence time.Duration) *Server {
+	s := New(cfg, deps)
+	s.fence = fence
 	return s
 }

@@ -65,6 +65,7 @@ func (s *Server) newFront(p *parts) (*front, error) {
 	}
 	mux := http.NewServeMux()
 	mux.Handle("/healthz", api)
+	mux.HandleFunc(readyPath, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.Handle("/v1/", api)
 	mux.Handle(metricsPath, p.metrics.handler())
 	mux.Handle("/mcp", mcp)
@@ -143,7 +144,7 @@ func (s *Server) authenticate(keys *auth.Keys, sessions *auth.Sessions, next htt
 	}
 	checked := auth.Middleware(cfg)(next)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if rest.Open(r) {
+		if rest.Open(r) || r.URL.Path == readyPath {
 			hurry(w, r)
 			next.ServeHTTP(w, r)
 			return
@@ -211,7 +212,7 @@ func (f *front) listen(ctx context.Context) error {
 		if err != nil {
 			return sandbox.Wrap(sandbox.CodeUnavailable, err, fmt.Sprintf("cannot listen on %s (%v); choose another address with --listen", cfg.Listen, err))
 		}
-		f.listeners = append(f.listeners, f.bounded(l))
+		f.listeners = append(f.listeners, f.s.bounded(l))
 		f.tcp = l.Addr()
 		if a, ok := f.tcp.(*net.TCPAddr); ok {
 			f.s.port.Store(int32(a.Port))
@@ -232,8 +233,8 @@ func (f *front) listen(ctx context.Context) error {
 
 // bounded bounds the connections of a listener that others than the server's own
 // user may reach.
-func (f *front) bounded(l net.Listener) net.Listener {
-	most := f.s.bounds.Connections
+func (s *Server) bounded(l net.Listener) net.Listener {
+	most := s.bounds.Connections
 	var files syscall.Rlimit
 	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files) == nil {
 		most = int(min(files.Cur/2, uint64(most)))
@@ -241,7 +242,7 @@ func (f *front) bounded(l net.Listener) net.Listener {
 	var said atomic.Int64
 	return limits.Listen(l, limits.ListenConfig{MaxConns: most, WriteTimeout: limits.DefaultWriteTimeout, Refused: func() {
 		if now, was := time.Now().Unix(), said.Load(); now-was >= 60 && said.CompareAndSwap(was, now) {
-			f.s.log.Warn("connections are refused; there are as many as may be", "address", l.Addr().String(), "connections", most)
+			s.log.Warn("connections are refused; there are as many as may be", "address", l.Addr().String(), "connections", most)
 		}
 	}})
 }
@@ -278,7 +279,11 @@ func (f *front) serve(ctx context.Context) error {
 	case <-ctx.Done():
 	case err = <-failed:
 	}
-	f.drain(context.WithoutCancel(ctx))
+	patience := f.s.cfg.DrainTimeout
+	if errors.Is(context.Cause(ctx), errStoreLost) {
+		patience = 0 // there is nothing that they could do
+	}
+	f.drain(context.WithoutCancel(ctx), patience)
 	wg.Wait()
 	return err
 }
@@ -292,11 +297,11 @@ func addrText(a net.Addr) string {
 
 // drain takes no more requests, waits for those under way, and cancels those
 // that take too long.
-func (f *front) drain(ctx context.Context) {
+func (f *front) drain(ctx context.Context, patience time.Duration) {
 	f.endStreams()
 	f.s.log.Info("stopping; sandboxes live on", "requests", f.active.Load())
 	defer f.cancel()
-	polite, cancel := context.WithTimeout(ctx, f.s.cfg.DrainTimeout)
+	polite, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	err := f.http.Shutdown(polite)
 	if err == nil && f.landed(polite) {

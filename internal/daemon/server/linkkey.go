@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 
 	"github.com/cove-sh/cove/internal/durable"
 )
@@ -17,24 +16,24 @@ const linkKeyFile = "preview-links.key"
 const linkKeySize = 32
 
 // linkKey reads the key, and makes one if there is none.
-func linkKey(file string) ([]byte, error) {
-	key, err := os.ReadFile(file)
+func linkKey(files durable.Files) ([]byte, error) {
+	key, err := files.Read(linkKeyFile)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return newLinkKey(file)
+		return newLinkKey(files)
 	case err != nil:
 		return nil, fmt.Errorf("read the key of preview links: %w", err)
 	case len(key) != linkKeySize:
-		return nil, fmt.Errorf("the key of preview links in %s has %d bytes instead of %d; remove the file to create a new key, which invalidates all links", file, len(key), linkKeySize)
+		return nil, fmt.Errorf("the key of preview links in %s has %d bytes instead of %d; remove the file to create a new key, which invalidates all links", linkKeyFile, len(key), linkKeySize)
 	}
 	return key, nil
 }
 
 // newLinkKey writes a key, for its owner only, all of it or nothing.
-func newLinkKey(file string) ([]byte, error) {
+func newLinkKey(files durable.Files) ([]byte, error) {
 	key := make([]byte, linkKeySize)
 	rand.Read(key)
-	if err := durable.WriteFile(file, key); err != nil {
+	if err := files.Write(linkKeyFile, key); err != nil {
 		return nil, fmt.Errorf("write the key of preview links: %w", err)
 	}
 	return key, nil

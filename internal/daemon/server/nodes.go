@@ -17,6 +17,7 @@ import (
 	"github.com/cove-sh/cove/internal/daemon/nodes"
 	"github.com/cove-sh/cove/internal/daemon/pods"
 	"github.com/cove-sh/cove/internal/daemon/service"
+	"github.com/cove-sh/cove/internal/durable"
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/engine/fleet"
 	"github.com/cove-sh/cove/internal/engine/remote"
@@ -43,7 +44,7 @@ func (s *Server) openEngine(ctx context.Context, p *parts) (err error) {
 	}
 	if s.cfg.Nodes.Listen != "" {
 		if p.fleet, err = fleet.New(fleet.Config{
-			Local: p.engine, LocalReport: reporter(s.deps.Version, s.cfg.StateDir), Dir: filepath.Join(s.cfg.StateDir, "nodes", "members"), Lease: s.cfg.Nodes.Lease, Log: s.log,
+			Local: p.engine, LocalReport: reporter(s.deps.Version, s.cfg.StateDir), Files: durable.Below(p.files, membersFiles), Epoch: p.epoch, Lease: s.cfg.Nodes.Lease, Log: s.log,
 			Shared: newPrograms().open,
 		}); err != nil {
 			if p.engine != nil {
@@ -69,7 +70,7 @@ func (s *Server) listenNodes(ctx context.Context, p *parts) error {
 	}
 	p.nodes.SetMover(p.service)
 	s.log.Info("listening for nodes", "address", l.Addr().String())
-	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
+	serving, stop := context.WithCancel(p.driving)
 	ended := make(chan error, 1)
 	go func() { ended <- p.nodes.Serve(serving, l) }()
 	p.onClose(func() error {
@@ -90,7 +91,7 @@ func (s *Server) openNodes(p *parts) (err error) {
 	if !ok {
 		return errors.New("these templates cannot be sent to nodes")
 	}
-	cfg := nodes.Config{Dir: filepath.Join(s.cfg.StateDir, "nodes"), Fleet: p.fleet, Roots: roots, Log: s.log}
+	cfg := nodes.Config{Files: durable.Below(p.files, nodesFiles), Fleet: p.fleet, Roots: roots, Log: s.log}
 	var cluster *pods.Cluster
 	if namespace, name, ok := strings.Cut(s.cfg.Nodes.ServiceAccount, "/"); ok {
 		if cluster, err = pods.InCluster(os.Getenv, pods.DefaultDir, pods.Account{Namespace: namespace, Name: name}); err != nil {

@@ -30,14 +30,14 @@ func RotateSecretsKey(ctx context.Context, dir string, address sandbox.SecretVal
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, unlock()) }()
-	db, _, err := openStore(ctx, dir, address)
+	r, err := openStore(ctx, dir, address)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, db.Close()) }()
+	defer func() { err = errors.Join(err, r.store.Close()) }()
 	v, err := vault.Load(dir, environ)
 	if err != nil {
 		return nil, fmt.Errorf("open the vault: %w", err)
 	}
-	return secrets.RotateKey(ctx, db, v, func() {})
+	return secrets.RotateKey(ctx, r.store, v, func() {})
 }

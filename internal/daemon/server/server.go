@@ -27,6 +27,7 @@ import (
 	"github.com/cove-sh/cove/internal/daemon/volume"
 	"github.com/cove-sh/cove/internal/daemon/webhook"
 	"github.com/cove-sh/cove/internal/doors/mcpserver"
+	"github.com/cove-sh/cove/internal/durable"
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/engine/fleet"
 	"github.com/cove-sh/cove/internal/engine/tiered"
@@ -74,6 +75,7 @@ type Server struct {
 	deps   Deps
 	log    *slog.Logger
 	bounds bounds
+	fence  time.Duration
 	port   atomic.Int32 // of the TCP listener, once there is one
 }
 
@@ -92,13 +94,13 @@ var defaultBounds = bounds{MinBodyRate: limits.DefaultMinBodyRate, Connections: 
 
 // New returns a server with a configuration that [config.Load] has checked.
 func New(cfg config.Config, deps Deps) *Server {
-	return &Server{cfg: cfg, deps: deps, log: deps.Log, bounds: defaultBounds}
+	return &Server{cfg: cfg, deps: deps, log: deps.Log, bounds: defaultBounds, fence: fence}
 }
 
 // parts are what is closed at the end, in the order in which it was opened.
 type parts struct {
-	store     recordStore
-	storeLost <-chan struct{} // nil if that cannot happen
+	holding
+	files     durable.Files // small files of the installation
 	engine    engine.Engine
 	fleet     *fleet.Fleet // nil if there are no nodes, as nodes
 	nodes     *nodes.Nodes
@@ -108,6 +110,7 @@ type parts struct {
 	sso       *sso.Provider  // nil if there is none
 	objects   *tiered.Engine // the engine, if there is an object store
 	linkKey   []byte         // signs what is handed out to those without a key
+	driving   context.Context
 	closers   []func() error
 }
 
@@ -122,38 +125,9 @@ func (p *parts) close() error {
 }
 
 // Run runs the daemon until ctx is cancelled, which is not an error, or until
-// it has been idle for as long as its configuration allows.
+// it has been idle for as long as its configuration allows. One that has others on standby
+// goes on standby itself when it has lost its records.
 func (s *Server) Run(ctx context.Context) (err error) {
-	var p parts
-	defer func() { err = errors.Join(err, p.close()) }()
-	if err := s.open(ctx, &p); err != nil {
-		return err
-	}
-	if err := s.checkExposure(ctx, p.store); err != nil {
-		return err
-	}
-	front, err := s.newFront(&p)
-	if err != nil {
-		return err
-	}
-	if err := front.listen(ctx); err != nil {
-		return err
-	}
-	ctx, end := context.WithCancelCause(ctx)
-	stop := func() { end(nil) }
-	defer stop()
-	stopped := s.background(ctx, end, &p, front)
-	err = front.serve(ctx)
-	stop()
-	stopped()
-	if errors.Is(context.Cause(ctx), errStoreLost) {
-		err = errors.Join(err, errStoreLost)
-	}
-	return err
-}
-
-// open opens everything that holds state.
-func (s *Server) open(ctx context.Context, p *parts) error {
 	dir := s.cfg.StateDir
 	if err := PrepareStateDir(dir); err != nil {
 		return err
@@ -162,16 +136,71 @@ func (s *Server) open(ctx context.Context, p *parts) error {
 	if err != nil {
 		return err
 	}
-	p.onClose(unlock)
-	if p.store, p.storeLost, err = openStore(ctx, dir, s.cfg.Store.SecretValue); err != nil {
+	defer func() { err = errors.Join(err, unlock()) }()
+	if s.cfg.Standby && !s.deps.OnDemand {
+		return s.takeTurns(ctx)
+	}
+	r, err := openStore(ctx, dir, s.cfg.Store.SecretValue)
+	if err != nil {
 		return err
 	}
+	return s.run(ctx, r, func() error { return nil })
+}
+
+// run runs the daemon with its records, which it closes, as long as it has them. It calls
+// makeWay before it listens.
+func (s *Server) run(ctx context.Context, r holding, makeWay func() error) (err error) {
+	p := parts{holding: r}
 	p.onClose(p.store.Close)
+	defer func() { err = errors.Join(err, p.close()) }()
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	var driven context.CancelFunc
+	p.driving, driven = context.WithCancel(context.WithoutCancel(ctx))
+	p.onClose(func() error { driven(); return nil })
+	stopWatching := context.AfterFunc(lostContext(ctx, p.lost), func() {
+		if p.isLost() {
+			driven() // at once: from now on another may drive the nodes
+			end(errStoreLost)
+		}
+	})
+	defer stopWatching()
+	if err := s.open(ctx, &p); err != nil {
+		return p.explain(err)
+	}
+	if err := s.checkExposure(ctx, p.store); err != nil {
+		return p.explain(err)
+	}
+	front, err := s.newFront(&p)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(makeWay(), front.listen(ctx)); err != nil {
+		return err
+	}
+	background, stop := context.WithCancel(ctx)
+	stopped := s.background(background, func() { end(nil) }, &p, front)
+	err = front.serve(ctx)
+	stop()
+	stopped()
+	return p.explain(err)
+}
+
+// open opens everything that holds state.
+func (s *Server) open(ctx context.Context, p *parts) error {
+	dir := s.cfg.StateDir
 	id, adopts, err := p.store.Installation(ctx)
 	if err != nil {
 		return err
 	}
 	if err := checkInstallation(dir, s.databaseName(), id, adopts); err != nil {
+		return err
+	}
+	secrets, err := vault.Load(dir, os.Getenv(vault.EnvKey))
+	if err != nil {
+		return fmt.Errorf("open the vault: %w", err)
+	}
+	if p.files, err = openFiles(ctx, dir, p.store, secrets, s.log); err != nil {
 		return err
 	}
 	if err := s.openEngine(ctx, p); err != nil {
@@ -183,12 +212,7 @@ func (s *Server) open(ctx context.Context, p *parts) error {
 	if err := s.openNodes(p); err != nil {
 		return err
 	}
-	secrets, err := vault.Load(dir, os.Getenv(vault.EnvKey))
-	if err != nil {
-		return fmt.Errorf("open the vault: %w", err)
-	}
-	p.linkKey, err = linkKey(filepath.Join(dir, linkKeyFile))
-	if err != nil {
+	if p.linkKey, err = linkKey(p.files); err != nil {
 		return err
 	}
 	if p.sso, err = s.newSSO(); err != nil {
@@ -308,18 +332,11 @@ func (s *Server) collect(ctx context.Context, p *parts) error {
 
 // background starts what runs beside the doors until ctx ends; the result
 // waits for its end.
-func (s *Server) background(ctx context.Context, end context.CancelCauseFunc, p *parts, f *front) (wait func()) {
+func (s *Server) background(ctx context.Context, end context.CancelFunc, p *parts, f *front) (wait func()) {
 	var wg sync.WaitGroup
 	keeper := janitor.New(janitor.Config{Records: p.store, Keeper: p.service, Log: s.log})
 	wg.Go(func() { keeper.Run(ctx) })
-	wg.Go(func() { s.exitWhenIdle(ctx, func() { end(nil) }, p.service, f) })
-	wg.Go(func() {
-		select {
-		case <-ctx.Done():
-		case <-p.storeLost:
-			end(errStoreLost)
-		}
-	})
+	wg.Go(func() { s.exitWhenIdle(ctx, end, p.service, f) })
 	wg.Go(func() { s.warm(ctx, p.service) })
 	return wg.Wait
 }

@@ -24,31 +24,83 @@ type recordStore interface {
 	FillReserve() error
 }
 
+// holding is a store, and how it may be lost.
+type holding struct {
+	store recordStore
+	// lost, if it is not nil, is closed when this daemon must stop, since the records are or
+	// may be another's; because then says why.
+	lost    <-chan struct{}
+	because func() error
+	// epoch is larger than that of each daemon before, or 0.
+	epoch int64
+}
+
 // openStore opens the records that belong to a state directory: at an address of
-// PostgreSQL, or in the directory for an empty one. Lost, if it is not nil, is
-// closed when the records have become another daemon's.
-func openStore(ctx context.Context, dir string, address sandbox.SecretValue) (r recordStore, lost <-chan struct{}, err error) {
-	file := filepath.Join(dir, databaseFile)
+// PostgreSQL, or in the directory for an empty one.
+func openStore(ctx context.Context, dir string, address sandbox.SecretValue) (r holding, err error) {
 	if address.Reveal() == "" {
-		r, err = sqlite.Open(ctx, file)
+		r.store, err = sqlite.Open(ctx, filepath.Join(dir, databaseFile))
 	} else {
-		var p *postgres.Store
-		if _, err := os.Lstat(file); err == nil {
-			return nil, nil, sandbox.Errorf(sandbox.CodeConflict, "the state directory has records of its own in %s, which are not in the database of --store (COVE_STORE): "+
-				"start without --store, or move the state directory away to start over", file)
+		if err := noRecords(dir); err != nil {
+			return r, err
 		}
+		var p *postgres.Store
 		if p, err = postgres.Open(ctx, address); err == nil {
-			r, lost = p, p.Lost()
+			r = holdingOf(p)
 		}
 	}
 	if err != nil {
-		return nil, nil, fmt.Errorf("open the store: %w", err)
+		return r, fmt.Errorf("open the store: %w", err)
 	}
-	return r, lost, nil
+	return r, nil
+}
+
+func holdingOf(p *postgres.Store) holding {
+	return holding{store: p, lost: p.Lost(), because: p.LostBecause, epoch: p.Epoch()}
+}
+
+// noRecords refuses a state directory with records of its own, which are not in a database.
+func noRecords(dir string) error {
+	file := filepath.Join(dir, databaseFile)
+	if _, err := os.Lstat(file); err == nil {
+		return sandbox.Errorf(sandbox.CodeConflict, "the state directory has records of its own in %s, which are not in the database of --store (COVE_STORE): "+
+			"start without --store, or move the state directory away to start over", file)
+	}
+	return nil
 }
 
 // errStoreLost ends a daemon that has no records any more.
-var errStoreLost = errors.New("another daemon has taken over this daemon's database; its sandboxes keep running, and the next daemon with this state directory finds them")
+var errStoreLost = errors.New("this daemon has lost its database; its sandboxes keep running, and the next daemon finds them")
+
+func (r *holding) isLost() bool {
+	select {
+	case <-r.lost: // never, if it is nil
+		return true
+	default:
+		return false
+	}
+}
+
+// explain puts the loss of the records before what came of it.
+func (r *holding) explain(err error) error {
+	if !r.isLost() {
+		return err
+	}
+	return errors.Join(fmt.Errorf("%w: %w", errStoreLost, r.because()), err)
+}
+
+// lostContext ends with ctx, and when the records are lost.
+func lostContext(ctx context.Context, lost <-chan struct{}) context.Context {
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		defer cancel()
+		select {
+		case <-lost:
+		case <-ctx.Done():
+		}
+	}()
+	return ctx
+}
 
 // CheckStore says where a daemon with this configuration has its records, and
 // whether they can be had.

@@ -60,7 +60,8 @@ func (a *app) serveCommand() *cobra.Command {
 		Use: "serve [flags]", Short: "Run the daemon",
 		Long: "Run the daemon. It serves MCP on /mcp, REST on /v1 and the console on /console/: on a Unix socket for\n" +
 			"the user who runs it, and on TCP for clients with an API key. Sandboxes keep running when the daemon\n" +
-			"stops, and the next daemon takes them over. Commands start a daemon if none is running.\n\n" +
+			"stops, and the next daemon takes them over. Commands start a daemon if none is running. With --standby, the\n" +
+			"daemon waits for as long as another has the database, and then takes over.\n\n" +
 			"Settings come from a file, the environment and flags. Flags override the environment, which overrides\n" +
 			"the file.",
 		Example: "  cove serve\n  cove serve --dev\n  cove serve --dev --dialect-port microsandbox=5555\n  cove serve --config /etc/cove.yaml --listen 0.0.0.0:7777",

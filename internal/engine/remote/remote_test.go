@@ -39,8 +39,12 @@ type node struct {
 }
 
 func newNode(t *testing.T, e engine.Engine, root engine.Root) *node {
+	return newNodeWith(t, e, root, nil)
+}
+
+func newNodeWith(t *testing.T, e engine.Engine, root engine.Root, admit func(int64) error) *node {
 	return &node{engine: e, server: remote.NewServer(remote.Config{
-		Engine: e, Roots: roots{root}, Report: func() remote.Report { return remote.Report{Version: "test"} },
+		Engine: e, Roots: roots{root}, Report: func() remote.Report { return remote.Report{Version: "test"} }, Admit: admit,
 		AsideDir: t.TempDir(), Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	})}
 }
@@ -191,6 +195,34 @@ func TestSettle(t *testing.T) {
 	<-first.Done() // the newer connection has taken over
 	if _, err := first.Open(t.Context(), "wanted"); sandbox.CodeOf(err) != sandbox.CodeUnavailable {
 		t.Errorf("Open over the old connection: %v", err)
+	}
+}
+
+// TestEpoch checks that a daemon that the node refuses ends nothing and drives nothing.
+func TestEpoch(t *testing.T) {
+	s, _ := newState(t)
+	last := int64(0)
+	n := newNodeWith(t, memory.New(s), engine.Root{Dir: "/"}, func(epoch int64) error {
+		if epoch < last {
+			return sandbox.Errorf(sandbox.CodeForbidden, "replaced")
+		}
+		last = epoch
+		return nil
+	})
+	first := n.connect(t)
+	if err := first.Settle(t.Context(), 7, nil); err != nil {
+		t.Fatal(err)
+	}
+	create(t, first, "wanted")
+	replaced := n.connect(t)
+	if err := replaced.Settle(t.Context(), 6, nil); sandbox.CodeOf(err) != sandbox.CodeForbidden {
+		t.Errorf("a daemon that was replaced: %v", err)
+	}
+	if _, err := replaced.Open(t.Context(), "wanted"); err == nil {
+		t.Error("it drives the node")
+	}
+	if got := s.IDs(); !slices.Equal(got, []string{"wanted"}) {
+		t.Errorf("the node has %v", got)
 	}
 }
 

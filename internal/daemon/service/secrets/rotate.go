@@ -45,6 +45,9 @@ func RotateKey(ctx context.Context, st store.Store, v *vault.Vault, settled func
 		if err := resealWebhooks(ctx, st, reseal); err != nil {
 			return err
 		}
+		if err := resealFiles(ctx, st, reseal); err != nil {
+			return err
+		}
 		return resealObjectKey(ctx, st, reseal)
 	})
 	if err != nil {
@@ -141,6 +144,28 @@ func resealObjectKey(ctx context.Context, st store.Store, reseal resealer) error
 		return fmt.Errorf("key of the object store: %w", err)
 	}
 	return st.SetObjectKey(ctx, old, sealed)
+}
+
+// SealedFiles begins the names of files in the store that are sealed.
+const SealedFiles = "sealed/"
+
+// FileRef is what a file in the store is sealed for.
+func FileRef(name string) vault.Ref { return vault.Ref{Secret: "file " + name} }
+
+// resealFiles seals files again. One that cannot be opened fails the rotation, as the key of
+// the object store does: nodes do not know a server with another authority.
+func resealFiles(ctx context.Context, st store.Files, reseal resealer) error {
+	all, err := st.Files(ctx, SealedFiles)
+	for name, old := range all {
+		var sealed []byte
+		if sealed, err = reseal(FileRef(name), old); err == nil {
+			err = st.ReplaceFile(ctx, name, old, sealed)
+		}
+		if err != nil {
+			return fmt.Errorf("file %s: %w", name, err)
+		}
+	}
+	return err
 }
 
 // unsealable reports whether an error says that no key opens a value.

@@ -1,0 +1,141 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/cove-sh/cove/internal/daemon/service/secrets"
+	"github.com/cove-sh/cove/internal/daemon/store"
+	"github.com/cove-sh/cove/internal/daemon/store/postgres"
+	"github.com/cove-sh/cove/internal/daemon/vault"
+	"github.com/cove-sh/cove/internal/durable"
+)
+
+const (
+	// nodesFiles is what is known of nodes, and membersFiles that which the fleet keeps.
+	nodesFiles, membersFiles = "nodes", "nodes/members"
+	nodesAuthority           = nodesFiles + "/ca.pem"
+)
+
+// sealedFiles are sealed where they are in a database.
+var sealedFiles = map[string]bool{nodesAuthority: true, linkKeyFile: true}
+
+// openFiles returns the small files of the installation. They are in the state directory, or
+// in the database if that is PostgreSQL: another server with it needs them too. What a
+// directory has from before is put into the database once.
+func openFiles(ctx context.Context, dir string, st recordStore, v *vault.Vault, log *slog.Logger) (durable.Files, error) {
+	here := durable.Dir(dir)
+	if _, ok := st.(*postgres.Store); !ok {
+		return here, nil
+	}
+	there := &recordFiles{st, v}
+	if err := there.adopt(ctx, here, log); err != nil {
+		return nil, fmt.Errorf("put files of the state directory into the database: %w", err)
+	}
+	return there, nil
+}
+
+// recordFiles implements [durable.Files] in a database.
+type recordFiles struct {
+	st    store.Files
+	vault *vault.Vault
+}
+
+// removeTimeout bounds how long a removal waits for a database that is away. Most removals
+// are tried again, or need not succeed.
+const removeTimeout = 2 * time.Second
+
+// stored returns the name of a file in the database.
+func stored(name string) string {
+	if sealedFiles[name] {
+		return secrets.SealedFiles + name
+	}
+	return name
+}
+
+// Read implements [durable.Files].
+func (f *recordFiles) Read(name string) ([]byte, error) {
+	all, err := f.st.Files(context.Background(), stored(name))
+	if err != nil {
+		return nil, err
+	}
+	data, ok := all[stored(name)]
+	if !ok {
+		return nil, &fs.PathError{Op: "read", Path: name, Err: fs.ErrNotExist}
+	}
+	if !sealedFiles[name] {
+		return data, nil
+	}
+	var open []byte
+	err = f.vault.Open(secrets.FileRef(stored(name)), data, func(value []byte) error {
+		open = append(open, value...)
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%s in the database cannot be opened; give this server the file %s or %s of those that used the database before: %w", name, vault.KeyFile, vault.EnvKey, err)
+	}
+	return open, nil
+}
+
+// ReadAll implements [durable.Files]. Sealed files are not among them.
+func (f *recordFiles) ReadAll(dir string) (map[string][]byte, error) {
+	return f.st.Files(context.Background(), dir+"/")
+}
+
+// Write implements [durable.Files].
+func (f *recordFiles) Write(name string, data []byte) (err error) {
+	if sealedFiles[name] {
+		if data, err = f.vault.Seal(secrets.FileRef(stored(name)), data); err != nil {
+			return err
+		}
+	}
+	return f.st.WriteFile(context.Background(), stored(name), data)
+}
+
+// Remove implements [durable.Files].
+func (f *recordFiles) Remove(name string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), removeTimeout)
+	defer cancel()
+	removed, err := f.st.RemoveFile(ctx, stored(name))
+	if err == nil && !removed {
+		err = &fs.PathError{Op: "remove", Path: name, Err: fs.ErrNotExist}
+	}
+	return err
+}
+
+// RemoveAll implements [durable.Files].
+func (f *recordFiles) RemoveAll(dir string) error {
+	return f.st.RemoveFiles(context.Background(), dir+"/")
+}
+
+// adopt puts the files of a directory into the database, if that has none yet.
+func (f *recordFiles) adopt(ctx context.Context, here durable.Dir, log *slog.Logger) error {
+	if _, err := f.Read(linkKeyFile); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	found, err := here.ReadAll(nodesFiles)
+	if err != nil {
+		return err
+	}
+	for name, data := range found {
+		if err := errors.Join(ctx.Err(), f.Write(name, data)); err != nil {
+			return err
+		}
+	}
+	key, err := here.Read(linkKeyFile)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		_, err = linkKey(f)
+	case err == nil:
+		err = f.Write(linkKeyFile, key) // this last file says that all are there
+	}
+	if err == nil && len(found) > 0 {
+		log.Info("what was known of nodes is in the database now, and not in the state directory any more", "files", len(found), "directory", strings.TrimSuffix(string(here), "/")+"/"+nodesFiles)
+	}
+	return err
+}

@@ -1,0 +1,269 @@
+package nodes
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cove-sh/cove/client"
+	"github.com/cove-sh/cove/internal/testing/covetest"
+	"github.com/cove-sh/cove/internal/testing/covetest/internet"
+	"github.com/cove-sh/cove/internal/testing/needs"
+	"github.com/cove-sh/cove/internal/testing/postgrestest"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// replica is one of several servers with one database.
+type replica struct {
+	*covetest.Daemon // for its command; it is not started
+	api, nodes       string
+	env, args        []string
+	cmd              *exec.Cmd
+	output           *output
+	exited           chan struct{}
+}
+
+// newReplica prepares a server of a database. Nothing that the servers share is in its state
+// directory.
+func newReplica(t *testing.T, binary string, store sandbox.SecretValue, bucket, key string) *replica {
+	t.Helper()
+	r := &replica{
+		Daemon: &covetest.Daemon{Binary: binary, StateDir: t.TempDir()}, api: free(t), nodes: free(t), output: new(output),
+		env: []string{"COVE_STORE=" + store.Reveal(), "COVE_SECRETS_KEY=" + key, "COVE_OBJECTS=file://" + bucket, "COVE_STANDBY=true"},
+	}
+	r.args = slices.Concat([]string{"serve", "--state-dir", r.StateDir, "--listen", r.api, "--dev", "--nodes", r.nodes, "--nodes-only", "--node-lease", lease.String(), "--warm", "0"}, internet.Here(t).Args())
+	return r
+}
+
+// run starts the server's process.
+func (r *replica) run(t *testing.T) {
+	t.Helper()
+	r.cmd = r.Command(context.WithoutCancel(t.Context()), r.args...)
+	r.cmd.Env = append(append(r.cmd.Env, "HOME="+r.StateDir), r.env...)
+	r.cmd.Stdout, r.cmd.Stderr = r.output, r.output
+	if err := r.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	exited := make(chan struct{})
+	r.exited = exited
+	go func(cmd *exec.Cmd) {
+		_ = cmd.Wait()
+		close(exited)
+	}(r.cmd)
+}
+
+// end ends the server's process.
+func (r *replica) end(signal syscall.Signal) {
+	_ = r.cmd.Process.Signal(signal)
+	<-r.exited
+}
+
+// state is what the server says to a probe: "ok" if it is active.
+func (r *replica) state() string {
+	c := &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	res, err := c.Get("http://" + r.api + "/readyz")
+	if err != nil {
+		return err.Error()
+	}
+	defer res.Body.Close()
+	data, _ := io.ReadAll(res.Body)
+	return strings.TrimSpace(string(data))
+}
+
+func (r *replica) waitFor(t *testing.T, want string) {
+	t.Helper()
+	var got string
+	if !covetest.Eventually(time.Minute, func() bool { got = r.state(); return strings.Contains(got, want) }) {
+		t.Fatalf("the server at %s says %q, want %q; its log:\n%s", r.api, got, want, r.output)
+	}
+}
+
+// pair is two servers and what is in front of them: a client reaches the one that is ready.
+type pair struct {
+	*server
+	a, b *replica
+	both atomic.Int64 // how often both were ready
+}
+
+func (p *pair) dial(ctx context.Context, network, _ string) (net.Conn, error) {
+	for _, r := range []*replica{p.a, p.b} {
+		if r.state() == "ok" {
+			return new(net.Dialer).DialContext(ctx, network, r.api)
+		}
+	}
+	return nil, errors.New("no server is ready")
+}
+
+// watch probes both servers until the end of the test.
+func (p *pair) watch(t *testing.T) {
+	t.Helper()
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		tick := time.NewTicker(50 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-stop:
+				return
+			case <-tick.C:
+			}
+			// The first is asked again: it may have stopped since.
+			if p.a.state() == "ok" && p.b.state() == "ok" && p.a.state() == "ok" {
+				p.both.Add(1)
+			}
+		}
+	})
+	t.Cleanup(func() {
+		close(stop)
+		wg.Wait()
+		if n := p.both.Load(); n > 0 {
+			t.Errorf("both servers were ready, in %d probes", n)
+		}
+	})
+}
+
+// counted waits until counters go on, and returns how far they are.
+func (p *pair) counted(t *testing.T, what string, from map[string]int) map[string]int {
+	t.Helper()
+	began := time.Now()
+	now := map[string]int{}
+	for id := range from {
+		var err error
+		if !covetest.Eventually(time.Minute, func() bool {
+			_, err = p.Exec(t.Context(), id, sandbox.ExecRequest{Shell: "true"})
+			if code := sandbox.CodeOf(err); err != nil && code != sandbox.CodeUnavailable {
+				t.Fatalf("%s: a call fails with %s: %v", what, code, err)
+			}
+			return err == nil
+		}) {
+			t.Fatalf("%s: no call works: %v\n%s\n%s", what, err, p.a.output, p.b.output)
+		}
+		now[id] = p.counts(t, id, from[id])
+	}
+	t.Logf("%s: calls work after %s", what, time.Since(began).Round(100*time.Millisecond))
+	return now
+}
+
+// socketLink is the network between a server and PostgreSQL, which can be cut.
+func socketLink(t *testing.T, store sandbox.SecretValue) (*link, sandbox.SecretValue) {
+	t.Helper()
+	u, err := url.Parse(store.Reveal())
+	if err != nil {
+		t.Fatal(err)
+	}
+	query := u.Query()
+	k := newLink(t, filepath.Join(query.Get("host"), ".s.PGSQL."+query.Get("port")))
+	t.Cleanup(k.close)
+	query.Del("host")
+	query.Del("port")
+	u.Host, u.RawQuery = k.address, query.Encode()
+	return k, sandbox.NewSecretValue(u.String())
+}
+
+// TestStandby takes the active one of two servers away in all ways: the other one has the same
+// sandboxes, of which each ran once and without a gap.
+func TestStandby(t *testing.T) {
+	needs.GVisor(t)
+	binary, err := covetest.Binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	postgres := postgrestest.Start(t)
+	address := postgres.Schema(t)
+	network, near := socketLink(t, address)
+	key, bucket := base64.StdEncoding.EncodeToString([]byte("0123456789abcdef0123456789abcdef")), t.TempDir()
+	a, b := newReplica(t, binary, near, bucket, key), newReplica(t, binary, address, bucket, key)
+	p := &pair{a: a, b: b, server: &server{Daemon: &covetest.Daemon{Binary: binary, StateDir: a.StateDir}, args: internet.Here(t).Args(), nodes: map[string]*node{}}}
+	if p.Client, err = client.New(client.Config{URL: "http://cove.test", Dial: p.dial}); err != nil {
+		t.Fatal(err)
+	}
+	a.run(t)
+	a.waitFor(t, "ok")
+	b.run(t)
+	b.waitFor(t, "is active")
+	t.Cleanup(func() {
+		network.restore()
+		if !covetest.Eventually(time.Minute, func() bool { return p.Client.Ping(context.Background()) == nil }) {
+			t.Error("no server is active at the end")
+		}
+		p.end(t)
+		for _, r := range []*replica{a, b} {
+			r.end(syscall.SIGTERM)
+			if t.Failed() {
+				t.Logf("the server at %s said:\n%s", r.api, r.output)
+			}
+		}
+	})
+	for _, name := range []string{"one", "two"} {
+		p.join(t, name, a.nodes+","+b.nodes)
+	}
+	on := p.onEach(t)
+	n := map[string]int{}
+	for _, sb := range on {
+		p.startCounter(t, sb.ID)
+		n[sb.ID] = 0
+	}
+	t.Run("takeovers", func(t *testing.T) {
+		p.canary(t, len(on))
+		p.watch(t)
+		n = p.counted(t, "at first", n)
+
+		a.end(syscall.SIGKILL)
+		n = p.counted(t, "the active one was killed", n)
+		b.waitFor(t, "ok")
+		a.run(t)
+		a.waitFor(t, "is active")
+
+		b.end(syscall.SIGTERM)
+		n = p.counted(t, "the active one was stopped", n)
+		a.waitFor(t, "ok")
+		b.run(t)
+		b.waitFor(t, "is active")
+
+		network.stop()
+		postgres.CutConnections(t)
+		n = p.counted(t, "the active one was cut off", n)
+		b.waitFor(t, "ok")
+		a.waitFor(t, "on standby")
+		network.restore()
+		a.waitFor(t, "is active")
+
+		postgres.Crash(t)
+		b.waitFor(t, "the database cannot be reached")
+		postgres.Run(t)
+		n = p.counted(t, "the database was away", n)
+
+		for id := range n {
+			if sb, err := p.Client.Get(t.Context(), id); err != nil || sb.State != sandbox.StateRunning {
+				t.Errorf("sandbox %s: %+v, %v", id, sb, err)
+			}
+		}
+	})
+	if got := p.Create(t, covetest.Small()); got.Node == "" {
+		t.Errorf("a new sandbox: %+v", got)
+	} else if _, err := p.Client.Kill(t.Context(), got.ID); err != nil {
+		t.Error(err)
+	}
+	for _, r := range []*replica{a, b} {
+		for _, name := range []string{"nodes", "preview-links.key", "secrets.key"} {
+			if _, err := os.Lstat(filepath.Join(r.StateDir, name)); !errors.Is(err, os.ErrNotExist) {
+				t.Errorf("a server has %s of its own: %v", name, err)
+			}
+		}
+	}
+}
