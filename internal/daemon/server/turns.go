@@ -55,6 +55,15 @@ func (s *Server) takeTurn(ctx context.Context, claim postgres.Claim) error {
 
 // sharesState refuses a daemon that has anything that others with its database do not have.
 func (s *Server) sharesState() error {
+	for problem, bad := range map[string]bool{
+		"needs a database that all servers share; give the address of one in PostgreSQL with --store":                                                 s.cfg.Store.Reveal() == "",
+		"needs nodes to run the sandboxes, since those of this machine would not be taken over; set --nodes HOST:PORT and --nodes-only":               s.cfg.Nodes.Listen == "" || !s.cfg.Nodes.Only,
+		"cannot be used with tls.acme, since certificates would be those of one server; use tls.cert and tls.key, or end TLS in front of the servers": len(s.cfg.TLS.ACME.Hosts) > 0,
+	} {
+		if bad {
+			return sandbox.Errorf(sandbox.CodeInvalid, "--standby %s", problem)
+		}
+	}
 	if err := noRecords(s.cfg.StateDir); err != nil {
 		return err
 	}

@@ -227,6 +227,31 @@ func TestStandbyNeedsTheKey(t *testing.T) {
 	}
 }
 
+// A server that would have something of its own is refused.
+func TestStandbyIsRefused(t *testing.T) {
+	t.Setenv("COVE_SECRETS_KEY", "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=")
+	for want, change := range map[string]func(*config.Config){
+		"needs a database":             func(c *config.Config) { c.Store = config.Secret{} },
+		"needs nodes":                  func(c *config.Config) { c.Nodes.Only = false },
+		"cannot be used with tls.acme": func(c *config.Config) { c.TLS.ACME.Hosts = []string{"cove.example.com"} },
+		"has records of its own": func(c *config.Config) {
+			if err := os.WriteFile(filepath.Join(c.StateDir, "cove.db"), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		cfg := config.Default(func(string) string { return "" })
+		cfg.StateDir, cfg.Listen, cfg.Standby = t.TempDir(), "127.0.0.1:0", true
+		cfg.Store = config.Secret{SecretValue: sandbox.NewSecretValue("postgres://cove@127.0.0.1:1/cove")}
+		cfg.Nodes.Listen, cfg.Nodes.Only = "127.0.0.1:0", true
+		change(&cfg)
+		err := server.New(cfg, server.Deps{Assembly: servertest.Assembly(), Version: "1", Log: slog.New(slog.DiscardHandler)}).Run(t.Context())
+		if code := sandbox.CodeOf(err); code != sandbox.CodeInvalid && code != sandbox.CodeConflict || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", want, err)
+		}
+	}
+}
+
 // What a server knew of nodes in its state directory is in the database afterwards.
 func TestFilesAreAdopted(t *testing.T) {
 	before := mustStart(t, func(c *config.Config) { c.Nodes.Listen = "127.0.0.1:0" }, func(s *setup) { s.Assembly = withRoots(s.Assembly) })
