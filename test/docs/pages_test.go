@@ -114,7 +114,7 @@ var pages = []page{
 	}},
 	{file: "docs/postgres.md", lines: map[string]special{
 		"createuser": {elsewhere: databases}, "createdb": {elsewhere: databases},
-		"export COVE_STORE": {elsewhere: databases}, "cove doctor": {elsewhere: databases}, "cove serve": {elsewhere: databases},
+		"export COVE_STORE": {elsewhere: databases}, "export COVE_SECRETS_KEY": {elsewhere: databases}, "cove doctor": {elsewhere: databases}, "cove serve": {elsewhere: databases},
 		"systemctl": {elsewhere: databases}, "pg_dump": {elsewhere: databases}, "tar": {elsewhere: databases},
 	}},
 	{

@@ -293,6 +293,19 @@ func TestFilesAreAdopted(t *testing.T) {
 	if !strings.Contains(dump, "nodes/tokens/") || strings.Contains(dump, "PRIVATE KEY") || strings.Contains(dump, fmt.Sprintf("%x", "PRIVATE KEY")) || strings.Contains(dump, fmt.Sprintf("%x", link)) {
 		t.Error("the database lacks the tokens, or has a key as it is")
 	}
+	after.end(t)
+	if _, err := server.RotateSecretsKey(t.Context(), after.cfg.StateDir, address, ""); err != nil {
+		t.Fatal(err)
+	}
+	rotated := mustStart(t, func(c *config.Config) {
+		c.StateDir, c.Nodes.Listen, c.Store = after.cfg.StateDir, "127.0.0.1:0", config.Secret{SecretValue: address}
+	}, func(s *setup) { s.Assembly = withRoots(s.Assembly) })
+	if again, err = rotated.client(t).CreateJoinToken(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, is, _ := strings.Cut(again.Token, "."); is != was {
+		t.Error("nodes do not know the server any more after its key of secrets was rotated")
+	}
 }
 
 func withRoots(a server.Assembly) server.Assembly {
