@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/base64"
 	"errors"
+	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/url"
@@ -37,12 +39,26 @@ type replica struct {
 	exited           chan struct{}
 }
 
+// unused returns an address on which nobody listens, with a port that is not given to those
+// who take any: a server listens there again and again.
+func unused(t *testing.T) string {
+	t.Helper()
+	for {
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 10_000+rand.N(20_000)))
+		if err != nil {
+			continue
+		}
+		defer l.Close()
+		return l.Addr().String()
+	}
+}
+
 // newReplica prepares a server of a database. Nothing that the servers share is in its state
 // directory.
 func newReplica(t *testing.T, binary string, store sandbox.SecretValue, bucket, key string) *replica {
 	t.Helper()
 	r := &replica{
-		Daemon: &covetest.Daemon{Binary: binary, StateDir: t.TempDir()}, api: free(t), nodes: free(t), output: new(output),
+		Daemon: &covetest.Daemon{Binary: binary, StateDir: t.TempDir()}, api: unused(t), nodes: unused(t), output: new(output),
 		env: []string{"COVE_STORE=" + store.Reveal(), "COVE_SECRETS_KEY=" + key, "COVE_OBJECTS=file://" + bucket, "COVE_STANDBY=true"},
 	}
 	r.args = slices.Concat([]string{"serve", "--state-dir", r.StateDir, "--listen", r.api, "--dev", "--nodes", r.nodes, "--nodes-only", "--node-lease", lease.String(), "--warm", "0"}, internet.Here(t).Args())

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -37,15 +38,18 @@ type turn struct {
 	active  chan struct{} // has one for each time that it has become active
 }
 
-// freeAddress returns an address on which nobody listens.
+// freeAddress returns an address on which nobody listens, with a port that is not given to
+// those who take any.
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for {
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 10_000+rand.N(20_000)))
+		if err != nil {
+			continue
+		}
+		defer l.Close()
+		return l.Addr().String()
 	}
-	defer l.Close()
-	return l.Addr().String()
 }
 
 const turnFence = 600 * time.Millisecond
@@ -76,6 +80,18 @@ func takeTurns(t *testing.T, store sandbox.SecretValue, change ...func(*config.C
 		}
 	})
 	return r
+}
+
+// begins waits until a server becomes active.
+func (r *turn) begins(t *testing.T) {
+	t.Helper()
+	select {
+	case <-r.active:
+	case err := <-r.done:
+		t.Fatalf("the server ended with %v", err)
+	case <-time.After(time.Minute):
+		t.Fatal("the server does not become active")
+	}
 }
 
 func (r *turn) get(t *testing.T, path string) (*http.Response, string) {
@@ -122,7 +138,7 @@ func TestStandby(t *testing.T) {
 	postgres := postgrestest.Start(t)
 	address, schema := postgres.NewSchema(t)
 	first := takeTurns(t, address)
-	<-first.active
+	first.begins(t)
 	second := takeTurns(t, address)
 	second.says(t, "on standby; ")
 	_, port, _ := net.SplitHostPort(first.address)
@@ -150,7 +166,7 @@ func TestStandby(t *testing.T) {
 	token := joinToken(t, first)
 
 	first.stop()
-	<-second.active
+	second.begins(t)
 	if got := joinToken(t, second); got.authority != token.authority {
 		t.Error("nodes do not know the second server")
 	}
@@ -162,7 +178,7 @@ func TestStandby(t *testing.T) {
 
 	// The second loses the database, and gets it again.
 	postgres.Exec(t, fmt.Sprintf("UPDATE %s.holder SET token = 'another', released = true", schema))
-	<-second.active
+	second.begins(t)
 	if got := joinToken(t, second); got.authority != token.authority {
 		t.Error("nodes do not know the second server after it was on standby")
 	}
@@ -191,12 +207,12 @@ func TestStandbyDuringAnOutage(t *testing.T) {
 	t.Setenv("COVE_SECRETS_KEY", "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=")
 	postgres := postgrestest.Start(t)
 	r := takeTurns(t, postgres.Schema(t))
-	<-r.active
+	r.begins(t)
 	token := joinToken(t, r)
 	postgres.Crash(t)
 	r.says(t, "the database cannot be reached")
 	postgres.Run(t)
-	<-r.active
+	r.begins(t)
 	if got := joinToken(t, r); got != token {
 		t.Error("nodes do not know the server any more")
 	}
@@ -219,7 +235,7 @@ func TestStandbyNeedsTheKey(t *testing.T) {
 	t.Run("other", func(t *testing.T) {
 		t.Setenv("COVE_SECRETS_KEY", "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=")
 		r := takeTurns(t, address)
-		<-r.active
+		r.begins(t)
 	})
 	t.Setenv("COVE_SECRETS_KEY", "ZmVkY2JhOTg3NjU0MzIxMGZlZGNiYTk4NzY1NDMyMTA=")
 	if err := run(); err == nil || !strings.Contains(err.Error(), "cannot be opened; give this server") {
