@@ -57,9 +57,10 @@ func (s *Server) openLobby(ctx context.Context) (*lobby, error) {
 		return nil, sandbox.Wrap(sandbox.CodeUnavailable, err, fmt.Sprintf("cannot listen on the socket %s (%v); choose another with --socket", s.cfg.SocketPath(), err))
 	}
 	l.listeners = append(l.listeners, local)
+	https := l.http.TLSConfig != nil // serving sets it too
 	for _, open := range l.listeners {
 		l.served.Go(func() {
-			if l.http.TLSConfig != nil && open.Addr().Network() == "tcp" {
+			if https && open.Addr().Network() == "tcp" {
 				_ = l.http.ServeTLS(open, "", "")
 			} else {
 				_ = l.http.Serve(open)

@@ -101,7 +101,9 @@ func (r *turn) get(t *testing.T, path string) (*http.Response, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	resp, err := tr.RoundTrip(req)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	resp, err := tr.RoundTrip(req.WithContext(ctx))
 	if err != nil {
 		return &http.Response{}, err.Error()
 	}
