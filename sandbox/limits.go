@@ -54,6 +54,12 @@ const (
 
 	// MaxForks bounds the children of one fork.
 	MaxForks = 32
+	// MinCheckpointInterval and MaxCheckpointInterval bound the time between automatic
+	// checkpoints. MaxCheckpointRestores is how often a sandbox continues from the same
+	// one before it fails.
+	MinCheckpointInterval = time.Minute
+	MaxCheckpointInterval = 24 * time.Hour
+	MaxCheckpointRestores = 3
 	// MaxHistory bounds the automatic snapshots of a sandbox, and MaxHistoryBytes the
 	// disk space that they take together: fewer are kept if they are large.
 	MaxHistory       = 50

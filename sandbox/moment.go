@@ -31,6 +31,9 @@ type Moment struct {
 	Snapshot string `json:"snapshot,omitempty"`
 	// StateAt is the instant whose state was restored.
 	StateAt *time.Time `json:"state_at,omitempty"`
+	// Reason says why the sandbox went back to its automatic checkpoint. It is set on a
+	// restore that nobody asked for, which has no Snapshot.
+	Reason string `json:"reason,omitempty"`
 	// Merge says whether the whole winner was merged or only files.
 	Merge MergeKind `json:"merge,omitempty"`
 	// KillWinner says that the winner ended with the merge. A merge of the whole always

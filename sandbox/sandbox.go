@@ -79,9 +79,15 @@ type Sandbox struct {
 	// Desktop is set if the sandbox is a computer.
 	Desktop *Desktop `json:"desktop,omitempty"`
 	// PausedLifetimeSeconds: see [CreateRequest].
-	PausedLifetimeSeconds int64      `json:"paused_lifetime_seconds,omitempty"`
-	CreatedAt             time.Time  `json:"created_at"`
-	StartedAt             *time.Time `json:"started_at,omitempty"`
+	PausedLifetimeSeconds int64 `json:"paused_lifetime_seconds,omitempty"`
+	// CheckpointIntervalSeconds is the time between automatic checkpoints; 0 is none.
+	CheckpointIntervalSeconds int64 `json:"checkpoint_interval_seconds,omitempty"`
+	// LastCheckpoint is the newest automatic checkpoint, or why there is none; nil if none
+	// was tried.
+	LastCheckpoint *AutomaticCheckpoint `json:"last_checkpoint,omitempty"`
+
+	CreatedAt time.Time  `json:"created_at"`
+	StartedAt *time.Time `json:"started_at,omitempty"`
 	// PausedAt and PausedExpiresAt are set while the sandbox is paused: since when,
 	// and when it ends if it is still paused by then.
 	PausedAt        *time.Time `json:"paused_at,omitempty"`
@@ -101,6 +107,26 @@ type Sandbox struct {
 	Moments []Moment `json:"moments,omitempty"`
 	// Unenforced lists limits that the machine could not enforce, in words.
 	Unenforced []string `json:"unenforced,omitempty"`
+}
+
+// AutomaticCheckpoint is the state of a sandbox that was kept last by its checkpoint
+// interval or by a pause, and from which the sandbox continues if its machine or its
+// supervisor dies. With it, what has failed since.
+type AutomaticCheckpoint struct {
+	// At is the instant whose state is kept; nil if there is none yet.
+	At *time.Time `json:"at,omitempty"`
+	// SizeBytes is the disk space that it takes.
+	SizeBytes int64 `json:"size_bytes,omitempty"`
+	// Stored says where it is kept, on a server with an object store. While it is pending,
+	// the one before it is kept too.
+	Stored Stored `json:"stored,omitempty"`
+	// FailedAt is when a newer one could last not be made, and Failure says why. They are
+	// not set if there was no failure since At.
+	FailedAt *time.Time `json:"failed_at,omitempty"`
+	Failure  string     `json:"failure,omitempty"`
+	// Restores is how often the sandbox has continued from it. After
+	// [MaxCheckpointRestores] the sandbox fails.
+	Restores int `json:"restores,omitempty"`
 }
 
 // Resources are the limits of one sandbox. MiB is 2^20 bytes.
@@ -162,6 +188,11 @@ type CreateRequest struct {
 	// PausedLifetimeSeconds ends the sandbox after this time in one pause; 0 is
 	// never.
 	PausedLifetimeSeconds int64 `json:"paused_lifetime_seconds,omitempty"`
+	// CheckpointIntervalSeconds keeps the sandbox's memory, processes and files at this
+	// interval, from [MinCheckpointInterval] to [MaxCheckpointInterval], while it is in
+	// use. If its machine or its supervisor dies, it continues from the newest of these
+	// states. Nil is the server's default, 0 is never.
+	CheckpointIntervalSeconds *int64 `json:"checkpoint_interval_seconds,omitempty"`
 }
 
 // UpdateRequest changes a living sandbox; fields that are nil stay.
@@ -187,6 +218,9 @@ type UpdateRequest struct {
 	// PausedLifetimeSeconds counts from the next pause, or from now if the sandbox
 	// is paused; 0 is never.
 	PausedLifetimeSeconds *int64 `json:"paused_lifetime_seconds,omitempty"`
+	// CheckpointIntervalSeconds counts from the last automatic checkpoint; 0 ends them and
+	// removes the last one.
+	CheckpointIntervalSeconds *int64 `json:"checkpoint_interval_seconds,omitempty"`
 }
 
 // ListRequest selects sandboxes of the caller's team, and of the caller's

@@ -70,6 +70,8 @@ type cell struct {
 	// taken is set by whichever comes first: the call that starts the standby, or the loss
 	// of the engine's connection, which ends it.
 	taken atomic.Bool
+	// fence stops the sandbox while its lease has run out.
+	fence fence
 	// begun receives nil when the sandbox runs, or the error if it cannot be started. Its
 	// capacity is one.
 	begun  chan error
@@ -117,6 +119,8 @@ func newCell(ctx context.Context) *cell {
 		gone:    make(chan struct{}),
 		ended:   make(chan struct{}),
 	}
+	c.fence.now = BootTime
+	c.fence.stop, c.fence.goOn = func() error { return c.sb.Stop() }, func() error { return c.sb.GoOn() }
 	c.agent = c.newAgentClient()
 	c.http = &http.Server{Handler: c.control()}
 	return c

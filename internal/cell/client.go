@@ -232,3 +232,10 @@ func (c *Client) Probe(ctx context.Context) error {
 	_, err := call[empty](ctx, c, "Probe", &empty{})
 	return err
 }
+
+// Fence stops the sandbox from a given time on, on [BootTime]'s clock, unless a later call
+// says a later time. Cells of older builds do not know it.
+func (c *Client) Fence(ctx context.Context, until time.Duration) error {
+	_, err := call[empty](ctx, c, "Fence", &fenceRequest{int64(until)})
+	return err
+}

@@ -35,6 +35,7 @@ func (c *cell) control() http.Handler {
 	handle(mux, "Answer", c.answerQuestion)
 	handle(mux, "Deleted", c.deleted)
 	handle(mux, "Probe", c.probe)
+	handle(mux, "Fence", c.setFence)
 	return mux
 }
 

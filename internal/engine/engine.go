@@ -17,6 +17,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net"
+	"time"
 
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -210,4 +211,26 @@ type Stats struct {
 	DiskBytes     int64 `json:",string"`
 	NetRxBytes    int64 `json:",string"`
 	NetTxBytes    int64 `json:",string"`
+}
+
+// Fencer is an Engine whose machines can be lost while instances run on them. An instance
+// that is fenced stops by itself before it is reported as ended because its machine cannot be
+// reached, so that another instance can continue its sandbox.
+type Fencer interface {
+	// Fence makes sure that an instance is fenced from now on, and may be repeated. Instances
+	// of the caller's own machine need not be.
+	Fence(ctx context.Context, instanceID string) error
+	// Lost reports whether an instance has ended because its machine is lost, and in that
+	// case whether it was fenced. If not, it may still run there.
+	Lost(instanceID string) (lost, stopped bool)
+}
+
+// Leaser is an Engine whose instances stop by themselves when their lease runs out, and go on
+// when it is renewed.
+type Leaser interface {
+	// LeaseTime reads the clock of leases, which goes on while the machine sleeps.
+	LeaseTime() (time.Duration, error)
+	// Lease begins or renews the lease of an instance. A time before that of an earlier call
+	// changes nothing.
+	Lease(ctx context.Context, instanceID string, until time.Duration) error
 }

@@ -189,6 +189,20 @@ func (s *Sandbox) Kill() {
 	}
 }
 
+// Stop stops gVisor's kernel, so that programs can neither make system calls nor reach the
+// network, until [Sandbox.GoOn]. Both may be called at any time.
+func (s *Sandbox) Stop() error { return s.signal(unix.SIGSTOP) }
+
+// GoOn undoes [Sandbox.Stop].
+func (s *Sandbox) GoOn() error { return s.signal(unix.SIGCONT) }
+
+func (s *Sandbox) signal(sig unix.Signal) error {
+	if err := unix.Kill(s.c.SandboxPid(), sig); err != nil && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("send gVisor's kernel %s: %w", unix.SignalName(sig), err)
+	}
+	return nil
+}
+
 // DiskBytes returns the disk space of the sandbox's writes, or 0 if it is unknown. It
 // includes a removed checkpoint from which the sandbox still loads, since only the
 // sandbox keeps it on the disk.

@@ -191,6 +191,8 @@ type Defaults struct {
 	// Lifetime and IdleTimeout of 0 are no bound.
 	Lifetime    time.Duration `yaml:"lifetime"`
 	IdleTimeout time.Duration `yaml:"idle_timeout"`
+	// CheckpointInterval is that of automatic checkpoints; 0 is none.
+	CheckpointInterval time.Duration `yaml:"checkpoint_interval"`
 	// Warm is how many sandboxes of a template wait ready at most; the daemon
 	// keeps fewer when few are made or memory is short. 0 boots each afresh.
 	Warm int `yaml:"warm"`
@@ -353,6 +355,7 @@ func (c *Config) Validate() error {
 		{"defaults.template", "must not be empty", c.Defaults.Template == ""},
 		{"defaults.lifetime", "must be from 0 to a year", c.Defaults.Lifetime < 0 || c.Defaults.Lifetime > sandbox.MaxLifetime},
 		{"defaults.warm", "must be from 0 to 64", c.Defaults.Warm < 0 || c.Defaults.Warm > 64},
+		{"defaults.checkpoint_interval", "must be whole seconds from a minute to a day, or 0", badInterval(c.Defaults.CheckpointInterval)},
 		{"defaults.idle_timeout", "must be from 0 to a year", c.Defaults.IdleTimeout < 0 || c.Defaults.IdleTimeout > sandbox.MaxLifetime},
 		{"quotas", "must not have negative numbers", c.Quotas.Sandboxes < 0 || c.Quotas.VCPUs < 0 || c.Quotas.MemoryMiB < 0 || c.Quotas.DiskMiB < 0 || c.Quotas.Snapshots < 0},
 		{"network.default", "must be open, none or packages", !slices.Contains([]string{"open", "none", "packages"}, c.Network.Default)},
@@ -544,4 +547,8 @@ func validListen(s string) bool {
 func validPrefix(s string) bool {
 	const allowed = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-"
 	return s != "" && len(s) <= 32 && strings.Trim(s, allowed) == ""
+}
+
+func badInterval(d time.Duration) bool {
+	return d != 0 && (d < sandbox.MinCheckpointInterval || d > sandbox.MaxCheckpointInterval || d%time.Second != 0)
 }

@@ -273,6 +273,11 @@ func TestCrashes(t *testing.T) {
 		must(t, err)
 		w.shell("child", "echo child > file; echo new > added")
 	}
+	keep := func(t *testing.T, w *harness) {
+		_, err := w.Update(asRed(t), "parent", sandbox.UpdateRequest{CheckpointIntervalSeconds: ptr(int64(60))})
+		must(t, err)
+		w.keep(w.get("parent").ID)
+	}
 	for _, c := range []struct {
 		name    string
 		prepare func(*testing.T, *harness)
@@ -313,6 +318,17 @@ func TestCrashes(t *testing.T) {
 		}},
 		{"command with a step", nil, func(ctx context.Context, w *harness) error {
 			_, err := w.Exec(ctx, "parent", sandbox.ExecRequest{Shell: "true"}, nil)
+			return err
+		}},
+		{"automatic checkpoint", keep, func(ctx context.Context, w *harness) error {
+			r := w.record(w.get("parent").ID)
+			h, err := w.openRecord(ctx, &r)
+			must(t, err)
+			return w.takeCheckpoint(ctx, h)
+		}},
+		{"return to an automatic checkpoint", keep, func(ctx context.Context, w *harness) error {
+			r := w.record(w.get("parent").ID)
+			_, err := w.fail(ctx, &r, "it was hit")
 			return err
 		}},
 		{"kill of a paused one", pause, func(ctx context.Context, w *harness) error { _, err := w.Kill(ctx, "parent"); return err }},

@@ -41,7 +41,7 @@ func (s *Service) Create(ctx context.Context, req sandbox.CreateRequest) (*sandb
 		if err := s.checkPauses(req.OnTimeout); err != nil {
 			return nil, err
 		}
-		if req.History > 0 {
+		if req.History > 0 || req.CheckpointIntervalSeconds != nil && *req.CheckpointIntervalSeconds > 0 {
 			if err := s.needCheckpointer(); err != nil {
 				return nil, err
 			}

@@ -91,7 +91,8 @@ func checkCreate(req *sandbox.CreateRequest, caller *sandbox.Caller) error {
 		secrets.CheckEnvs(req.Secrets), expose.CheckPorts(req.Ports, caller), validate.Mounts(req.Mounts),
 		validate.Range("history", int64(req.History), 0, sandbox.MaxHistory),
 		validate.Seconds("lifetime_seconds", req.LifetimeSeconds), validate.Seconds("idle_timeout_seconds", req.IdleTimeoutSeconds),
-		validate.Seconds("paused_lifetime_seconds", &req.PausedLifetimeSeconds))
+		validate.Seconds("paused_lifetime_seconds", &req.PausedLifetimeSeconds),
+		validate.Interval("checkpoint_interval_seconds", req.CheckpointIntervalSeconds))
 }
 
 // newRecord applies defaults: the request's values first, then the template's, then the
@@ -119,24 +120,18 @@ func (s *Service) newRecord(req *sandbox.CreateRequest, t *sandbox.Template, tea
 			IdleTimeoutSeconds: seconds(req.IdleTimeoutSeconds, s.cfg.IdleTimeout),
 			OnTimeout:          cmp.Or(req.OnTimeout, sandbox.ActionKill),
 			History:            req.History,
-			Network:            cmp.Or(req.Network, t.Network, &sandbox.NetworkPolicy{Preset: s.cfg.Network}),
-			Ports:              req.Ports,
-			CreatedAt:          now, LastActiveAt: now,
+
+			CheckpointIntervalSeconds: seconds(req.CheckpointIntervalSeconds, s.cfg.CheckpointInterval),
+			Network:                   cmp.Or(req.Network, t.Network, &sandbox.NetworkPolicy{Preset: s.cfg.Network}),
+			Ports:                     req.Ports,
+			CreatedAt:                 now, LastActiveAt: now,
 		},
-		BaseEnv: t.Env, BootID: s.cfg.Boot.ID, Held: true,
+		BaseEnv: t.Env, BootID: s.cfg.Boot.ID, Held: true, Kept: store.Kept{Since: now},
 	}
 	r.Instance = r.ID
 	r.ExpiresAt = expiry(now, r.LifetimeSeconds)
 	r.PausedLifetimeSeconds = req.PausedLifetimeSeconds
 	return r
-}
-
-func expiry(from time.Time, seconds int64) *time.Time {
-	if seconds == 0 {
-		return nil
-	}
-	at := from.Add(time.Duration(seconds) * time.Second)
-	return &at
 }
 
 // fit reduces a request's resources to what this machine has.

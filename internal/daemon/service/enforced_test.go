@@ -178,6 +178,11 @@ func TestCreateEnforcedOrRefused(t *testing.T) {
 			must(t, err)
 			return s.IdleTimeoutSeconds == 66 && len(due) == 1
 		}),
+		"checkpoint_interval_seconds": made(minutely(), func(_ *testing.T, w *harness, s *sandbox.Sandbox) bool {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			return s.CheckpointIntervalSeconds == 60 && w.handles[s.ID].checkpoints.due(time.Now().Add(time.Minute))
+		}),
 		"paused_lifetime_seconds": made(sandbox.CreateRequest{PausedLifetimeSeconds: 88}, func(t *testing.T, w *harness, s *sandbox.Sandbox) bool {
 			p, err := w.Pause(asRed(t), s.ID)
 			must(t, err)
@@ -264,6 +269,11 @@ func TestUpdateEnforcedOrRefused(t *testing.T) {
 			due, err := w.store.DueSandboxes(t.Context(), time.Now().Add(time.Minute))
 			must(t, err)
 			return s.IdleTimeoutSeconds == 5 && len(due) == 1
+		}),
+		"checkpoint_interval_seconds": updated(sandbox.UpdateRequest{CheckpointIntervalSeconds: ptr(int64(60))}, func(_ *testing.T, w *harness, s *sandbox.Sandbox) bool {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			return s.CheckpointIntervalSeconds == 60 && w.handles[s.ID].checkpoints.due(time.Now().Add(time.Minute))
 		}),
 		"paused_lifetime_seconds": updated(sandbox.UpdateRequest{PausedLifetimeSeconds: ptr(int64(9))}, func(_ *testing.T, _ *harness, s *sandbox.Sandbox) bool {
 			return s.PausedLifetimeSeconds == 9

@@ -19,13 +19,6 @@ const silence = 2 * time.Minute
 // clockSkew is how far ahead a sandbox's clock may be.
 const clockSkew = 2 * time.Second
 
-func earlier(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return a
-	}
-	return b
-}
-
 // Expire ends or pauses a sandbox whose lifetime or idle timeout has passed. For other
 // sandboxes it only updates the time of last use. The janitor calls it for sandboxes
 // that are due according to their records.

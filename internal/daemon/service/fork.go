@@ -176,6 +176,7 @@ func (s *Service) childRecords(parent *store.Record, req *sandbox.ForkRequest) [
 		r.Answers = nil // the answers were for the parent: a child asks again
 		r.Moments = nil // they were the parent's
 		r.MadeFrom = nil
+		r.Kept = store.Kept{Since: now}
 		children[i] = r
 	}
 	return children

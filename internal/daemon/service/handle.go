@@ -32,6 +32,8 @@ type handle struct {
 	vcpus atomic.Int32
 	// history is how many automatic snapshots are kept.
 	history atomic.Int32
+	// checkpoints say when the next automatic checkpoint is due.
+	checkpoints checkpointTimes
 	// asking is a semaphore: one place for each question for a job's end that waits.
 	asking chan struct{}
 	// gone is closed when the sandbox has ended or is paused; why is set before gone is
@@ -67,6 +69,7 @@ func newHandle(r *store.Record, instance engine.Instance) *handle {
 	}
 	h.vcpus.Store(int32(r.Resources.VCPUs))
 	h.history.Store(int32(r.History))
+	h.checkpoints.set(r)
 	return h
 }
 

@@ -117,6 +117,8 @@ func TestBadInput(t *testing.T) {
 		{"workdir", invalid, create(sandbox.CreateRequest{WorkDir: "/a\x00"})},
 		{"lifetime_seconds", invalid, create(sandbox.CreateRequest{LifetimeSeconds: ptr(int64(-1))})},
 		{"lifetime_seconds", invalid, create(sandbox.CreateRequest{LifetimeSeconds: ptr(int64(1 << 62))})},
+		{"checkpoint_interval_seconds", invalid, create(sandbox.CreateRequest{CheckpointIntervalSeconds: ptr(int64(59))})},
+		{"checkpoint_interval_seconds", invalid, update(sandbox.UpdateRequest{CheckpointIntervalSeconds: ptr(int64(86401))})},
 		{"paused_lifetime_seconds", invalid, create(sandbox.CreateRequest{PausedLifetimeSeconds: -1})},
 		{"paused_lifetime_seconds", invalid, update(sandbox.UpdateRequest{PausedLifetimeSeconds: ptr(int64(-1))})},
 		{"idle_timeout_seconds", invalid, create(sandbox.CreateRequest{IdleTimeoutSeconds: ptr(int64(-5))})},

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/cove-sh/cove/internal/daemon/service/call"
@@ -151,7 +152,8 @@ func (s *Service) failInstance(ctx context.Context, st engine.Status) {
 }
 
 // fail records that a sandbox has ended by itself, with the reason, and has the engine
-// remove what is left of it. It returns the record, or a not_found error if there is
+// remove what is left of it. If the sandbox has an automatic checkpoint, it does not end: it
+// is paused with that state, and continues from it at its next call. It returns the record, or a not_found error if there is
 // none. For a sandbox that is stopping or has ended, fail only removes the rest; a
 // sandbox that has been paused, or has another instance, is left alone. Details are
 // attributes for the log. If the store does not take the record, fail returns the
@@ -175,19 +177,30 @@ func (s *Service) tryFail(ctx context.Context, before *store.Record, reason stri
 	defer cancel()
 	id := before.ID
 	var now store.Record
+	var back store.KeptState
 	r, err := s.cfg.Store.UpdateSandbox(ctx, id, store.Change{
 		From: []sandbox.State{sandbox.StateCreating, sandbox.StateRunning},
 		Apply: func(r *store.Record) error {
 			if now = *r; r.Instance != before.Instance {
 				return errMoved
 			}
+			var but string
+			if back, but = s.fallback(r); back.Checkpoint != "" {
+				fallBack(r, back, reason)
+				return nil
+			}
 			now := time.Now().UTC()
-			r.State, r.Reason, r.EndedAt = sandbox.StateFailed, reason, &now
+			r.State, r.Reason, r.EndedAt = sandbox.StateFailed, reason+but, &now
 			return nil
 		},
 	})
 	switch sandbox.CodeOf(err) {
 	case "":
+		if back.Checkpoint != "" {
+			s.fellBack(ctx, before, &r, back, reason, details...)
+			return &r, nil
+		}
+		reason = r.Reason
 		s.drop(id, call.Ended(&r))
 		s.gate.System(&r, "sandbox.fail", reason)
 		s.log.Warn("sandbox failed", append([]any{"sandbox", id, "reason", reason}, details...)...)
@@ -207,4 +220,20 @@ func (s *Service) tryFail(ctx context.Context, before *store.Record, reason stri
 		return &r, nil // Repair removes it
 	}
 	return &done, nil
+}
+
+// fellBack ends what is left of an instance whose sandbox has gone back to an automatic
+// checkpoint, and says so.
+func (s *Service) fellBack(ctx context.Context, before, r *store.Record, back store.KeptState, reason string, details ...any) {
+	at := back.At.Format(time.RFC3339)
+	s.drop(r.ID, sandbox.Errorf(sandbox.CodeNotRunning, "sandbox %s failed during the call: %s; with its next call it continues from its automatic checkpoint of %s, and what it did since then is lost", r.ID, reason, at))
+	s.gate.System(r, "sandbox.restored", fmt.Sprintf("to its automatic checkpoint of %s, because %s", at, reason))
+	s.log.Warn("sandbox failed; it continues from its automatic checkpoint", append([]any{"sandbox", r.ID, "reason", reason, "at", back.At}, details...)...)
+	s.metrics.checkpoint("restored")
+	s.collectSoon()
+	if err := s.cfg.Engine.Destroy(ctx, before.Instance); err != nil {
+		s.log.Error("remove what is left of a failed instance", "sandbox", r.ID, "error", err)
+		instance := before.Instance
+		s.insist(instance, func(ctx context.Context) error { return s.cfg.Engine.Destroy(ctx, instance) })
+	}
 }

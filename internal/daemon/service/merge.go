@@ -145,6 +145,7 @@ func (s *Service) mergeWhole(ctx context.Context, parent, winner *store.Record) 
 		p.Root, p.Origin, p.Template, p.Mounts = w.Root, w.Origin, w.Template, w.Mounts
 		p.Resources.DiskMiB = w.Resources.DiskMiB
 		p.Applying = true
+		p.Kept = store.Kept{} // of a time that is over; a new one is due at once
 		end := p.LastActiveAt
 		noteMoment(p, sandbox.Moment{Kind: sandbox.MomentMerged, At: end, SandboxID: w.ID, Merge: sandbox.MergeWhole, KillWinner: true})
 		w.State, w.Reason, w.EndedAt = sandbox.StateKilled, "it was merged into "+p.ID, &end

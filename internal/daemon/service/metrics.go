@@ -18,6 +18,8 @@ const scrapeTimeout = 5 * time.Second
 type metrics struct {
 	s     *Service
 	verbs *prometheus.HistogramVec
+	// checkpoints counts automatic checkpoints.
+	checkpoints *prometheus.CounterVec
 
 	sandboxes, cpu, memory, disk, processes, netIn, netOut, waiting *prometheus.Desc
 }
@@ -34,6 +36,9 @@ func newMetrics(s *Service) *metrics {
 			Name: "cove_verb_seconds", Help: "Time of verbs that change something, by verb and error code; of commands with the time they ran.",
 			Buckets: []float64{.002, .005, .01, .02, .05, .1, .2, .5, 1, 2, 5, 10, 30, 60, 300},
 		}, []string{"verb", "code"}),
+		checkpoints: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "cove_automatic_checkpoints_total", Help: "Automatic checkpoints by what came of them: kept, failed, deferred for another change of the sandbox, or restored, after the sandbox had failed.",
+		}, []string{"result"}),
 		sandboxes: desc("sandboxes", "Sandboxes that have not ended, by state.", "state"),
 		cpu:       desc("sandboxes_cpu_cores", "Processors that all sandboxes used together at the last look."),
 		memory:    desc("sandboxes_memory_bytes", "Memory that all sandboxes used together at the last look."),
@@ -44,7 +49,7 @@ func newMetrics(s *Service) *metrics {
 		waiting:   desc("calls_in_flight", "Verbs under way."),
 	}
 	if s.cfg.Metrics != nil {
-		s.cfg.Metrics.MustRegister(m.verbs, m)
+		s.cfg.Metrics.MustRegister(m.verbs, m.checkpoints, m)
 	}
 	return m
 }
@@ -60,6 +65,9 @@ func (m *metrics) observe(action string, began time.Time, err error) {
 	}
 	m.verbs.WithLabelValues(action, code).Observe(time.Since(began).Seconds())
 }
+
+// checkpoint counts what came of an automatic checkpoint.
+func (m *metrics) checkpoint(result string) { m.checkpoints.WithLabelValues(result).Inc() }
 
 // Describe implements [prometheus.Collector].
 func (m *metrics) Describe(ch chan<- *prometheus.Desc) {

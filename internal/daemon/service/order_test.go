@@ -13,12 +13,12 @@ import (
 // order lists the files of this package from the bottom to the top, part by part. A
 // file refers to those before it only.
 var order = []struct{ part, files string }{
-	{"ground: locks, holds, the record as callers see it, the connection to a sandbox", "doc transition hold source moments handle silence sandboxes"},
+	{"ground: locks, holds, the record as callers see it, the connection to a sandbox", "doc transition hold source moments interval handle silence kept sandboxes"},
 	{"open: the way of every call to its sandbox", "announce open history"},
 	{"admit: what a new sandbox is made from, and whether there is room", "golden draft create templates keys"},
 	{"use: calls into running sandboxes, changes of their records", "jobs code files computers update env network follow approvals observe machine metrics clock"},
 	{"life: how sandboxes end and rest", "kill lost isolated pause expire"},
-	{"time travel", "snapshots fork diff merge try"},
+	{"time travel", "snapshots checkpoints fork diff merge try"},
 	{"upkeep, and the assembly of all", "collect reconcile moves nodes service"},
 }
 

@@ -65,7 +65,7 @@ func (s *Service) pause(ctx context.Context, id string, settle settle) (store.Re
 	_, err = s.checkpointer.Checkpoint(ctx, r.Instance, checkpoint, engine.CheckpointOptions{
 		Durable: true, Owner: r.Team,
 		Label: recovery.SandboxLabel(recovery.KeptPause, &r),
-		Commit: func(engine.Checkpoint) (err error) {
+		Commit: func(c engine.Checkpoint) (err error) {
 			if err := s.Volumes.Sync(ctx, &r, "sandbox "+r.ID+" was not paused"); err != nil {
 				return err
 			}
@@ -74,19 +74,21 @@ func (s *Service) pause(ctx context.Context, id string, settle settle) (store.Re
 				return err
 			}
 			defer done()
-			paused, err = s.commitPause(ctx, &r, checkpoint)
+			paused, err = s.commitPause(ctx, &r, &c)
 			return err
 		},
 	})
 	if err != nil {
 		return r, h.explain(ctx, engineError(&r, err))
 	}
+	s.storing(&paused)
+	s.collectSoon() // the automatic checkpoint before this one
 	return paused, nil
 }
 
 // commitPause records that a sandbox is paused. From then on it is, whatever happens to
 // its instance.
-func (s *Service) commitPause(ctx context.Context, r *store.Record, checkpoint string) (store.Record, error) {
+func (s *Service) commitPause(ctx context.Context, r *store.Record, c *engine.Checkpoint) (store.Record, error) {
 	last := r.LastActiveAt
 	s.mu.Lock()
 	if h := s.handles[r.ID]; h != nil {
@@ -102,7 +104,11 @@ func (s *Service) commitPause(ctx context.Context, r *store.Record, checkpoint s
 				return changedMeanwhile(r.ID)
 			}
 			at := time.Now().UTC()
-			now.State, now.Checkpoint, now.PausedAt = sandbox.StatePaused, checkpoint, &at
+			now.State, now.Checkpoint, now.PausedAt = sandbox.StatePaused, c.ID, &at
+			if now.CheckpointIntervalSeconds > 0 {
+				// It stays after the resume, when it is as good as an automatic one.
+				s.keepState(now, store.KeptState{Checkpoint: c.ID, At: at, SizeBytes: c.SizeBytes})
+			}
 			now.PausedExpiresAt = expiry(at, now.PausedLifetimeSeconds)
 			noteMoment(now, sandbox.Moment{Kind: sandbox.MomentPaused, At: at})
 			now.LastActiveAt = last.UTC()
@@ -263,6 +269,7 @@ func (s *Service) replace(ctx context.Context, r *store.Record, from bootSource,
 		return *r, call.RetryLater(err)
 	}
 	h.history.Store(int32(running.History))
+	h.checkpoints.set(&running)
 	s.swap(&running, h)
 	s.endInstance(ctx, r)
 	if err := died(); err != nil {
@@ -339,6 +346,9 @@ func (s *Service) continueIn(r *store.Record, instance engine.Instance) {
 	endPause(r, now)
 	r.State, r.Instance, r.Checkpoint, r.PausedAt = sandbox.StateRunning, instance.ID(), "", nil
 	r.PausedExpiresAt = nil
+	if r.Kept.Newest().Checkpoint != "" {
+		r.Kept.Since = now
+	}
 	r.LastActiveAt, r.BootID, r.Held, r.Applying = now, s.cfg.Boot.ID, true, false
 	r.Unenforced = instance.Unenforced()
 }

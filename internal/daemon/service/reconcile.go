@@ -74,6 +74,7 @@ func (s *Service) reconcile(ctx context.Context) error {
 	seen := map[string]bool{}
 	err = s.held(ctx, nil, func(r store.Record) {
 		seen[r.Instance] = true
+		s.storing(&r)
 		st, found := known[r.Instance]
 		g.Go(func() error { return s.repair(ctx, r, st, found) })
 	})

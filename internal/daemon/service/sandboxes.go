@@ -21,7 +21,7 @@ func (s *Service) view(r store.Record) *sandbox.Sandbox {
 	if !sbx.State.Final() {
 		sbx.Unenforced = append(slices.Clip(sbx.Unenforced), s.Volumes.Unenforced(&r)...)
 	}
-	sbx.Stored = s.stored(r.Checkpoint)
+	sbx.Stored, sbx.LastCheckpoint = s.stored(r.Checkpoint), s.lastCheckpoint(&r)
 	if p, ok := s.cfg.Engine.(engine.Placer); ok && !sbx.State.Final() {
 		sbx.Node = p.PlaceOf(engine.Source{Instance: r.Instance, Checkpoint: r.Checkpoint})
 	}
@@ -39,15 +39,6 @@ func (s *Service) view(r store.Record) *sandbox.Sandbox {
 		}
 	}
 	return &sbx
-}
-
-// stored says where a checkpoint is kept; it is empty if there is only one place.
-func (s *Service) stored(checkpoint string) sandbox.Stored {
-	r, ok := s.cfg.Engine.(engine.Replicator)
-	if !ok || checkpoint == "" {
-		return ""
-	}
-	return sandbox.Stored(r.Kept(checkpoint))
 }
 
 // Get implements [sandbox.Sandboxes].

@@ -62,6 +62,9 @@ type Config struct {
 	// [sandbox.DefaultLifetime] and no idle timeout; negative is unlimited.
 	Lifetime    time.Duration
 	IdleTimeout time.Duration
+	// CheckpointInterval is the interval of automatic checkpoints of requests without one;
+	// 0 is none.
+	CheckpointInterval time.Duration
 	// Build identifies this version of Cove: golden checkpoints of other versions are
 	// made again. Warm bounds the standby sandboxes of a template; 0 keeps no golden
 	// checkpoints.
@@ -142,6 +145,7 @@ type Service struct {
 	events       *events.Log
 	slots        chan struct{}        // a semaphore: one place for each create under way
 	leaving      chan struct{}        // a semaphore: one place for each sandbox that killSoon leaves behind
+	keeping      chan struct{}        // a semaphore: one place for each automatic checkpoint under way
 	looking      chan struct{}        // a semaphore: one place for each sandbox that [Service.announceFound] asks
 	checkpointer engine.Checkpointer  // the engine, or nil if it keeps no state
 	logger       engine.NetworkLogger // the engine, or nil if it keeps no logs
@@ -151,9 +155,15 @@ type Service struct {
 	opening  map[string]chan struct{} // guarded by mu; closed when the open is over
 	creating map[string]*creation     // guarded by mu
 	moving   map[string]chan struct{} // guarded by mu; see [Service.lock]
-	using    map[string]int           // guarded by mu; checkpoints in use
-	ours     map[string]bool          // guarded by mu; checkpoints that were in use and have not been removed
-	spared   map[string]bool          // guarded by mu; checkpoints in use that the collector skipped
+	// saving are the sandboxes with an automatic checkpoint under way, and what makes it make
+	// way; see [Service.weakLock]. Guarded by mu.
+	saving map[string]context.CancelCauseFunc
+	// unstored are the automatic checkpoints that are not stored everywhere yet, by sandbox.
+	// Guarded by mu.
+	unstored map[string]string
+	using    map[string]int  // guarded by mu; checkpoints in use
+	ours     map[string]bool // guarded by mu; checkpoints that were in use and have not been removed
+	spared   map[string]bool // guarded by mu; checkpoints in use that the collector skipped
 	// coming are instances in which a sandbox is about to continue, with the reason
 	// of those that have already ended. Guarded by mu.
 	coming map[string]string
@@ -199,6 +209,7 @@ func New(cfg Config) (*Service, error) {
 	s = &Service{
 		cfg: cfg, log: log, events: happened, audit: audit.NewRecorder(cfg.Store, log),
 		slots: make(chan struct{}, cmp.Or(cfg.MaxCreates, 8)), leaving: make(chan struct{}, maxLeaving), looking: make(chan struct{}, lookers),
+		keeping: make(chan struct{}, checkpointsAtOnce), saving: map[string]context.CancelCauseFunc{}, unstored: map[string]string{},
 		handles: map[string]*handle{}, opening: map[string]chan struct{}{}, creating: map[string]*creation{},
 		moving: map[string]chan struct{}{}, using: map[string]int{}, ours: map[string]bool{}, coming: map[string]string{}, spared: map[string]bool{}, insisting: map[string]bool{},
 		awaited: map[string]map[string]bool{}, asking: map[string][]engine.Question{},
@@ -317,6 +328,7 @@ func (s *Service) Start(ctx context.Context) error {
 	}
 	s.gate.Go(s.flushLoop)
 	s.gate.Go(s.collectLoop)
+	s.gate.Go(s.checkpointLoop)
 	s.gate.Go(s.meterLoop)
 	s.gate.Go(s.webhooks.Run)
 	s.gate.Go(s.Volumes.Run)

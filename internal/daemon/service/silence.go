@@ -22,8 +22,9 @@ func (h *handle) missed(began time.Time) {
 func (s *Service) suspect(ctx context.Context, h *handle, began time.Time) {
 	s.mu.Lock()
 	_, moving := s.moving[h.id]
+	_, saving := s.saving[h.id]
 	s.mu.Unlock()
-	if moving {
+	if moving || saving {
 		h.heard()
 		return
 	}

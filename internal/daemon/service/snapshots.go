@@ -336,6 +336,7 @@ func (s *Service) restore(ctx context.Context, r *store.Record, snap *store.Snap
 	before.Mounts = snap.Mounts
 	return s.replace(ctx, &before, from, func(now *store.Record) error {
 		now.Root, now.Origin, now.Template, now.Mounts = snap.Root, snap.Origin, snap.Template, snap.Mounts
+		now.Kept = store.Kept{} // of a time that is over; a new one is due at once
 		if !snap.Automatic {
 			now.Snapshot = snap.ID
 		}

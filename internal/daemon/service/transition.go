@@ -2,6 +2,7 @@ package service
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -31,7 +32,11 @@ func (s *Service) lockOne(ctx context.Context, id string) error {
 		other := s.moving[id]
 		if other == nil {
 			s.moving[id] = make(chan struct{})
+			makeWay := s.saving[id]
 			s.mu.Unlock()
+			if makeWay != nil {
+				makeWay(errMadeWay)
+			}
 			return nil
 		}
 		s.mu.Unlock()
@@ -50,6 +55,28 @@ func (s *Service) unlock(ids []string) {
 		close(s.moving[id])
 		delete(s.moving, id)
 	}
+}
+
+// errMadeWay says that an automatic checkpoint has made way for another transition.
+var errMadeWay = errors.New("another change of the sandbox came first")
+
+// weakLock is for an automatic checkpoint: it fails if a transition is under way, and keeps
+// none out. One that begins ends the context, and does not wait: whoever holds the weak lock
+// changes the record only if the sandbox still runs in the same instance.
+func (s *Service) weakLock(ctx context.Context, id string) (_ context.Context, unlock func(), ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.moving[id] != nil || s.saving[id] != nil {
+		return ctx, nil, false
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	s.saving[id] = cancel
+	return ctx, func() {
+		cancel(nil)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.saving, id)
+	}, true
 }
 
 // needCheckpointer returns an error if the engine cannot keep state.

@@ -36,7 +36,7 @@ func (s *Service) Update(ctx context.Context, ref string, req sandbox.UpdateRequ
 				return nil, err
 			}
 		}
-		if req.History != nil && *req.History > 0 {
+		if req.History != nil && *req.History > 0 || req.CheckpointIntervalSeconds != nil && *req.CheckpointIntervalSeconds > 0 {
 			if err := s.needCheckpointer(); err != nil {
 				return nil, err
 			}
@@ -80,6 +80,10 @@ func (s *Service) Update(ctx context.Context, ref string, req sandbox.UpdateRequ
 				return nil, err
 			}
 		}
+		if req.CheckpointIntervalSeconds != nil {
+			h.checkpoints.set(&r)
+			s.collectSoon()
+		}
 		return s.view(r), nil
 	})
 }
@@ -106,6 +110,9 @@ func (s *Service) updatePaused(c *call.Call, ref string, req *sandbox.UpdateRequ
 	}
 	if err == nil && req.History != nil {
 		err = s.forgetSteps(c.Ctx, r.ID, r.History)
+	}
+	if req.CheckpointIntervalSeconds != nil {
+		s.collectSoon()
 	}
 	return r, err == nil, err
 }
@@ -143,7 +150,7 @@ func checkUpdate(req *sandbox.UpdateRequest) error {
 	}
 	return cmp.Or(validate.Metadata(req.Metadata), validate.Env(req.Env),
 		validate.Seconds("lifetime_seconds", req.LifetimeSeconds), validate.Seconds("idle_timeout_seconds", req.IdleTimeoutSeconds),
-		validate.Seconds("paused_lifetime_seconds", req.PausedLifetimeSeconds))
+		validate.Seconds("paused_lifetime_seconds", req.PausedLifetimeSeconds), validate.Interval("checkpoint_interval_seconds", req.CheckpointIntervalSeconds))
 }
 
 // changes names the fields that a request sets, for the audit record.
@@ -156,7 +163,7 @@ func changes(req *sandbox.UpdateRequest) []string {
 		{"name", req.Name != nil}, {"metadata", req.Metadata != nil}, {"env", req.Env != nil}, {"vcpus", req.VCPUs != nil},
 		{"memory_mib", req.MemoryMiB != nil}, {"max_pids", req.MaxPIDs != nil}, {"lifetime_seconds", req.LifetimeSeconds != nil},
 		{"idle_timeout_seconds", req.IdleTimeoutSeconds != nil}, {"on_timeout", req.OnTimeout != nil}, {"history", req.History != nil},
-		{"paused_lifetime_seconds", req.PausedLifetimeSeconds != nil},
+		{"paused_lifetime_seconds", req.PausedLifetimeSeconds != nil}, {"checkpoint_interval_seconds", req.CheckpointIntervalSeconds != nil},
 	} {
 		if f.set {
 			all = append(all, f.name)
@@ -187,12 +194,26 @@ func change(r *store.Record, req *sandbox.UpdateRequest) {
 	set(&r.IdleTimeoutSeconds, req.IdleTimeoutSeconds)
 	set(&r.OnTimeout, req.OnTimeout)
 	set(&r.History, req.History)
+	if req.CheckpointIntervalSeconds != nil {
+		changeInterval(r, *req.CheckpointIntervalSeconds)
+	}
 	if req.PausedLifetimeSeconds != nil {
 		r.PausedLifetimeSeconds, r.PausedExpiresAt = *req.PausedLifetimeSeconds, nil
 		if r.State == sandbox.StatePaused {
 			r.PausedExpiresAt = expiry(time.Now().UTC(), r.PausedLifetimeSeconds)
 		}
 	}
+}
+
+// changeInterval changes the interval of automatic checkpoints.
+func changeInterval(r *store.Record, seconds int64) {
+	switch {
+	case seconds == 0:
+		r.Kept = store.Kept{}
+	case r.CheckpointIntervalSeconds == 0:
+		r.Kept.Since = time.Now().UTC()
+	}
+	r.CheckpointIntervalSeconds = seconds
 }
 
 func set[T any](field *T, v *T) {
@@ -287,7 +308,7 @@ func (s *Service) takeBack(ctx context.Context, h *handle, before *store.Record,
 		r.BaseEnv = before.BaseEnv
 		r.LifetimeSeconds, r.ExpiresAt = before.LifetimeSeconds, before.ExpiresAt
 		r.IdleTimeoutSeconds, r.OnTimeout, r.History = before.IdleTimeoutSeconds, before.OnTimeout, before.History
-		r.PausedLifetimeSeconds = before.PausedLifetimeSeconds
+		r.PausedLifetimeSeconds, r.CheckpointIntervalSeconds = before.PausedLifetimeSeconds, before.CheckpointIntervalSeconds
 		r.Applying = before.Applying
 		return nil
 	}})

@@ -80,7 +80,42 @@ type Record struct {
 	// Answers are those that hold, of questions that its policy has asked. They are of
 	// this sandbox only: snapshots and forks do not have them.
 	Answers []Answer
+	// Kept are the engine's checkpoints that the sandbox's checkpoint interval keeps.
+	Kept Kept
 }
+
+// Kept are the automatic checkpoints of a sandbox: the last complete one and, while a newer
+// one is not stored everywhere yet, that one too.
+type Kept struct {
+	Last KeptState `json:"last,omitzero"`
+	Next KeptState `json:"next,omitzero"`
+	// Since is when the interval began to count if there is no checkpoint; zero is long ago.
+	Since time.Time `json:"since,omitzero"`
+	// FailedAt is when a checkpoint last failed after the newest one, and Failure why.
+	FailedAt time.Time `json:"failed_at,omitzero"`
+	Failure  string    `json:"failure,omitempty"`
+	// Restores is how often the sandbox has gone back to the newest checkpoint.
+	Restores int `json:"restores,omitempty"`
+}
+
+// KeptState is one automatic checkpoint.
+type KeptState struct {
+	// Checkpoint is the engine's id; empty if there is none.
+	Checkpoint string    `json:"checkpoint"`
+	At         time.Time `json:"at"`
+	SizeBytes  int64     `json:"size_bytes"`
+}
+
+// Newest returns the newest checkpoint; it is zero if there is none.
+func (k *Kept) Newest() KeptState {
+	if k.Next.Checkpoint != "" {
+		return k.Next
+	}
+	return k.Last
+}
+
+// Bytes is the disk space of all checkpoints.
+func (k *Kept) Bytes() int64 { return k.Last.SizeBytes + k.Next.SizeBytes }
 
 // Answer is an answer to a question of a network policy that holds longer than for the
 // connections that waited for it.
@@ -119,8 +154,8 @@ type Quota struct {
 
 // Usage is what the sandboxes of a team that are not ended count for. A paused
 // one counts as a sandbox and for its disk, but uses no vCPUs and no memory.
-// The disk is also that of the team's volumes and snapshots: what each may grow
-// to, and what those of snapshots hold.
+// The disk is also that of the team's volumes, snapshots and automatic checkpoints:
+// what each volume may grow to, and what the others hold.
 type Usage struct {
 	Sandboxes int
 	VCPUs     int

@@ -11,6 +11,8 @@ import (
 
 const historyHelp = "Keep this many automatic snapshots, one before each command (see cove snapshot ls -a)"
 
+const checkpointHelp = "While the sandbox is in use, keep its state this often, from 1m to 24h; it continues from there if its node or supervisor dies. 0 means never"
+
 // sandboxOptions describe a sandbox to be made.
 type sandboxOptions struct {
 	req sandbox.CreateRequest
@@ -35,6 +37,7 @@ func (o *sandboxOptions) AddFlags(f *pflag.FlagSet) {
 	f.Var(optionalSecondsFlag(&req.IdleTimeoutSeconds), "idle-timeout", "End the sandbox after this time without use; 0 means no limit")
 	f.StringVar((*string)(&req.OnTimeout), "on-timeout", "", "What to do when one of these times ends: kill or pause")
 	f.Var(secondsFlag(&req.PausedLifetimeSeconds), "paused-lifetime", "End the sandbox after it has been paused for this time without a break; 0 means never")
+	f.Var(optionalSecondsFlag(&req.CheckpointIntervalSeconds), "checkpoint-interval", checkpointHelp)
 	f.IntVar(&req.History, "history", 0, historyHelp)
 	f.Var(listFlag(&req.Mounts, "mount", parseMount), "mount", "Mount a volume, a directory of the server, or memory:\ntype=volume|bind|tmpfs,source=NAME,target=/data[,readonly][,tmpfs-size=64m] (repeatable)")
 	f.Var(listFlag(&req.Mounts, "volume", parseVolume), "volume", "Mount a volume, as NAME:/data[:ro] (repeatable)")

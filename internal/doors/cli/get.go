@@ -29,7 +29,8 @@ var sandboxDetails = details(func(sb *sandbox.Sandbox) []any {
 	fields = append(fields, limitFields(sb.Resources)...)
 	fields = append(fields,
 		"metadata", pairText(sb.Metadata), "env", pairText(sb.Env), "lifetime", bound(sb.LifetimeSeconds), "idle timeout", bound(sb.IdleTimeoutSeconds),
-		"on timeout", sb.OnTimeout, "paused life", boundIf(sb.PausedLifetimeSeconds), "history", history(sb.History), "network", policyText(sb.Network),
+		"on timeout", sb.OnTimeout, "paused life", boundIf(sb.PausedLifetimeSeconds), "history", history(sb.History),
+		"checkpoint interval", boundIf(sb.CheckpointIntervalSeconds), "last checkpoint", checkpointText(sb.LastCheckpoint), "network", policyText(sb.Network),
 		"secrets", pairText(sb.Secrets), "ports", publishedText(sb.Ports), "created", stamp(&sb.CreatedAt), "last active", stamp(&sb.LastActiveAt),
 		"expires", stamp(sb.ExpiresAt), "paused until", stamp(sb.PausedExpiresAt), "stored", sb.Stored, "ended", stamp(sb.EndedAt),
 		"not enforced", strings.Join(sb.Unenforced, "; "),
@@ -54,12 +55,38 @@ func momentText(m *sandbox.Moment) string {
 	switch {
 	case m.Kind == sandbox.MomentMerged:
 		return fmt.Sprintf("%s, %s of %s", text, m.Merge, m.SandboxID)
+	case m.Kind == sandbox.MomentRestored && m.Reason != "":
+		return fmt.Sprintf("%s, to the automatic checkpoint of %s, because %s", text, stamp(m.StateAt), m.Reason)
 	case m.Kind == sandbox.MomentRestored:
 		return fmt.Sprintf("%s, to %s of %s", text, m.Snapshot, stamp(m.StateAt))
 	case m.Until != nil:
 		return fmt.Sprintf("%s, for %s", text, span(m.Until.Sub(m.At)))
 	}
 	return text
+}
+
+// checkpointText describes the newest automatic checkpoint, and what has failed since.
+func checkpointText(c *sandbox.AutomaticCheckpoint) string {
+	if c == nil {
+		return ""
+	}
+	text := "none"
+	if c.At != nil {
+		text = fmt.Sprintf("%s, %s", stamp(c.At), sizeText(c.SizeBytes))
+	}
+	if c.Stored != "" {
+		text += ", " + string(c.Stored)
+	}
+	if c.Restores > 0 {
+		text += fmt.Sprintf(", restored %d times", c.Restores)
+	}
+	if c.Failure == "" {
+		return text
+	}
+	if c.FailedAt != nil {
+		text += "; failed " + stamp(c.FailedAt)
+	}
+	return text + ": " + c.Failure
 }
 
 // limitFields are the limits of a sandbox, for details.

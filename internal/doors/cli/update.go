@@ -32,6 +32,7 @@ func (o *updateOptions) AddFlags(f *pflag.FlagSet) {
 	f.Var(optionalSecondsFlag(&o.req.IdleTimeoutSeconds), "idle-timeout", "End the sandbox after this time without use; 0 means no limit")
 	f.StringVar(&o.OnTimeout, "on-timeout", "", "What to do when one of these times ends: kill or pause")
 	f.Var(optionalSecondsFlag(&o.req.PausedLifetimeSeconds), "paused-lifetime", "End the sandbox after it has been paused for this time without a break, counted from now if it is paused; 0 means never")
+	f.Var(optionalSecondsFlag(&o.req.CheckpointIntervalSeconds), "checkpoint-interval", checkpointHelp)
 	f.IntVar(&o.History, "history", 0, historyHelp+"; 0 removes them")
 	o.reachOptions.AddFlags(f)
 }

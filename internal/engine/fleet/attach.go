@@ -39,7 +39,7 @@ func (f *Fleet) Attach(ctx context.Context, name, id, address string, e *remote.
 	f.mu.Unlock()
 	s.starting.Lock()
 	defer s.starting.Unlock()
-	report, err := e.Report(ctx)
+	report, err := e.Report(ctx, 0, nil)
 	if err != nil {
 		return err
 	}
@@ -49,6 +49,10 @@ func (f *Fleet) Attach(ctx context.Context, name, id, address string, e *remote.
 	f.listen(s, e)
 	ended, err := f.settle(ctx, s, e)
 	if err != nil {
+		return err
+	}
+	// The node learns the lease, and instances that have stopped because it ran out go on.
+	if report, err = e.Report(ctx, f.cfg.Lease, f.fenced(s)); err != nil {
 		return err
 	}
 	f.mu.Lock()
@@ -298,7 +302,7 @@ func (f *Fleet) keep(s *site, e *remote.Engine) {
 		case <-tick.C:
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), beatTimeout)
-		report, err := e.Report(ctx)
+		report, err := e.Report(ctx, f.cfg.Lease, f.fenced(s))
 		cancel()
 		if err != nil {
 			go e.Close()

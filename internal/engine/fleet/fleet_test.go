@@ -309,6 +309,62 @@ func TestLeaseRunsOut(t *testing.T) {
 	}
 }
 
+// TestFence checks that it is known of an instance of a lost node whether it has stopped
+// there, until the node is back.
+func TestFence(t *testing.T) {
+	w := newWorld(t, 10*time.Millisecond)
+	a := w.join("a")
+	w.create("one")
+	w.create("two")
+	for range 2 {
+		if err := w.Fence(t.Context(), "one"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if a.state.LeaseOf("one") == 0 || a.state.LeaseOf("two") != 0 {
+		t.Errorf("the leases are %v and %v", a.state.LeaseOf("one"), a.state.LeaseOf("two"))
+	}
+	lost := func(id string, lost, stopped bool) {
+		t.Helper()
+		if l, s := w.Lost(id); l != lost || s != stopped {
+			t.Errorf("%s is lost: %v, stopped %v", id, l, s)
+		}
+	}
+	lost("one", false, false)
+	w.cut(a)
+	<-w.failed
+	<-w.failed
+	lost("one", true, true)
+	lost("two", true, false)
+	if err := w.Fence(t.Context(), "two"); !errors.Is(err, engine.ErrNotFound) {
+		t.Errorf("Fence of what is lost: %v", err)
+	}
+	w.restart() // it is remembered
+	lost("one", true, true)
+	lost("two", true, false)
+	w.attach(a)
+	lost("one", false, false)
+	lost("two", false, false)
+}
+
+// TestLeaseOfNode checks that the lease of an instance ends before the server's patience, and
+// is counted from a report that has arrived.
+func TestLeaseOfNode(t *testing.T) {
+	w := newWorld(t, time.Hour)
+	a := w.join("a")
+	w.create("one")
+	if err := w.Fence(t.Context(), "one"); err != nil {
+		t.Fatal(err)
+	}
+	now, err := a.engine.LeaseTime()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if until := a.state.LeaseOf("one"); until > now+time.Hour-3*time.Minute || until < now+50*time.Minute {
+		t.Errorf("at %v the lease ends at %v", now, until)
+	}
+}
+
 // TestLostAnswer checks that an instance that was made when nobody could hear of it is
 // ended.
 func TestLostAnswer(t *testing.T) {

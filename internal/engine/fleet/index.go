@@ -45,6 +45,8 @@ type entry struct {
 	// GivenUp says that the instance has ended as far as anybody is concerned: the node
 	// must end it.
 	GivenUp bool `json:"given_up,omitempty"`
+	// Fenced says that the instance stops by itself before it is given up.
+	Fenced bool `json:"fenced,omitempty"`
 	// making is set until the node has answered that it runs.
 	making bool
 }

@@ -36,7 +36,7 @@ func (f *Fleet) Place(r sandbox.Resources) string {
 func (f *Fleet) PlaceOf(of engine.Source) string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if e := f.instances[of.Instance]; e != nil {
+	if e := f.instances[of.Instance]; e != nil && (!e.GivenUp || of.Checkpoint == "") {
 		return e.site.name
 	}
 	if k := f.checkpoints[of.Checkpoint]; k != nil {

@@ -20,6 +20,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/guest/agent"
@@ -87,6 +88,7 @@ type State struct {
 	count     map[Step]int                                    // guarded by mu; calls so far
 	traps     map[Step]map[When][]func(context.Context) error // guarded by mu
 	engines   []*Engine                                       // guarded by mu
+	leases    map[string]time.Duration                        // guarded by mu; by instance
 	logs      map[string][]sandbox.NetworkEvent               // guarded by mu; network logs by sandbox
 	logged    chan struct{}                                   // guarded by mu; closed at the next event
 }
@@ -95,7 +97,8 @@ type State struct {
 func NewState(dir string) *State {
 	return &State{
 		dir: dir, instances: map[string]*instance{}, kept: map[string]*kept{}, count: map[Step]int{},
-		traps: map[Step]map[When][]func(context.Context) error{},
+		leases: map[string]time.Duration{},
+		traps:  map[Step]map[When][]func(context.Context) error{},
 	}
 }
 

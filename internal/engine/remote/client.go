@@ -284,13 +284,6 @@ func (f *frames) sendValues(values engine.Values) (failed, err error) {
 	return nil, f.send(value{End: true})
 }
 
-// Report asks the node what it has.
-func (e *Engine) Report(ctx context.Context) (Report, error) {
-	r, err := call[Report](ctx, e, "Report", empty{})
-	r.Version = cleanTo(r.Version, 64)
-	return r, err
-}
-
 // Settle tells the node which instances are wanted. It ends all others, and only then the
 // node can be driven. A node that has seen a larger epoch refuses.
 func (e *Engine) Settle(ctx context.Context, epoch int64, keep []string) error {

@@ -16,4 +16,4 @@ package remote
 
 // Protocol is the version of what the two ends say to each other. Ends with different
 // versions refuse each other.
-const Protocol = 2
+const Protocol = 3

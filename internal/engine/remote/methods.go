@@ -80,6 +80,7 @@ func init() {
 		"/Stats":            unary((*session).stats),
 		"/SetLimits":        unary((*session).setLimits),
 		"/Probe":            unary((*session).probe),
+		"/Fence":            unary((*session).fence),
 		"/DeletedBytes":     unary((*session).deletedBytes),
 		"/Dial":             streamed((*session).dial),
 		"/DialPort":         streamed((*session).dialPort),
@@ -112,13 +113,6 @@ func unsupported(what string) error {
 
 func errUnreachable() error {
 	return sandbox.Errorf(sandbox.CodeUnavailable, "the server cannot be reached from the sandbox's node now; try again")
-}
-
-func (n *session) report(context.Context, *empty) (*Report, error) {
-	r := n.cfg.Report()
-	r.Protocol = Protocol
-	_, r.Checkpoints = n.cfg.Engine.(engine.Checkpointer)
-	return &r, nil
 }
 
 func (n *session) list(ctx context.Context, _ *empty) (*[]*status, error) {

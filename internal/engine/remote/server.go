@@ -41,7 +41,8 @@ type Roots interface {
 
 // Server offers an engine to one daemon after another, over connections.
 type Server struct {
-	cfg Config
+	cfg    Config
+	leases leases
 
 	mu sync.Mutex
 	// present is the session that drives the engine, or nil. Guarded by mu.
@@ -66,6 +67,7 @@ const maxPeers = 256
 // NewServer returns a server of an engine that nobody uses yet.
 func NewServer(cfg Config) *Server {
 	s := &Server{cfg: cfg, asked: map[string][]engine.Question{}, peers: map[int64]*waiting{}}
+	s.leases.engine, _ = cfg.Engine.(engine.Leaser)
 	cfg.Engine.Notify(func(st engine.Status) { s.tell("failed "+st.ID, event{Failed: statusOf(st)}) })
 	if q, ok := cfg.Engine.(engine.Inquirer); ok {
 		q.SetAsked(s.questions)
@@ -144,6 +146,8 @@ type session struct {
 	queue   *queue
 	calls   sync.Map // of cancel functions, by token
 	exports exports
+
+	reported time.Duration // guarded by Server.mu; when the last report was sent, on the clock of leases
 
 	settling sync.Mutex
 	settled  bool // guarded by settling; see [session.settle]

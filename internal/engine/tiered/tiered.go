@@ -341,6 +341,22 @@ func (e *Engine) PlaceOf(of engine.Source) string {
 	return p.PlaceOf(of)
 }
 
+// Fence implements [engine.Fencer].
+func (e *Engine) Fence(ctx context.Context, instanceID string) error {
+	if f, ok := e.Inner.(engine.Fencer); ok {
+		return f.Fence(ctx, instanceID)
+	}
+	return nil
+}
+
+// Lost implements [engine.Fencer].
+func (e *Engine) Lost(instanceID string) (lost, stopped bool) {
+	if f, ok := e.Inner.(engine.Fencer); ok {
+		return f.Lost(instanceID)
+	}
+	return false, false
+}
+
 // Changes implements [engine.Checkpointer].
 func (e *Engine) Changes(ctx context.Context, of engine.Source) (io.ReadCloser, error) {
 	if of.Checkpoint == "" {

@@ -13,7 +13,9 @@ const (
 	KeptSnapshot = "snapshot"
 	KeptPause    = "pause"
 	KeptFork     = "fork"
-	keptRunning  = "running" // it was not kept until its record was found missing
+	// KeptAutomatic is for the sandbox itself, in case it fails.
+	KeptAutomatic = "automatic"
+	keptRunning   = "running" // it was not kept until its record was found missing
 )
 
 // keptAs is what a checkpoint says about itself, in case its record is lost.

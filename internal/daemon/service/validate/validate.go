@@ -252,6 +252,16 @@ func Seconds(field string, v *int64) error {
 	return nil
 }
 
+// Interval refuses an interval of automatic checkpoints that is out of bounds; nil means not
+// given.
+func Interval(field string, v *int64) error {
+	const least, most = int64(sandbox.MinCheckpointInterval / 1e9), int64(sandbox.MaxCheckpointInterval / 1e9)
+	if v == nil || *v == 0 || *v >= least && *v <= most {
+		return nil
+	}
+	return Errorf("%s is %d; use %d to %d, or 0 for no automatic checkpoints", field, *v, least, most)
+}
+
 // TimeoutAction refuses an unknown action at a timeout.
 func TimeoutAction(a sandbox.TimeoutAction) error {
 	if a == sandbox.ActionKill || a == sandbox.ActionPause {

@@ -18,19 +18,23 @@ const sandboxColumns = `id, name, team, namespace, metadata, template, state, re
 	lifetime_seconds, idle_seconds, on_timeout, created_at, started_at, last_active_at,
 	expires_at, ended_at, unenforced, boot_id, held, applying,
 	forked_from, snapshot, history, paused_at, instance, checkpoint, fork_point, origin, root,
-	network, bindings, ports, paused_lifetime_seconds, paused_expires_at, mounts, answers, moments, made_from`
+	network, bindings, ports, paused_lifetime_seconds, paused_expires_at, mounts, answers, moments, made_from,
+	checkpoint_seconds, kept_last, kept_next, kept_bytes, kept`
 
 const living = `state NOT IN ('killed', 'failed')`
 
 func scanRecord(scan func(...any) error) (store.Record, error) {
 	var r store.Record
+	var last, next string
+	var bytes int64 // these are for queries: kept has them too
 	err := scan(&r.ID, &r.Name, &r.Team, &r.Namespace, jsonText(&r.Metadata), &r.Template, &r.State, &r.Reason,
 		&r.Resources.VCPUs, &r.Resources.MemoryMiB, &r.Resources.DiskMiB, &r.Resources.MaxPIDs,
 		jsonText(&r.Env), jsonText(&r.BaseEnv), &r.User, &r.WorkDir,
 		&r.LifetimeSeconds, &r.IdleTimeoutSeconds, &r.OnTimeout, instant{&r.CreatedAt}, maybe{&r.StartedAt}, instant{&r.LastActiveAt},
 		maybe{&r.ExpiresAt}, maybe{&r.EndedAt}, jsonText(&r.Unenforced), &r.BootID, &r.Held, &r.Applying,
 		&r.ForkedFrom, &r.Snapshot, &r.History, maybe{&r.PausedAt}, &r.Instance, &r.Checkpoint, &r.ForkPoint, &r.Origin, opaque{&r.Root},
-		jsonText(&r.Network), jsonText(&r.Bindings), jsonText(&r.Ports), &r.PausedLifetimeSeconds, maybe{&r.PausedExpiresAt}, jsonText(&r.Mounts), jsonText(&r.Answers), jsonText(&r.Moments), jsonText(&r.MadeFrom))
+		jsonText(&r.Network), jsonText(&r.Bindings), jsonText(&r.Ports), &r.PausedLifetimeSeconds, maybe{&r.PausedExpiresAt}, jsonText(&r.Mounts), jsonText(&r.Answers), jsonText(&r.Moments), jsonText(&r.MadeFrom),
+		&r.CheckpointIntervalSeconds, &last, &next, &bytes, jsonText(&r.Kept))
 	if err != nil {
 		return store.Record{}, err
 	}
@@ -39,8 +43,8 @@ func scanRecord(scan func(...any) error) (store.Record, error) {
 
 // recordValues returns the columns of r in the order of sandboxColumns.
 func recordValues(r *store.Record) ([]any, error) {
-	docs := make([]string, 11)
-	for i, v := range []any{r.Metadata, r.Env, r.BaseEnv, r.Unenforced, r.Network, r.Bindings, r.Ports, r.Mounts, r.Answers, r.Moments, r.MadeFrom} {
+	docs := make([]string, 12)
+	for i, v := range []any{r.Metadata, r.Env, r.BaseEnv, r.Unenforced, r.Network, r.Bindings, r.Ports, r.Mounts, r.Answers, r.Moments, r.MadeFrom, r.Kept} {
 		var err error
 		if docs[i], err = encode(v); err != nil {
 			return nil, fmt.Errorf("encode sandbox %s: %w", r.ID, err)
@@ -53,6 +57,7 @@ func recordValues(r *store.Record) ([]any, error) {
 		nanos(r.ExpiresAt), nanos(r.EndedAt), docs[3], r.BootID, r.Held, r.Applying,
 		r.ForkedFrom, r.Snapshot, r.History, nanos(r.PausedAt), r.Instance, r.Checkpoint, r.ForkPoint, r.Origin, string(r.Root),
 		docs[4], docs[5], docs[6], r.PausedLifetimeSeconds, nanos(r.PausedExpiresAt), docs[7], docs[8], docs[9], docs[10],
+		r.CheckpointIntervalSeconds, r.Kept.Last.Checkpoint, r.Kept.Next.Checkpoint, r.Kept.Bytes(), docs[11],
 	}, nil
 }
 
@@ -129,9 +134,9 @@ func weight(r *store.Record) store.Usage {
 	case r.State.Final():
 		return store.Usage{}
 	case r.State == sandbox.StatePaused:
-		return store.Usage{Sandboxes: 1, DiskMiB: r.Resources.DiskMiB}
+		return store.Usage{Sandboxes: 1, DiskMiB: r.Resources.DiskMiB + r.Kept.Bytes()>>20}
 	}
-	return store.Usage{Sandboxes: 1, VCPUs: r.Resources.VCPUs, MemoryMiB: r.Resources.MemoryMiB, DiskMiB: r.Resources.DiskMiB}
+	return store.Usage{Sandboxes: 1, VCPUs: r.Resources.VCPUs, MemoryMiB: r.Resources.MemoryMiB, DiskMiB: r.Resources.DiskMiB + r.Kept.Bytes()>>20}
 }
 
 // sum returns a + factor × b.
@@ -157,7 +162,7 @@ func usage(ctx context.Context, q conn, team string) (store.Usage, error) {
 	// A sum may be of a type with more digits.
 	scan := q.row(ctx, `SELECT count(*), CAST(coalesce(sum(vcpus) FILTER (WHERE state <> 'paused'), 0) AS BIGINT),
 		CAST(coalesce(sum(memory_mib) FILTER (WHERE state <> 'paused'), 0) AS BIGINT),
-		CAST(coalesce(sum(disk_mib), 0) AS BIGINT) + (SELECT CAST(coalesce(sum(size_mib), 0) AS BIGINT) FROM volumes WHERE true`+ofTeam+`)
+		CAST(coalesce(sum(disk_mib), 0) AS BIGINT) + CAST(coalesce(sum(kept_bytes), 0) AS BIGINT) / 1048576 + (SELECT CAST(coalesce(sum(size_mib), 0) AS BIGINT) FROM volumes WHERE true`+ofTeam+`)
 			+ (SELECT CAST(coalesce(sum(size_bytes), 0) AS BIGINT) FROM snapshots WHERE true`+ofTeam+`) / 1048576
 		FROM sandboxes WHERE `+living+ofTeam, args...)
 	var u store.Usage
@@ -255,9 +260,10 @@ func (s *Store) UpdateSandbox(ctx context.Context, id string, c store.Change) (s
 }
 
 // survivesPowerLoss reports whether a change of a sandbox is of what a loss of
-// power leaves of it: the state that is kept of a paused one. Running ones end.
+// power leaves of it: the state that is kept of a paused one, or of a running one by its
+// checkpoint interval. Other running ones end.
 func survivesPowerLoss(before, after *store.Record) bool {
-	return before.Checkpoint != after.Checkpoint || before.State == sandbox.StatePaused || after.State == sandbox.StatePaused
+	return before.Checkpoint != after.Checkpoint || before.Kept.Newest() != after.Kept.Newest() || before.State == sandbox.StatePaused || after.State == sandbox.StatePaused
 }
 
 func admitChange(ctx context.Context, tx conn, before, after *store.Record, q store.Quota) error {

@@ -128,6 +128,8 @@ func (s *Store) Checkpoints(ctx context.Context) ([]string, error) {
 	const query = `SELECT checkpoint AS c FROM snapshots WHERE checkpoint <> ''
 		UNION SELECT checkpoint FROM sandboxes WHERE checkpoint <> '' AND ` + living + `
 		UNION SELECT fork_point FROM sandboxes WHERE fork_point <> '' AND ` + living + `
+		UNION SELECT kept_last FROM sandboxes WHERE kept_last <> '' AND ` + living + `
+		UNION SELECT kept_next FROM sandboxes WHERE kept_next <> '' AND ` + living + `
 		ORDER BY c`
 	all, err := collect(ctx, s.reader(), scanText, query)
 	if err != nil {

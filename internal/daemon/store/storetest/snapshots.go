@@ -215,4 +215,29 @@ func testCheckpoints(t *testing.T, open Opener) {
 		change(t, s, id, func(r *store.Record) { r.State = sandbox.StateKilled })
 	}
 	wantCheckpoints("cp-a", "cp-c", "stopping")
+
+	change(t, s, "running", func(r *store.Record) {
+		r.Kept.Last, r.Kept.Next = store.KeptState{Checkpoint: "last", SizeBytes: 3 << 20}, store.KeptState{Checkpoint: "next", SizeBytes: 2 << 20}
+	})
+	wantCheckpoints("cp-a", "cp-c", "last", "next", "stopping")
+	for _, id := range []string{"last", "next"} {
+		if was, err := s.WasNamed(t.Context(), id); err != nil || !was {
+			t.Errorf("%s was named: %v, %v", id, was, err)
+		}
+	}
+	before, err := s.SandboxUsage(t.Context(), "red")
+	must(t, err)
+	change(t, s, "running", func(r *store.Record) { r.Kept.Next = store.KeptState{} })
+	after, err := s.SandboxUsage(t.Context(), "red")
+	must(t, err)
+	if before.DiskMiB-after.DiskMiB != 2 {
+		t.Errorf("a checkpoint of 2 MiB counts for %d", before.DiskMiB-after.DiskMiB)
+	}
+	_, err = s.UpdateSandbox(t.Context(), "running", store.Change{Quota: store.Quota{DiskMiB: after.DiskMiB}, Apply: func(r *store.Record) error {
+		r.Kept.Next = store.KeptState{Checkpoint: "next", SizeBytes: 2 << 20}
+		return nil
+	}})
+	wantCode(t, err, sandbox.CodeQuotaExceeded)
+	change(t, s, "running", func(r *store.Record) { r.State = sandbox.StateFailed })
+	wantCheckpoints("cp-a", "cp-c", "stopping")
 }

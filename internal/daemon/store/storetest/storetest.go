@@ -101,7 +101,7 @@ func full(id string) store.Record {
 			CreatedAt: epoch, StartedAt: at(time.Second), LastActiveAt: epoch.Add(2 * time.Second),
 			ExpiresAt: at(time.Minute), EndedAt: at(time.Hour), Unenforced: []string{"cpu"},
 			ForkedFrom: "sbx-parent", Snapshot: "snap-a", MadeFrom: &sandbox.MadeFrom{SandboxID: "sbx-other", Snapshot: "snap-a", StateAt: epoch}, History: 3, PausedAt: at(3 * time.Second),
-			PausedLifetimeSeconds: 90, PausedExpiresAt: at(93 * time.Second),
+			CheckpointIntervalSeconds: 60, PausedLifetimeSeconds: 90, PausedExpiresAt: at(93 * time.Second),
 			Moments: []sandbox.Moment{
 				{Kind: sandbox.MomentPaused, At: epoch, Until: at(time.Second)},
 				{Kind: sandbox.MomentRestored, At: epoch, SandboxID: "sbx-other", Snapshot: "snap-a", StateAt: at(-time.Hour)},
@@ -117,6 +117,11 @@ func full(id string) store.Record {
 		BaseEnv: map[string]string{"PATH": "/bin"}, BootID: "boot-1", Held: true, Applying: true,
 		Instance: "machine-" + id, Checkpoint: "cp-paused", ForkPoint: "cp-fork", Origin: "sha256:1",
 		Root: json.RawMessage(`{"layers": ["a", 1.0]}`),
+		Kept: store.Kept{
+			Last:  store.KeptState{Checkpoint: "cp-last", At: epoch, SizeBytes: 3 << 20},
+			Next:  store.KeptState{Checkpoint: "cp-next", At: epoch.Add(time.Second), SizeBytes: 1 << 20},
+			Since: epoch, FailedAt: epoch.Add(time.Minute), Failure: "full", Restores: 2,
+		},
 	}
 }
 

@@ -139,6 +139,8 @@ var argumentLimits = map[string]limit{
 	"idle_timeout_seconds":    lifetime,
 	"paused_lifetime_seconds": lifetime,
 
+	"checkpoint_interval_seconds": between(0, int64(sandbox.MaxCheckpointInterval/time.Second)),
+
 	"NetworkPolicy.allow_out":              items(0, sandbox.MaxNetworkRules, target),
 	"NetworkPolicy.deny_out":               items(0, sandbox.MaxNetworkRules, target),
 	"NetworkPolicy.headers":                items(0, sandbox.MaxHeaderRules),
