@@ -66,9 +66,9 @@ func (s *Service) fallback(r *store.Record) (back store.KeptState, but string) {
 		// Two instances of one sandbox must never run.
 		return back, "; it does not continue from its automatic checkpoint, because it may still run there"
 	}
-	if kept := s.replicator(); lost && kept != nil && r.Kept.Last.Checkpoint != "" {
-		// What is only on the lost machine may be gone.
-		if waits, _ := kept.Waits(newest.Checkpoint); waits {
+	if kept := s.replicator(); kept != nil && r.Kept.Last.Checkpoint != "" {
+		// What is only on a lost machine may be gone, or is gone already.
+		if at := kept.Kept(newest.Checkpoint); at == "" || lost && at == engine.PlacePending {
 			return r.Kept.Last, ""
 		}
 	}

@@ -428,6 +428,8 @@ func (e *Engine) Kept(id string) engine.Place {
 	switch {
 	case ent == nil || ent.removed:
 		return ""
+	case !ent.stored && e.scattered != nil && e.scattered.Standing(id) == engine.StandingNone:
+		return "" // the machine that had it has lost it
 	case !ent.stored:
 		return engine.PlacePending
 	case ent.local && !e.astray(id, need{}):

@@ -1,0 +1,165 @@
+package nodes
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cove-sh/cove/internal/testing/covetest"
+	"github.com/cove-sh/cove/internal/testing/s3test"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// interval is that of automatic checkpoints in these tests, the shortest there is.
+const interval = sandbox.MinCheckpointInterval
+
+// kept returns a request for a small sandbox with automatic checkpoints.
+func kept() sandbox.CreateRequest {
+	seconds := int64(interval / time.Second)
+	return covetest.Small(func(r *sandbox.CreateRequest) { r.CheckpointIntervalSeconds = &seconds })
+}
+
+// awaitKept waits until an automatic checkpoint of a sandbox is in the object store.
+func (s *server) awaitKept(t *testing.T, id string) *sandbox.AutomaticCheckpoint {
+	t.Helper()
+	var got *sandbox.Sandbox
+	if !covetest.Eventually(interval+time.Minute, func() (ok bool) {
+		var err error
+		got, err = s.Client.Get(t.Context(), id)
+		return err == nil && got.LastCheckpoint != nil && got.LastCheckpoint.Stored == sandbox.StoredBoth
+	}) {
+		t.Fatalf("nothing is kept and stored: %+v\n%s", got.LastCheckpoint, s.Output())
+	}
+	return got.LastCheckpoint
+}
+
+// runs reports whether an instance runs: its gVisor is there and not stopped.
+func runs(instance string) bool {
+	pid, ok := covetest.ProcessOf(instance, "runsc-sandbox")
+	if !ok {
+		return false
+	}
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return false
+	}
+	state := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+	return len(state) > 0 && state[0] != "T"
+}
+
+// running returns which instances of a node run.
+func (n *node) running() (ids []string) {
+	for id := range n.Cells() {
+		if runs(id) {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// neverTwo watches both nodes: the end of the test fails it if two instances ever ran.
+func (s *server) neverTwo(t *testing.T) {
+	t.Helper()
+	stop, most := make(chan struct{}), 0
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		tick := time.NewTicker(100 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			n := 0
+			for _, m := range s.nodes {
+				n += len(m.running())
+			}
+			most = max(most, n)
+			select {
+			case <-stop:
+				return
+			case <-tick.C:
+			}
+		}
+	})
+	t.Cleanup(func() {
+		close(stop)
+		wg.Wait()
+		if most != 1 {
+			t.Errorf("%d instances of one sandbox ran at the same time", most)
+		}
+	})
+}
+
+// TestNodeLostGoesBack kills the process of a node, but not the sandbox that runs there: the
+// sandbox stops there by itself, and its memory continues from its last automatic checkpoint
+// on the other node. Two instances never run. When the node is back, it ends the old one.
+func TestNodeLostGoesBack(t *testing.T) {
+	withObjects(t, func(t *testing.T, s *server, a, b *node, _ *s3test.Server) {
+		sb := s.Create(t, kept())
+		s.neverTwo(t)
+		home := s.nodeOf(t, sb.ID)
+		away := other(home, a, b)
+		s.startCounter(t, sb.ID)
+		at := s.awaitKept(t, sb.ID).At
+		home.kill()
+		if len(home.running()) != 1 {
+			t.Fatal("the sandbox died with the node's process") // then the rest tests nothing
+		}
+		s.waitState(t, home, sandbox.NodeLost)
+		var got *sandbox.Sandbox
+		if !covetest.Eventually(covetest.DetectionLimit, func() bool {
+			var err error
+			got, err = s.Client.Get(t.Context(), sb.ID)
+			return err == nil && got.State == sandbox.StatePaused
+		}) {
+			t.Fatalf("the sandbox is %s (%s)\n%s", got.State, got.Reason, s.Output())
+		}
+		if got.LastCheckpoint == nil || !got.LastCheckpoint.At.Equal(*at) || got.LastCheckpoint.Restores != 1 {
+			t.Errorf("it goes back to %+v, want %s", got.LastCheckpoint, at)
+		}
+		if left := home.running(); len(left) > 0 || len(home.Cells()) != 1 {
+			t.Errorf("on the lost node run %v of %v", left, home.Cells())
+		}
+		n := s.counts(t, sb.ID, 0)
+		if to := s.nodeOf(t, sb.ID); to != away {
+			t.Errorf("it continues on node %s", to.name)
+		}
+		s.start(t, home)
+		s.waitState(t, home, sandbox.NodeReady)
+		if !covetest.Eventually(covetest.DetectionLimit, func() bool { return len(home.Cells()) == 0 }) {
+			t.Errorf("the node that is back runs %v", home.Cells())
+		}
+		s.counts(t, sb.ID, n)
+	})
+}
+
+// TestServerAwayStops kills the server for longer than the lease: a sandbox with automatic
+// checkpoints stops on its node, which cannot know who continues it, and goes on without a
+// loss when the server is back.
+func TestServerAwayStops(t *testing.T) {
+	withObjects(t, func(t *testing.T, s *server, a, b *node, _ *s3test.Server) {
+		sb, other := s.Create(t, kept()), s.Create(t, covetest.Small())
+		home := s.nodeOf(t, sb.ID)
+		s.startCounter(t, sb.ID)
+		s.startCounter(t, other.ID)
+		s.awaitKept(t, sb.ID)
+		n, m := s.counts(t, sb.ID, 0), s.counts(t, other.ID, 0)
+		s.Kill()
+		if !covetest.Eventually(lease+covetest.DetectionLimit, func() bool { return !runs(sb.ID) }) {
+			t.Error("the sandbox still runs after the lease")
+		}
+		if !runs(other.ID) || len(home.Cells()) == 0 {
+			t.Error("a sandbox without automatic checkpoints does not run")
+		}
+		if err := s.Run(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		s.waitState(t, a, sandbox.NodeReady)
+		s.waitState(t, b, sandbox.NodeReady)
+		s.counts(t, sb.ID, n)
+		s.counts(t, other.ID, m)
+		if got, err := s.Client.Get(t.Context(), sb.ID); err != nil || got.LastCheckpoint == nil || got.LastCheckpoint.Restores != 0 {
+			t.Errorf("it is %+v, %v", got, err)
+		}
+	})
+}
