@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/cove-sh/cove/internal/testing/covetest"
-	"github.com/cove-sh/cove/internal/testing/s3test"
+	"github.com/cove-sh/cove/internal/testing/needs"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -20,6 +20,25 @@ const interval = sandbox.MinCheckpointInterval
 func kept() sandbox.CreateRequest {
 	seconds := int64(interval / time.Second)
 	return covetest.Small(func(r *sandbox.CreateRequest) { r.CheckpointIntervalSeconds = &seconds })
+}
+
+// withDirectory runs a test with a server whose object store is a directory, and two nodes.
+func withDirectory(t *testing.T, test func(t *testing.T, s *server, a, b *node)) {
+	t.Helper()
+	needs.GVisor(t)
+	covetest.ForUsers(t, needs.Soak(), func(t *testing.T, uid uint32) {
+		dir, err := os.MkdirTemp("", "cove-objects-")
+		if err == nil && uid != 0 {
+			err = os.Chown(dir, int(uid), int(uid))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { os.RemoveAll(dir) })
+		address := free(t)
+		s := begin(t, uid, address, nil, "--warm", "0", "--objects", "file://"+dir)
+		test(t, s, s.join(t, "a", address), s.join(t, "b", address))
+	})
 }
 
 // awaitKept waits until an automatic checkpoint of a sandbox is in the object store.
@@ -94,7 +113,7 @@ func (s *server) neverTwo(t *testing.T) {
 // sandbox stops there by itself, and its memory continues from its last automatic checkpoint
 // on the other node. Two instances never run. When the node is back, it ends the old one.
 func TestNodeLostGoesBack(t *testing.T) {
-	withObjects(t, func(t *testing.T, s *server, a, b *node, _ *s3test.Server) {
+	withDirectory(t, func(t *testing.T, s *server, a, b *node) {
 		sb := s.Create(t, kept())
 		s.neverTwo(t)
 		home := s.nodeOf(t, sb.ID)
@@ -137,7 +156,7 @@ func TestNodeLostGoesBack(t *testing.T) {
 // checkpoints stops on its node, which cannot know who continues it, and goes on without a
 // loss when the server is back.
 func TestServerAwayStops(t *testing.T) {
-	withObjects(t, func(t *testing.T, s *server, a, b *node, _ *s3test.Server) {
+	withDirectory(t, func(t *testing.T, s *server, a, b *node) {
 		sb, other := s.Create(t, kept()), s.Create(t, covetest.Small())
 		home := s.nodeOf(t, sb.ID)
 		s.startCounter(t, sb.ID)
