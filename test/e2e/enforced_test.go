@@ -242,6 +242,12 @@ func TestCreateEnforcedOrRefused(t *testing.T) {
 			_, err := d.Client.Create(t.Context(), sandbox.CreateRequest{History: sandbox.MaxHistory + 1})
 			covetest.WantCode(t, err, sandbox.CodeInvalid)
 		},
+		"checkpoint_interval_seconds": func(t *testing.T, d *covetest.Daemon) {
+			s := d.Create(t, covetest.Small(func(r *sandbox.CreateRequest) { r.CheckpointIntervalSeconds = ptr(int64(60)) }))
+			keeps(t, d, s.ID, true)
+			_, err := d.Client.Create(t.Context(), sandbox.CreateRequest{CheckpointIntervalSeconds: ptr(int64(59))})
+			covetest.WantCode(t, err, sandbox.CodeInvalid)
+		},
 		"paused_lifetime_seconds": func(t *testing.T, d *covetest.Daemon) {
 			s := d.Create(t, covetest.Small(func(r *sandbox.CreateRequest) { r.PausedLifetimeSeconds = 1 }))
 			if _, err := d.Client.Pause(t.Context(), s.ID); err != nil {
@@ -480,3 +486,17 @@ func TestClientGoesAway(t *testing.T) {
 type errReader struct{ err error }
 
 func (r errReader) Read([]byte) (int, error) { return 0, r.err }
+
+// keeps checks whether the state of a pause stays after the resume, which it does as an
+// automatic checkpoint only. That others are made takes a minute; see package checkpoints.
+func keeps(t *testing.T, d *covetest.Daemon, id string, want bool) {
+	t.Helper()
+	if _, err := d.Client.Pause(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	d.Sh(t, id, "true")
+	got, err := d.Client.Get(t.Context(), id)
+	if err != nil || (got.LastCheckpoint != nil && got.LastCheckpoint.At != nil) != want {
+		t.Errorf("kept is %+v, %v", got.LastCheckpoint, err)
+	}
+}

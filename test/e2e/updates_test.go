@@ -72,6 +72,14 @@ func TestUpdateEnforcedOrRefused(t *testing.T) {
 			update(t, d, s.ID, sandbox.UpdateRequest{IdleTimeoutSeconds: ptr(int64(1))})
 			ends(t, d, s.ID, began.Add(time.Second), "it was idle for 1s")
 		},
+		"checkpoint_interval_seconds": func(t *testing.T, d *covetest.Daemon) {
+			s := d.Create(t, covetest.Small())
+			keeps(t, d, s.ID, false)
+			update(t, d, s.ID, sandbox.UpdateRequest{CheckpointIntervalSeconds: ptr(int64(60))})
+			keeps(t, d, s.ID, true)
+			update(t, d, s.ID, sandbox.UpdateRequest{CheckpointIntervalSeconds: ptr(int64(0))})
+			keeps(t, d, s.ID, false)
+		},
 		"paused_lifetime_seconds": func(t *testing.T, d *covetest.Daemon) {
 			s := d.Create(t, covetest.Small())
 			if _, err := d.Client.Pause(t.Context(), s.ID); err != nil {
