@@ -20,6 +20,9 @@ const (
 // errGone says that a sandbox has ended so long ago that Cove has no record of it.
 var errGone = errors.New("cove has no record of the sandbox any more")
 
+// errForeign says that the annotation of an object names the sandbox of another one.
+var errForeign = &plan.Error{Problems: []string{"the annotation " + SandboxAnnotation + " names a sandbox that is not this object's; delete the object and make it again"}}
+
 // coveName is the name in Cove of the sandbox of an object. Names are unique among living
 // sandboxes, so that two attempts to make one cannot both succeed.
 func coveName(sb *agents.Sandbox) string { return "k8s-" + string(sb.UID) }
@@ -31,8 +34,17 @@ func find(ctx context.Context, cove sandbox.Service, sb *agents.Sandbox) (*sandb
 		if sandbox.CodeOf(err) == sandbox.CodeNotFound {
 			return nil, errGone
 		}
+		// Whoever may write the object can write the annotation, too.
+		if err == nil && (found.Namespace != sb.Namespace || found.Metadata[uidKey] != string(sb.UID) || found.ForkedFrom != "") {
+			return nil, errForeign
+		}
 		return found, err
 	}
+	return search(ctx, cove, sb)
+}
+
+// search returns the sandbox of an object by what it was made with, or nil if none was made.
+func search(ctx context.Context, cove sandbox.Service, sb *agents.Sandbox) (*sandbox.Sandbox, error) {
 	// Nobody has recorded the id, but one may have been made. Forks of it have its
 	// metadata too.
 	req := sandbox.ListRequest{
@@ -96,6 +108,9 @@ func prepare(ctx context.Context, cove sandbox.Service, id string, rec *record) 
 // remove ends the sandbox of an object, and deletes its volumes.
 func remove(ctx context.Context, cove sandbox.Service, sb *agents.Sandbox) error {
 	found, err := find(ctx, cove, sb)
+	if errors.Is(err, errForeign) {
+		found, err = search(ctx, cove, sb)
+	}
 	switch {
 	case errors.Is(err, errGone), err == nil && found == nil:
 	case err != nil:
