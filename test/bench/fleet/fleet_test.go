@@ -16,6 +16,7 @@ import (
 
 	"github.com/cove-sh/cove/internal/daemon/store"
 	"github.com/cove-sh/cove/internal/daemon/store/postgres"
+	"github.com/cove-sh/cove/internal/durable"
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/engine/fleet"
 	"github.com/cove-sh/cove/internal/testing/postgrestest"
@@ -214,7 +215,7 @@ func (w *world) openStore(b *testing.B) {
 
 func (w *world) openFleet(b *testing.B, dir string) {
 	var err error
-	if w.fleet, err = fleet.New(fleet.Config{Dir: dir, Lease: time.Hour, Log: slog.New(slog.DiscardHandler)}); err != nil {
+	if w.fleet, err = fleet.New(fleet.Config{Files: durable.Dir(dir), Lease: time.Hour, Log: slog.New(slog.DiscardHandler)}); err != nil {
 		b.Fatal(err)
 	}
 }
