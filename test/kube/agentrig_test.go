@@ -94,7 +94,7 @@ func (r *agentRig) proxy(t *testing.T, target string, transport http.RoundTrippe
 		Rewrite:       func(req *httputil.ProxyRequest) { req.SetURL(to) },
 		Transport:     transport,
 		FlushInterval: -1,
-		ErrorLog:      log.New(io.Discard, "", 0),
+		ErrorLog:      log.New(os.Stderr, "proxy ", 0),
 		ModifyResponse: func(res *http.Response) error {
 			if r.steps.done(res.Request.Method) {
 				return errors.New("the controller was killed")

@@ -81,19 +81,24 @@ func (l *lobby) close() (err error) {
 
 // wait notes what is waited for, and logs it when it changes.
 func (l *lobby) wait(active string, err error) {
-	state, log := "on standby; another server is active", []any{"active", active}
+	state := "on standby; another server is active"
 	switch {
 	case err != nil:
-		state, log = "on standby; the database cannot be reached", []any{"error", err}
+		state = "on standby; the database cannot be reached"
 	case active != "":
 		state = "on standby; " + active + " is active"
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.state = state
-	if l.logged != state {
-		l.logged = state
-		l.s.log.Info(state, log...)
+	if l.logged == state {
+		return
+	}
+	l.logged = state
+	if err != nil {
+		l.s.log.Warn("on standby; the database cannot be reached", "error", err)
+	} else {
+		l.s.log.Info("on standby; another server is active", "active", active)
 	}
 }
 

@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cove-sh/cove/internal/daemon/store"
@@ -49,11 +48,10 @@ type world struct {
 // place a further one.
 func BenchmarkFleet(b *testing.B) {
 	w := prepare(b)
-	began := time.Now()
 	var opened, loaded, connected, listed time.Duration
 	for b.Loop() {
 		w.close(b)
-		began = time.Now()
+		began := time.Now()
 		w.openStore(b)
 		opened = time.Since(began)
 		n := 0
@@ -165,7 +163,7 @@ func prepare(b *testing.B) *world {
 		b.Fatal(err)
 	}
 	// The others are like it.
-	table := pgx.Identifier{schema, "sandboxes"}.Sanitize()
+	table := fmt.Sprintf("%q.sandboxes", schema) // a name of the test's own
 	server.Exec(b, fmt.Sprintf(`INSERT INTO %s SELECT (jsonb_populate_record(s, jsonb_build_object(
 		'id', 'sbx-' || n, 'instance', 'i-sbx-' || n, 'team', 'team-' || n %% %d))).* FROM %s s, generate_series(1, %d) n`, table, teams, table, sandboxes-1))
 	server.Exec(b, "ANALYZE "+table)
