@@ -7,7 +7,9 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/base64"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
@@ -83,8 +85,9 @@ func (s *steps) done(method string) bool {
 	return true
 }
 
-// proxy leads to a server, and counts the steps on the way back.
-func (r *agentRig) proxy(t *testing.T, target string, transport http.RoundTripper) string {
+// proxy leads to a server, and counts the steps on the way back. Like the server, it speaks
+// TLS or not: clients of Kubernetes send tokens by TLS only.
+func (r *agentRig) proxy(t *testing.T, target string, transport http.RoundTripper) *httptest.Server {
 	t.Helper()
 	to, err := url.Parse(target)
 	if err != nil {
@@ -94,7 +97,7 @@ func (r *agentRig) proxy(t *testing.T, target string, transport http.RoundTrippe
 		Rewrite:       func(req *httputil.ProxyRequest) { req.SetURL(to) },
 		Transport:     transport,
 		FlushInterval: -1,
-		ErrorLog:      log.New(os.Stderr, "proxy ", 0),
+		ErrorLog:      log.New(io.Discard, "", 0),
 		ModifyResponse: func(res *http.Response) error {
 			if r.steps.done(res.Request.Method) {
 				return errors.New("the controller was killed")
@@ -102,12 +105,17 @@ func (r *agentRig) proxy(t *testing.T, target string, transport http.RoundTrippe
 			return nil
 		},
 	}
-	server := httptest.NewServer(p)
+	server := httptest.NewUnstartedServer(p)
+	if to.Scheme == "https" {
+		server.StartTLS()
+	} else {
+		server.Start()
+	}
 	r.test.Cleanup(func() {
 		server.CloseClientConnections() // of watches, which have no end
 		server.Close()
 	})
-	return server.URL
+	return server
 }
 
 func startAgents(t *testing.T, args ...string) *agentRig {
@@ -199,15 +207,15 @@ func (r *agentRig) install(t *testing.T, root string) {
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(ca)
 	api := r.proxy(t, "https://10.88.0.1:6443", &http.Transport{DialContext: r.Dial, TLSClientConfig: &tls.Config{RootCAs: pool}, ForceAttemptHTTP2: true})
-	r.coveURL = r.proxy(t, r.cove.URL, http.DefaultTransport)
+	r.coveURL = r.proxy(t, r.cove.URL, http.DefaultTransport).URL
 	r.kubeconfig = filepath.Join(r.dir, "controller.kubeconfig")
 	write(t, r.kubeconfig, fmt.Sprintf(`apiVersion: v1
 kind: Config
-clusters: [{name: test, cluster: {server: %q}}]
+clusters: [{name: test, cluster: {server: %q, certificate-authority-data: %q}}]
 users: [{name: test, user: {token: %q}}]
 contexts: [{name: test, context: {cluster: test, user: test}}]
 current-context: test
-`, api, token))
+`, api.URL, base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: api.Certificate().Raw})), token))
 }
 
 // start starts the controller.

@@ -336,7 +336,7 @@ func agentCoveAway(t *testing.T, r *agentRig) {
 	if err := r.cove.Run(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	r.coveURL = r.proxy(t, r.cove.URL, nil) // it listens elsewhere
+	r.coveURL = r.proxy(t, r.cove.URL, nil).URL // it listens elsewhere
 	r.kill()
 	r.start(t)
 	r.kubectl(t, "wait", "--for=delete", "sandbox/away", "--timeout=3m")
