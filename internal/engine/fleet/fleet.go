@@ -85,20 +85,20 @@ type site struct {
 	remote *remote.Engine // of a node that is connected, or nil
 	member member
 
-	address  string
-	report   remote.Report
-	seen     time.Time   // when the node last answered
-	lease    *time.Timer // runs while the node is away
-	lost     bool        // the lease has run out
-	pending  int64       // memory of instances made since the report, in bytes
-	warm     []engine.WarmSpec
-	stale    map[string]bool // checkpoints that the node must remove
+	address string
+	report  remote.Report
+	seen    time.Time   // when the node last answered
+	lease   *time.Timer // runs while the node is away
+	lost    bool        // the lease has run out
+	pending int64       // memory of instances made since the report, in bytes
+	warm    []engine.WarmSpec
+	stale   map[string]bool // checkpoints that the node must remove
 	// instances are those of Fleet.instances that are here, of which so many are believed to
 	// run. Placement asks for the number of each site for each new sandbox.
 	instances map[string]*entry
 	running   int
-	removed  bool
-	starting sync.Mutex // held by attach
+	removed   bool
+	starting  sync.Mutex // held by attach
 }
 
 func newSite(name string) *site {
