@@ -139,16 +139,31 @@ func (i *Identity) store(key *ecdsa.PrivateKey, cert *nodes.Certificate) error {
 	return durable.WriteFile(filepath.Join(i.dir, certFile), append([]byte(cert.Certificate), private...))
 }
 
-// config returns the configuration of connections to the server.
-func (i *Identity) config(protocols ...string) (*tls.Config, error) {
+// Name returns the name by which the server knows the node, which is the one that it joined
+// with.
+func (i *Identity) Name() (string, error) {
+	pair, err := i.pair()
+	if err != nil {
+		return "", err
+	}
+	return pair.Leaf.Subject.CommonName, nil
+}
+
+// pair returns the certificate and its key.
+func (i *Identity) pair() (tls.Certificate, error) {
 	data, err := os.ReadFile(filepath.Join(i.dir, certFile))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, sandbox.Errorf(sandbox.CodeInvalid, "this machine has not joined yet; make a token on the server with: cove node token, and give it with --token")
+		return tls.Certificate{}, sandbox.Errorf(sandbox.CodeInvalid, "this machine has not joined yet; make a token on the server with: cove node token, and give it with --token")
 	}
 	if err != nil {
-		return nil, err
+		return tls.Certificate{}, err
 	}
-	pair, err := tls.X509KeyPair(data, data)
+	return tls.X509KeyPair(data, data)
+}
+
+// config returns the configuration of connections to the server.
+func (i *Identity) config(protocols ...string) (*tls.Config, error) {
+	pair, err := i.pair()
 	if err != nil {
 		return nil, err
 	}

@@ -187,8 +187,14 @@ func (w *world) run(t *testing.T, id *node.Identity) (s *memory.State, kept *she
 func TestJoin(t *testing.T) {
 	w := newWorld(t)
 	id, _ := w.identity(t)
+	if name, err := id.Name(); sandbox.CodeOf(err) != sandbox.CodeInvalid {
+		t.Errorf("before it has joined: %q, %v", name, err)
+	}
 	if err := id.Join(t.Context(), w.token(t), "a"); err != nil {
 		t.Fatal(err)
+	}
+	if name, err := id.Name(); err != nil || name != "a" {
+		t.Errorf("its name: %q, %v", name, err)
 	}
 	_, kept, _ := w.run(t, id)
 	spec := engine.Spec{ID: "one", Root: engine.Root{Digest: digest, Dir: "/secret/place/of/the/server"}}

@@ -140,7 +140,7 @@ func (s *server) waitState(t *testing.T, n *node, want sandbox.NodeState) {
 	var got sandbox.Node
 	ok := covetest.Eventually(time.Minute, func() bool {
 		got = s.node(t, n.name)
-		said := want != sandbox.NodeReady || strings.Contains(n.output.String()[n.before:], " is ready: the server at ")
+		said := want != sandbox.NodeReady || strings.Contains(n.output.String()[n.before:], "node "+n.name+" is ready: the server at ")
 		return got.State == want && said
 	})
 	if !ok {

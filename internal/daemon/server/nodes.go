@@ -172,8 +172,8 @@ type NodeDeps struct {
 	Pod     node.PodFiles
 	Version string
 	Log     *slog.Logger
-	// Ready is called once, when the server drives the node.
-	Ready func()
+	// Ready is called once, when the server drives the node, which it knows by a name.
+	Ready func(name string)
 	// DrainOnExit is how long a node that stops may take to have its sandboxes moved; 0 leaves
 	// them running.
 	DrainOnExit time.Duration
@@ -251,6 +251,10 @@ func RunNode(ctx context.Context, cfg config.Config, deps NodeDeps) (err error) 
 			return err
 		}
 	}
+	name, err := id.Name()
+	if err != nil {
+		return err
+	}
 	templates, err := localTemplates(ctx, filepath.Join(dir, "templates"), &cfg, deps.Log)
 	if err != nil {
 		return fmt.Errorf("open the templates: %w", err)
@@ -265,7 +269,7 @@ func RunNode(ctx context.Context, cfg config.Config, deps NodeDeps) (err error) 
 	}
 	defer func() { err = errors.Join(err, e.Close()) }()
 	return node.Run(ctx, node.Config{
-		Identity: id, Engine: e, Roots: store, Report: reporter(deps.Version, dir), AsideDir: filepath.Join(dir, "aside"), Ready: deps.Ready, Log: deps.Log,
+		Identity: id, Engine: e, Roots: store, Report: reporter(deps.Version, dir), AsideDir: filepath.Join(dir, "aside"), Ready: func() { deps.Ready(name) }, Log: deps.Log,
 		DrainOnExit: deps.DrainOnExit, Draining: deps.Draining, Health: &health,
 	})
 }

@@ -171,6 +171,6 @@ func (a *app) runNode(ctx context.Context, opts nodeOptions) error {
 	return server.RunNode(ctx, cfg, server.NodeDeps{
 		Server: opts.Server, Name: opts.Name, Token: opts.Token, Pod: node.PodFiles{Token: opts.PodToken, Authority: opts.Authority}, Version: a.Version, Log: server.NewLog(cfg.Log, a.Stderr),
 		DrainOnExit: opts.DrainOnExit, Draining: heedSignals, Health: opts.Health,
-		Ready: func() { a.say("node %s is ready: the server at %s drives it", opts.Name, opts.Server) },
+		Ready: func(name string) { a.say("node %s is ready: the server at %s drives it", name, opts.Server) },
 	})
 }
