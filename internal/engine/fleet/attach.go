@@ -2,7 +2,6 @@ package fleet
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"time"
@@ -47,8 +46,16 @@ func (f *Fleet) Attach(ctx context.Context, name, id, address string, e *remote.
 		return fmt.Errorf("node %s speaks version %d of the protocol, this server %d; run the same version of cove on both", name, report.Protocol, remote.Protocol)
 	}
 	f.listen(s, e)
-	ended, err := f.settle(ctx, s, e)
+	keep, ended, err := f.settle(ctx, s, e)
 	if err != nil {
+		return err
+	}
+	// The node counts its lease from a report that has arrived, and so does this server, from
+	// now on: that the node has learnt of its lease may be all that comes of this connection.
+	if _, err := e.Report(ctx, 0, nil); err != nil {
+		return err
+	}
+	if err := f.beginLease(s, keep); err != nil {
 		return err
 	}
 	// The node learns the lease, and instances that have stopped because it ran out go on.
@@ -56,9 +63,9 @@ func (f *Fleet) Attach(ctx context.Context, name, id, address string, e *remote.
 		return err
 	}
 	f.mu.Lock()
-	if f.closed || s.removed {
+	if err := f.stillWanted(s, keep); err != nil {
 		f.mu.Unlock()
-		return errors.New("the server stops, or the node was removed")
+		return err
 	}
 	before := s.remote
 	s.remote, s.report, s.seen, s.address, s.lost, s.pending = e, report, time.Now(), address, false, 0
@@ -133,34 +140,34 @@ func (f *Fleet) failedOf(s *site, id string) func(engine.Status) {
 }
 
 // settle compares what a node has with what is recorded, and has the node end the rest. It
-// returns the instances that have ended while the node was away.
-func (f *Fleet) settle(ctx context.Context, s *site, e *remote.Engine) (ended []engine.Status, err error) {
+// returns the instances that are wanted, and those that have ended while the node was away.
+func (f *Fleet) settle(ctx context.Context, s *site, e *remote.Engine) (keep []string, ended []engine.Status, err error) {
 	there, err := e.List(ctx)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	checkpoints, err := e.Checkpoints(ctx)
 	if err != nil && sandbox.CodeOf(err) != sandbox.CodeUnsupported {
-		return nil, err
+		return nil, nil, err
 	}
 	here, err := f.ofThisMachine(ctx)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	keep, ended, err := f.compare(s, there, here)
+	keep, ended, err = f.compare(s, there, here)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if err := e.Settle(ctx, f.cfg.Epoch, keep); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	f.forgetEnded(s, there)
 	if err := f.compareCheckpoints(ctx, s, e, checkpoints, here); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	logs, err := e.NetworkLogs(ctx)
 	if err != nil && sandbox.CodeOf(err) != sandbox.CodeUnsupported {
-		return nil, err
+		return nil, nil, err
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -169,7 +176,7 @@ func (f *Fleet) settle(ctx context.Context, s *site, e *remote.Engine) (ended []
 			f.logs[id] = s
 		}
 	}
-	return ended, nil
+	return keep, ended, nil
 }
 
 // ofThisMachine returns the ids of the instances and checkpoints of the server's own engine,
@@ -294,74 +301,33 @@ func (f *Fleet) removeStale(ctx context.Context, s *site, e *remote.Engine, id s
 func (f *Fleet) keep(s *site, e *remote.Engine) {
 	tick := time.NewTicker(beat)
 	defer tick.Stop()
+	// A process that was stopped for a while has heard nothing of nodes that were there.
+	stopped, last := false, time.Now()
+	woke := func(after time.Duration) {
+		now := time.Now()
+		stopped, last = stopped || now.Sub(last) > after+stall, now
+	}
 	for {
 		select {
 		case <-e.Done():
-			f.detach(s, e)
+			woke(beat)
+			f.detach(s, e, stopped)
 			return
 		case <-tick.C:
+			woke(beat)
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), beatTimeout)
 		report, err := e.Report(ctx, f.cfg.Lease, f.fenced(s))
 		cancel()
+		woke(beatTimeout)
 		if err != nil {
 			go e.Close()
 			<-e.Done()
 			continue
 		}
+		stopped = false
 		f.mu.Lock()
 		s.report, s.seen, s.pending = report, time.Now(), 0
 		f.mu.Unlock()
-	}
-}
-
-func (f *Fleet) detach(s *site, e *remote.Engine) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if s.remote != e || f.closed || s.removed {
-		return
-	}
-	s.remote = nil
-	f.runLease(s, f.cfg.Lease-time.Since(s.seen))
-	f.log.Warn("node cannot be reached", "node", s.name, "lease", f.cfg.Lease)
-}
-
-// runLease begins the lease of a node that is away. The caller holds f.mu, or is alone.
-func (f *Fleet) runLease(s *site, left time.Duration) {
-	if s.lease != nil {
-		s.lease.Stop()
-	}
-	s.lease = time.AfterFunc(max(0, left), func() { f.expire(s) })
-}
-
-// expire gives up the instances of a node whose lease has run out.
-func (f *Fleet) expire(s *site) {
-	f.mu.Lock()
-	if s.remote != nil || f.closed || s.removed {
-		f.mu.Unlock()
-		return
-	}
-	s.lost = true
-	var gone []string
-	for id, i := range s.instances {
-		if i.GivenUp {
-			continue
-		}
-		if err := f.giveUp(id); err != nil {
-			// It stays wanted, which only means that it has not failed yet. So do the others:
-			// each could wait for what keeps the records.
-			f.log.Error("give up an instance of a lost node", "node", s.name, "instance", id, "error", err)
-			f.runLease(s, beat)
-			break
-		}
-		gone = append(gone, id)
-	}
-	failed := f.failed
-	f.mu.Unlock()
-	if len(gone) > 0 {
-		f.log.Warn("node lost; its sandboxes have failed", "node", s.name, "sandboxes", len(gone))
-	}
-	for _, id := range gone {
-		failed(engine.Status{ID: id, Reason: fmt.Sprintf("its node %s could not be reached for %s", s.name, f.cfg.Lease)})
 	}
 }

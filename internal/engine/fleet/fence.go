@@ -9,7 +9,8 @@ import (
 
 var _ engine.Fencer = (*Fleet)(nil)
 
-// Fence implements [engine.Fencer]. That an instance is fenced is recorded after it is so.
+// Fence implements [engine.Fencer]. That an instance is fenced is recorded after it is so;
+// its lease is renewed from the beginning, or it would stop if that could not be recorded.
 func (f *Fleet) Fence(ctx context.Context, id string) error {
 	f.mu.Lock()
 	e := f.instances[id]
@@ -24,7 +25,7 @@ func (f *Fleet) Fence(ctx context.Context, id string) error {
 	case e.site.remote == nil:
 		err = f.away(e.site)
 	default:
-		there = e.site.remote
+		there, e.fencing = e.site.remote, true
 	}
 	f.mu.Unlock()
 	if err != nil {
@@ -59,8 +60,8 @@ func (f *Fleet) Lost(id string) (lost, stopped bool) {
 func (f *Fleet) fenced(s *site) (ids []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for id, e := range f.instances {
-		if e.site == s && e.Fenced && !e.GivenUp {
+	for id, e := range s.instances {
+		if (e.Fenced || e.fencing) && !e.GivenUp {
 			ids = append(ids, id)
 		}
 	}

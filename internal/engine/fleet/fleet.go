@@ -70,6 +70,11 @@ type Fleet struct {
 	started     bool             // guarded by mu; see [Fleet.Started]
 	closed      bool             // guarded by mu
 
+	// notBefore is until when no lease ends, and shorter the timer that records that; see
+	// [Fleet.loadLease].
+	notBefore time.Time
+	shorter   *time.Timer // nil if there is none
+
 	reached func()                                                                            // guarded by mu; see [Fleet.OnReach]
 	failed  func(engine.Status)                                                               // guarded by mu
 	asked   func(instanceID string, open []engine.Question)                                   // guarded by mu
@@ -138,6 +143,9 @@ func New(cfg Config) (*Fleet, error) {
 	}
 	if err := f.loadLocal(); err != nil {
 		return nil, err
+	}
+	if err := f.loadLease(); err != nil {
+		return nil, fmt.Errorf("open the nodes: %w", err)
 	}
 	for _, s := range f.sites {
 		f.runLease(s, cfg.Lease)
@@ -411,6 +419,9 @@ func (f *Fleet) stateOf(s *site) sandbox.NodeState {
 func (f *Fleet) Close() error {
 	f.mu.Lock()
 	f.closed = true
+	if f.shorter != nil {
+		f.shorter.Stop()
+	}
 	var open []*remote.Engine
 	for _, s := range f.sites {
 		if s.remote != nil {

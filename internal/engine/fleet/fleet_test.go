@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -363,6 +364,45 @@ func TestLeaseOfNode(t *testing.T) {
 	if until := a.state.LeaseOf("one"); until > now+time.Hour-3*time.Minute || until < now+50*time.Minute {
 		t.Errorf("at %v the lease ends at %v", now, until)
 	}
+}
+
+// TestShorterLease checks that a server with a shorter lease than the one before gives nothing
+// up that may run for the longer one, also when it starts again meanwhile.
+func TestShorterLease(t *testing.T) {
+	w := newWorld(t, time.Hour)
+	a := w.join("a")
+	w.create("one")
+	w.cut(a)
+	synctest.Test(t, func(t *testing.T) {
+		cfg := w.cfg
+		cfg.Lease, cfg.Log = time.Minute, slog.New(slog.DiscardHandler)
+		begin := func() *fleet.Fleet {
+			f, err := fleet.New(cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return f
+		}
+		lost := func(f *fleet.Fleet, after time.Duration, want bool) {
+			t.Helper()
+			time.Sleep(after)
+			synctest.Wait()
+			if got, _ := f.Lost("one"); got != want {
+				t.Errorf("it is lost: %v", got)
+			}
+		}
+		f := begin()
+		lost(f, 59*time.Minute, false)
+		if err := f.Close(); err != nil {
+			t.Fatal(err)
+		}
+		f = begin()
+		lost(f, 59*time.Minute, false)
+		lost(f, 2*time.Minute, true)
+		if err := f.Close(); err != nil {
+			t.Fatal(err)
+		}
+	})
 }
 
 // TestLostAnswer checks that an instance that was made when nobody could hear of it is

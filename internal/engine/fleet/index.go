@@ -47,6 +47,8 @@ type entry struct {
 	GivenUp bool `json:"given_up,omitempty"`
 	// Fenced says that the instance stops by itself before it is given up.
 	Fenced bool `json:"fenced,omitempty"`
+	// fencing is set once it may be fenced.
+	fencing bool
 	// making is set until the node has answered that it runs.
 	making bool
 }
