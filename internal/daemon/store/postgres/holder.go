@@ -31,11 +31,10 @@ import (
 // the fence; a daemon that takes over waits for longer than that, unless the one before
 // has said that it had stopped. No clocks are compared.
 type holder struct {
-	claim Claim
-	epoch int64
-	// grace is how long the daemon before may go on; wholly says that it was waited for.
-	grace  time.Duration
-	wholly bool
+	claim  Claim
+	epoch  int64
+	wholly bool          // the daemon before was waited for
+	waited time.Duration // for so long
 
 	once  sync.Once
 	lost  chan struct{}
@@ -52,11 +51,14 @@ type Claim struct {
 	Fence time.Duration
 
 	token string
+	// owed is how long the daemon before may go on that was not waited for yet. It outlives an
+	// attempt to open the database that fails after the claim is in it.
+	owed *time.Duration
 }
 
 // NewClaim returns the claim of one process.
 func NewClaim(name string, fence time.Duration) Claim {
-	return Claim{Name: name, Fence: fence, token: rand.Text()}
+	return Claim{Name: name, Fence: fence, token: rand.Text(), owed: new(time.Duration)}
 }
 
 const (
@@ -180,7 +182,7 @@ func (h *holder) succeed(ctx context.Context, conn *sql.Conn) error {
 	case err != nil:
 		return err
 	case token != h.claim.token && fence > 0 && !released:
-		h.grace = max(h.grace, time.Duration(fence)*time.Millisecond+stopping)
+		*h.claim.owed = max(*h.claim.owed, time.Duration(fence)*time.Millisecond+stopping)
 	}
 	return conn.QueryRowContext(ctx, "INSERT INTO holder (id, token, name, fence_ms, epoch) VALUES (1, $1, $2, $3, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)"+
 		" ON CONFLICT (id) DO UPDATE SET token = excluded.token, name = excluded.name, fence_ms = excluded.fence_ms, released = false, epoch = greatest(holder.epoch + 1, excluded.epoch)"+
@@ -190,8 +192,8 @@ func (h *holder) succeed(ctx context.Context, conn *sql.Conn) error {
 // wait waits until the daemon before has stopped.
 func (h *holder) wait(ctx context.Context) error {
 	select {
-	case <-time.After(h.grace):
-		h.wholly = true
+	case <-time.After(*h.claim.owed):
+		h.wholly, h.waited, *h.claim.owed = true, *h.claim.owed, 0
 		return nil
 	case <-h.lost:
 		return errTakenOver
@@ -204,6 +206,11 @@ func (h *holder) wait(ctx context.Context) error {
 func (d *database) join(ctx context.Context, conn *pgx.Conn) error {
 	if err := durably(ctx, conn); err != nil {
 		return err
+	}
+	if d.holder.claim.Fence > 0 {
+		if err := mortal(ctx, conn); err != nil {
+			return err
+		}
 	}
 	var shared bool
 	if err := conn.QueryRow(ctx, "SELECT pg_try_advisory_lock_shared("+lockID+")").Scan(&shared); err != nil {
@@ -253,6 +260,21 @@ func (d *database) release() {
 	defer cancel()
 	// Where this fails, the next daemon waits.
 	_, _ = d.proof.ExecContext(ctx, "UPDATE holder SET released = true WHERE token = $1", d.holder.claim.token)
+}
+
+// hung is after which time PostgreSQL ends a connection of a daemon with a fence that does
+// nothing with it: a daemon that was stopped, or hangs, would hold the lock for ever. Those of
+// the pool that are idle are closed before, and the proof is asked for each second.
+const hung = 30 * time.Second
+
+// mortal lets PostgreSQL end a connection of a daemon that hangs.
+func mortal(ctx context.Context, conn *pgx.Conn) error {
+	ms := strconv.FormatInt(hung.Milliseconds(), 10)
+	_, err := conn.Exec(ctx, "SELECT set_config('idle_session_timeout', $1, false), set_config('idle_in_transaction_session_timeout', $1, false)", ms)
+	if err != nil {
+		return fmt.Errorf("have PostgreSQL end connections that are not used: %w", err)
+	}
+	return nil
 }
 
 // durably makes the commits of a connection wait for the disk, where a setting of

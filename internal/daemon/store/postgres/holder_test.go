@@ -136,8 +136,8 @@ func testHandover(t *testing.T, server *postgrestest.Server) {
 	}
 	s := <-second
 	defer s.Close()
-	if s.db.holder.grace != 0 {
-		t.Errorf("it waited for %s for one that had stopped", s.db.holder.grace)
+	if waited := s.db.holder.waited; waited != 0 {
+		t.Errorf("it waited for %s for one that had stopped", waited)
 	}
 	if s.Epoch() <= first.Epoch() {
 		t.Errorf("epoch %d follows %d", s.Epoch(), first.Epoch())

@@ -121,6 +121,9 @@ func (d *database) open(ctx context.Context, cfg *pgx.ConnConfig) error {
 	d.pool, d.proof = stdlib.OpenDB(*cfg, prepared(d.join)), stdlib.OpenDB(*cfg, prepared(d.join))
 	d.pool.SetMaxOpenConns(connections)
 	d.pool.SetMaxIdleConns(connections) // they are what the lock is held by
+	if d.holder.claim.Fence > 0 {
+		d.pool.SetConnMaxIdleTime(hung / 2)
+	}
 	d.proof.SetMaxOpenConns(1)
 	err := d.retry(ctx, func() error { return errors.Join(d.proof.PingContext(ctx), d.pool.PingContext(ctx)) })
 	if err = errors.Join(err, first.Close()); err == nil {
