@@ -14,6 +14,7 @@ import (
 	"github.com/cove-sh/cove/internal/daemon/store/postgres"
 	"github.com/cove-sh/cove/internal/daemon/vault"
 	"github.com/cove-sh/cove/internal/durable"
+	"github.com/cove-sh/cove/sandbox"
 )
 
 const (
@@ -27,13 +28,19 @@ var sealedFiles = map[string]bool{nodesAuthority: true, linkKeyFile: true}
 
 // openFiles returns the small files of the installation. They are in the state directory, or
 // in the database if that is PostgreSQL: another server with it needs them too. What a
-// directory has from before is put into the database once.
-func openFiles(ctx context.Context, dir string, st recordStore, v *vault.Vault, log *slog.Logger) (durable.Files, error) {
+// directory has from before is put into the database once. A server on standby that has none of
+// them does not begin anew where another one has.
+func openFiles(ctx context.Context, dir string, st recordStore, v *vault.Vault, standby bool, log *slog.Logger) (durable.Files, error) {
 	here := durable.Dir(dir)
 	if _, ok := st.(*postgres.Store); !ok {
 		return here, nil
 	}
 	there := &recordFiles{st, v}
+	if standby {
+		if err := there.refuseOthers(ctx, here, st); err != nil {
+			return nil, err
+		}
+	}
 	if err := there.adopt(ctx, here, log); err != nil {
 		return nil, fmt.Errorf("put files of the state directory into the database: %w", err)
 	}
@@ -46,9 +53,13 @@ type recordFiles struct {
 	vault *vault.Vault
 }
 
-// removeTimeout bounds how long a removal waits for a database that is away. Most removals
-// are tried again, or need not succeed.
-const removeTimeout = 2 * time.Second
+const (
+	// writeTimeout bounds how long a write waits for a database that is away or busy: callers
+	// keep others waiting meanwhile.
+	writeTimeout = 10 * time.Second
+	// removeTimeout bounds that of a removal. Most are tried again, or need not succeed.
+	removeTimeout = 2 * time.Second
+)
 
 // stored returns the name of a file in the database.
 func stored(name string) string {
@@ -94,7 +105,9 @@ func (f *recordFiles) Write(name string, data []byte) (err error) {
 			return err
 		}
 	}
-	return f.st.WriteFile(context.Background(), stored(name), data)
+	ctx, cancel := context.WithTimeout(context.Background(), writeTimeout)
+	defer cancel()
+	return f.st.WriteFile(ctx, stored(name), data)
 }
 
 // Remove implements [durable.Files].
@@ -111,6 +124,25 @@ func (f *recordFiles) Remove(name string) error {
 // RemoveAll implements [durable.Files].
 func (f *recordFiles) RemoveAll(dir string) error {
 	return f.st.RemoveFiles(context.Background(), dir+"/")
+}
+
+// refuseOthers fails if the database has sandboxes and not the files that belong to them, and
+// this directory does not have these files either: they are in that of a server whose version
+// kept them there, which then must be the first to put them into the database.
+func (f *recordFiles) refuseOthers(ctx context.Context, here durable.Dir, st store.Store) error {
+	if _, err := f.Read(linkKeyFile); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if _, err := here.Read(linkKeyFile); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, err := range store.All(ctx, st.ListSandboxes, store.SandboxFilter{Held: true}) {
+		if err != nil {
+			return fmt.Errorf("list sandboxes: %w", err)
+		}
+		return sandbox.Errorf(sandbox.CodeConflict, "the database has sandboxes of a server that keeps what it knows of nodes in its own state directory; start that server first with this version, and this one on standby then. If that directory is lost, start this server once without --standby")
+	}
+	return nil
 }
 
 // adopt puts the files of a directory into the database, if that has none yet.

@@ -200,7 +200,7 @@ func (s *Server) open(ctx context.Context, p *parts) error {
 	if err != nil {
 		return fmt.Errorf("open the vault: %w", err)
 	}
-	if p.files, err = openFiles(ctx, dir, p.store, secrets, s.log); err != nil {
+	if p.files, err = openFiles(ctx, dir, p.store, secrets, s.cfg.Standby, s.log); err != nil {
 		return err
 	}
 	if err := s.openEngine(ctx, p); err != nil {
