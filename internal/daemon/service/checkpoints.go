@@ -6,6 +6,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/cove-sh/cove/internal/daemon/service/call"
@@ -18,17 +19,24 @@ import (
 
 const (
 	// checkpointLook is how often sandboxes are looked for whose automatic checkpoint is due,
-	// and checkpointsAtOnce how many are made at once.
+	// and checkpointsAtOnce how many are made at once on each machine.
 	checkpointLook    = 5 * time.Second
 	checkpointsAtOnce = 2
-	// checkpointAgain is when an automatic checkpoint is tried again that has made way.
-	checkpointAgain = 15 * time.Second
+	// checkpointAgain is when an automatic checkpoint is tried again that has made way, and
+	// checkpointTimeout bounds one, so that a sandbox that hangs keeps none of the others waiting.
+	checkpointAgain   = 15 * time.Second
+	checkpointTimeout = 15 * time.Minute
+	usageTimeout      = 10 * time.Second
+	// openEvery is how often sandboxes are opened whose node was away when the server started:
+	// one that nobody calls has automatic checkpoints, too.
+	openEvery = time.Minute
 )
 
 // checkpointLoop keeps the states of running sandboxes at their intervals.
 func (s *Service) checkpointLoop() {
 	t := time.NewTicker(checkpointLook)
 	defer t.Stop()
+	opened := time.Now()
 	for {
 		select {
 		case <-s.gate.Context().Done():
@@ -36,36 +44,118 @@ func (s *Service) checkpointLoop() {
 		case <-t.C:
 		}
 		s.settleStored(s.gate.Context())
+		if time.Since(opened) >= openEvery {
+			s.openKept(s.gate.Context())
+			opened = time.Now()
+		}
 		s.checkpointDue()
 	}
 }
 
-// checkpointDue begins the automatic checkpoints that are due, the longest overdue first, as
-// far as there are places.
-func (s *Service) checkpointDue() {
-	now := time.Now()
-	var due []*handle
-	for _, h := range s.running() {
-		if h.checkpoints.due(now) {
-			due = append(due, h)
+// openKept opens running sandboxes with automatic checkpoints that nobody has used since the
+// server has started.
+func (s *Service) openKept(ctx context.Context) {
+	if _, several := s.cfg.Engine.(engine.Fencer); !several {
+		return // all were opened at the start
+	}
+	var late []store.Record
+	err := s.held(ctx, []sandbox.State{sandbox.StateRunning}, func(r store.Record) {
+		if r.CheckpointIntervalSeconds > 0 && !s.isOpen(r.ID) {
+			late = append(late, r)
+		}
+	})
+	if err != nil && ctx.Err() == nil {
+		s.log.Warn("look for sandboxes with automatic checkpoints", "error", err)
+	}
+	for _, r := range late {
+		if _, err := s.openRecord(ctx, &r); err != nil {
+			s.log.Debug("open a sandbox with automatic checkpoints", "sandbox", r.ID, "error", err)
 		}
 	}
-	slices.SortFunc(due, func(a, b *handle) int { return a.checkpoints.next().Compare(b.checkpoints.next()) })
-	for _, h := range due {
-		select {
-		case s.keeping <- struct{}{}:
-		default:
-			return // they are still due at the next look
+}
+
+// checkpointQueue has, for each machine, the sandboxes whose automatic checkpoint is due, and
+// the number of workers that make these. It is safe for concurrent use.
+type checkpointQueue struct {
+	mu      sync.Mutex
+	due     map[string][]*handle // guarded by mu; the longest overdue first
+	workers map[string]int       // guarded by mu
+}
+
+// fill replaces what is due.
+func (q *checkpointQueue) fill(due map[string][]*handle) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.due = due
+}
+
+// hire reports whether a machine has work for another worker, who takes it with next.
+func (q *checkpointQueue) hire(place string) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.due[place]) == 0 || q.workers[place] >= checkpointsAtOnce {
+		return false
+	}
+	q.workers[place]++
+	return true
+}
+
+// next returns what a worker does next. It is nil when there is nothing left to do, or if the
+// worker is to stop: then the worker is none any more.
+func (q *checkpointQueue) next(place string, stop bool) *handle {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for list := q.due[place]; len(list) > 0 && !stop; list = q.due[place] {
+		q.due[place] = list[1:]
+		if list[0].checkpoints.begin(time.Now()) {
+			return list[0]
 		}
-		h.checkpoints.begin()
-		began := s.gate.Go(func() {
-			defer func() { <-s.keeping }()
-			h.checkpoints.end(s.checkpointOne(s.gate.Context(), h))
-		})
-		if !began {
-			<-s.keeping
+	}
+	if q.workers[place]--; q.workers[place] == 0 {
+		delete(q.workers, place)
+	}
+	return nil
+}
+
+// checkpointDue has workers make the automatic checkpoints that are due.
+func (s *Service) checkpointDue() {
+	now := time.Now()
+	placer, _ := s.cfg.Engine.(engine.Placer)
+	due := map[string][]*handle{}
+	for _, h := range s.running() {
+		if !h.checkpoints.due(now) {
+			continue
+		}
+		place := ""
+		if placer != nil {
+			place = placer.PlaceOf(engine.Source{Instance: h.instance.ID()})
+		}
+		due[place] = append(due[place], h)
+	}
+	for _, list := range due {
+		slices.SortFunc(list, func(a, b *handle) int { return a.checkpoints.next().Compare(b.checkpoints.next()) })
+	}
+	places := slices.Collect(maps.Keys(due))
+	s.keeping.fill(due)
+	for _, place := range places {
+		for s.keeping.hire(place) {
+			if !s.gate.Go(func() { s.makeCheckpoints(place) }) {
+				s.keeping.next(place, true)
+				return
+			}
+		}
+	}
+}
+
+// makeCheckpoints makes the automatic checkpoints that are due on a machine.
+func (s *Service) makeCheckpoints(place string) {
+	ctx := s.gate.Context()
+	for {
+		h := s.keeping.next(place, ctx.Err() != nil)
+		if h == nil {
 			return
 		}
+		h.checkpoints.end(s.checkpointOne(ctx, h))
 	}
 }
 
@@ -87,7 +177,9 @@ func (s *Service) checkpointOne(ctx context.Context, h *handle) time.Time {
 	if !used {
 		return now.Add(interval)
 	}
-	err = s.takeCheckpoint(ctx, h)
+	limited, cancel := context.WithTimeout(ctx, checkpointTimeout)
+	defer cancel()
+	err = s.takeCheckpoint(limited, h)
 	switch {
 	case err == nil:
 		h.checkpoints.used(now, cpu)
@@ -107,7 +199,9 @@ func (s *Service) checkpointOne(ctx context.Context, h *handle) time.Time {
 // called, a command ran, or it used more than a little processor time.
 func (s *Service) usedSince(ctx context.Context, h *handle, r *store.Record) (cpu int64, used bool) {
 	now := time.Now()
-	if st, err := h.instance.Stats(ctx); err == nil {
+	limited, cancel := context.WithTimeout(ctx, usageTimeout)
+	defer cancel()
+	if st, err := h.instance.Stats(limited); err == nil {
 		cpu = st.CPUNanos
 		used = h.checkpoints.busy(now, cpu)
 	}

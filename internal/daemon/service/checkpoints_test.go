@@ -61,7 +61,9 @@ func TestCheckpointTimes(t *testing.T) {
 	}
 	r.Kept = store.Kept{}
 	c.set(r)
-	c.begin()
+	if !c.begin(time.Now().Add(time.Hour)) || c.begin(time.Now().Add(time.Hour)) {
+		t.Error("it does not begin once")
+	}
 	if c.due(now) {
 		t.Error("it is due while it is made")
 	}

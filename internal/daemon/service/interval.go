@@ -56,10 +56,15 @@ func (c *checkpointTimes) next() time.Time {
 	return c.at
 }
 
-func (c *checkpointTimes) begin() {
+// begin reports whether a checkpoint is due, which the caller must make and then call end.
+func (c *checkpointTimes) begin(now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.every <= 0 || c.now || now.Before(c.at) {
+		return false
+	}
 	c.now = true
+	return true
 }
 
 // end notes when to look again.

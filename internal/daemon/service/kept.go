@@ -47,9 +47,51 @@ func (s *Service) storing(r *store.Record) {
 	s.unstored[r.ID] = r.Kept.Next.Checkpoint
 }
 
+// fate is what the engine knows of an instance that has failed, and of the automatic
+// checkpoints of its sandbox.
+type fate struct {
+	of string // the instance
+	// lost and stopped are those of [engine.Fencer]. An engine that loses no instances has
+	// neither.
+	lost, stopped bool
+	// gone are checkpoints that are nowhere any more, and pending those that are only where
+	// the instance was.
+	gone, pending map[string]bool
+	looked        store.Kept
+}
+
+// fateOf asks the engine, which may have to wait for the store: not within a transaction.
+func (s *Service) fateOf(r *store.Record) fate {
+	f := fate{of: r.Instance, looked: r.Kept, gone: map[string]bool{}, pending: map[string]bool{}}
+	if fencer, ok := s.cfg.Engine.(engine.Fencer); ok {
+		f.lost, f.stopped = fencer.Lost(r.Instance)
+	}
+	replicator, scattered := s.replicator(), engine.Scattered(nil)
+	if replicator == nil {
+		scattered, _ = s.cfg.Engine.(engine.Scattered)
+	}
+	for _, state := range []store.KeptState{r.Kept.Newest(), r.Kept.Last} {
+		id := state.Checkpoint
+		switch {
+		case id == "":
+		case replicator != nil:
+			at := replicator.Kept(id)
+			f.gone[id], f.pending[id] = at == "", at == engine.PlacePending
+		case scattered != nil:
+			f.gone[id] = scattered.Standing(id) == engine.StandingNone
+		}
+	}
+	return f
+}
+
+// knows reports whether a record is the one of which the engine was asked.
+func (f *fate) knows(r *store.Record) bool {
+	return f.of == r.Instance && f.looked.Last.Checkpoint == r.Kept.Last.Checkpoint && f.looked.Next.Checkpoint == r.Kept.Next.Checkpoint
+}
+
 // fallback returns the newest automatic checkpoint from which a sandbox can continue that
 // has failed through no fault of its own, and otherwise what to add to the reason.
-func (s *Service) fallback(r *store.Record) (back store.KeptState, but string) {
+func fallback(r *store.Record, f *fate) (back store.KeptState, but string) {
 	newest := r.Kept.Newest()
 	if r.State != sandbox.StateRunning || r.CheckpointIntervalSeconds == 0 || newest.Checkpoint == "" {
 		return back, ""
@@ -57,20 +99,18 @@ func (s *Service) fallback(r *store.Record) (back store.KeptState, but string) {
 	if r.Kept.Restores >= sandbox.MaxCheckpointRestores {
 		return back, fmt.Sprintf("; it has failed %d times since its automatic checkpoint of %s", r.Kept.Restores+1, newest.At.Format(time.RFC3339))
 	}
-	f, ok := s.cfg.Engine.(engine.Fencer)
-	if !ok {
-		return newest, ""
-	}
-	lost, stopped := f.Lost(r.Instance)
-	if lost && !stopped {
+	if f.lost && !f.stopped {
 		// Two instances of one sandbox must never run.
 		return back, "; it does not continue from its automatic checkpoint, because it may still run there"
 	}
-	if kept := s.replicator(); kept != nil && r.Kept.Last.Checkpoint != "" {
-		// What is only on a lost machine may be gone, or is gone already.
-		if at := kept.Kept(newest.Checkpoint); at == "" || lost && at == engine.PlacePending {
-			return r.Kept.Last, ""
-		}
+	// What is only on a lost machine may be gone. If there is no other, the machine may return.
+	last := r.Kept.Last
+	usable := last.Checkpoint != newest.Checkpoint && last.Checkpoint != "" && !f.gone[last.Checkpoint]
+	if usable && (f.gone[newest.Checkpoint] || f.lost && f.pending[newest.Checkpoint]) {
+		return last, ""
+	}
+	if f.gone[newest.Checkpoint] {
+		return back, fmt.Sprintf("; its automatic checkpoint of %s is lost, too", newest.At.Format(time.RFC3339))
 	}
 	return newest, ""
 }

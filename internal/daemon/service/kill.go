@@ -171,21 +171,27 @@ func (s *Service) fail(ctx context.Context, before *store.Record, reason string,
 	return r, err
 }
 
+// errLookAgain says that a record is not the one of which the engine was asked.
+var errLookAgain = errors.New("the automatic checkpoints have changed")
+
 // tryFail is one attempt of [Service.fail].
 func (s *Service) tryFail(ctx context.Context, before *store.Record, reason string, details ...any) (*store.Record, error) {
 	ctx, cancel := call.Teardown(ctx)
 	defer cancel()
 	id := before.ID
-	var now store.Record
+	now, known := *before, s.fateOf(before)
 	var back store.KeptState
-	r, err := s.cfg.Store.UpdateSandbox(ctx, id, store.Change{
+	change := store.Change{
 		From: []sandbox.State{sandbox.StateCreating, sandbox.StateRunning},
 		Apply: func(r *store.Record) error {
 			if now = *r; r.Instance != before.Instance {
 				return errMoved
 			}
+			if !known.knows(r) {
+				return errLookAgain
+			}
 			var but string
-			if back, but = s.fallback(r); back.Checkpoint != "" {
+			if back, but = fallback(r, &known); back.Checkpoint != "" {
 				fallBack(r, back, reason)
 				return nil
 			}
@@ -193,7 +199,12 @@ func (s *Service) tryFail(ctx context.Context, before *store.Record, reason stri
 			r.State, r.Reason, r.EndedAt = sandbox.StateFailed, reason+but, &now
 			return nil
 		},
-	})
+	}
+	r, err := s.cfg.Store.UpdateSandbox(ctx, id, change)
+	for errors.Is(err, errLookAgain) && ctx.Err() == nil {
+		known = s.fateOf(&now)
+		r, err = s.cfg.Store.UpdateSandbox(ctx, id, change)
+	}
 	switch sandbox.CodeOf(err) {
 	case "":
 		if back.Checkpoint != "" {
@@ -234,6 +245,7 @@ func (s *Service) fellBack(ctx context.Context, before, r *store.Record, back st
 	if err := s.cfg.Engine.Destroy(ctx, before.Instance); err != nil {
 		s.log.Error("remove what is left of a failed instance", "sandbox", r.ID, "error", err)
 		instance := before.Instance
-		s.insist(instance, func(ctx context.Context) error { return s.cfg.Engine.Destroy(ctx, instance) })
+		// What recorded the failure may still be at work for the instance itself.
+		s.insist("the rest of "+instance, func(ctx context.Context) error { return s.cfg.Engine.Destroy(ctx, instance) })
 	}
 }

@@ -143,9 +143,9 @@ type Service struct {
 
 	gate         *call.Gate
 	events       *events.Log
-	slots        chan struct{}        // a semaphore: one place for each create under way
-	leaving      chan struct{}        // a semaphore: one place for each sandbox that killSoon leaves behind
-	keeping      chan struct{}        // a semaphore: one place for each automatic checkpoint under way
+	slots        chan struct{} // a semaphore: one place for each create under way
+	leaving      chan struct{} // a semaphore: one place for each sandbox that killSoon leaves behind
+	keeping      checkpointQueue
 	looking      chan struct{}        // a semaphore: one place for each sandbox that [Service.announceFound] asks
 	checkpointer engine.Checkpointer  // the engine, or nil if it keeps no state
 	logger       engine.NetworkLogger // the engine, or nil if it keeps no logs
@@ -209,7 +209,7 @@ func New(cfg Config) (*Service, error) {
 	s = &Service{
 		cfg: cfg, log: log, events: happened, audit: audit.NewRecorder(cfg.Store, log),
 		slots: make(chan struct{}, cmp.Or(cfg.MaxCreates, 8)), leaving: make(chan struct{}, maxLeaving), looking: make(chan struct{}, lookers),
-		keeping: make(chan struct{}, checkpointsAtOnce), saving: map[string]context.CancelCauseFunc{}, unstored: map[string]string{},
+		keeping: checkpointQueue{workers: map[string]int{}}, saving: map[string]context.CancelCauseFunc{}, unstored: map[string]string{},
 		handles: map[string]*handle{}, opening: map[string]chan struct{}{}, creating: map[string]*creation{},
 		moving: map[string]chan struct{}{}, using: map[string]int{}, ours: map[string]bool{}, coming: map[string]string{}, spared: map[string]bool{}, insisting: map[string]bool{},
 		awaited: map[string]map[string]bool{}, asking: map[string][]engine.Question{},
