@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -193,8 +194,7 @@ func (w *harness) die(id, reason string, down bool) {
 	} else {
 		must(w.t, w.state.Kill(instance, reason))
 	}
-	// Calls fail between the change of the record and the end of the handle.
-	wait(w.t, func() bool { return w.record(id).State != sandbox.StateRunning && !w.isOpen(id) }, func() string { return "it still runs" })
+	wait(w.t, func() bool { return w.record(id).State != sandbox.StateRunning }, func() string { return "it still runs" })
 }
 
 // audited checks that an action with a detail was recorded for a sandbox.
@@ -237,6 +237,59 @@ func TestCallSeesGoingBack(t *testing.T) {
 	wantCode(t, err, sandbox.CodeNotRunning)
 	if !strings.Contains(err.Error(), "it was hit") || !strings.Contains(err.Error(), "continues from its automatic checkpoint of") {
 		t.Errorf("the call says: %v", err)
+	}
+}
+
+// pausing is a store that says when a sandbox is paused, before its caller knows.
+type pausing struct {
+	store.Store
+	paused func(id string)
+}
+
+func (p pausing) UpdateSandbox(ctx context.Context, id string, c store.Change) (store.Record, error) {
+	r, err := p.Store.UpdateSandbox(ctx, id, c)
+	if err == nil && r.State == sandbox.StatePaused {
+		p.paused(id)
+	}
+	return r, err
+}
+
+// TestCallDuringGoingBack makes a call at the moment at which a sandbox has gone back, or is
+// paused, and its old connection is still there: the call is for the instance that continues.
+func TestCallDuringGoingBack(t *testing.T) {
+	for name, end := range map[string]func(w *harness, id string) error{
+		"failed": func(w *harness, id string) error { return w.state.Kill(w.record(id).Instance, "it was hit") },
+		"paused": func(w *harness, id string) error { _, err := w.Pause(asRed(w.t), id); return err },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := &harness{}
+			done := make(chan error, 1)
+			var once sync.Once
+			w.wrapStore = func(s store.Store) store.Store {
+				return pausing{s, func(id string) {
+					once.Do(func() {
+						w.mu.Lock()
+						h := w.handles[id]
+						w.mu.Unlock()
+						if h == nil || h.acquire() == nil {
+							t.Error("a call uses the old instance")
+						}
+						go func() {
+							_, err := w.Exec(asRed(t), id, sandbox.ExecRequest{Shell: "true"}, nil)
+							done <- err
+						}()
+					})
+				}}
+			}
+			w.begin(t)
+			sbx := w.create(minutely())
+			w.keep(sbx.ID)
+			must(t, end(w, sbx.ID))
+			must(t, <-done)
+			if _, err := w.Exec(asRed(t), sbx.ID, sandbox.ExecRequest{Shell: "true"}, nil); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
 

@@ -101,6 +101,12 @@ func (h *handle) rest(since time.Time) (wake func(), ok bool) {
 	if h.calls > 0 || h.active.After(since) || h.resting != nil {
 		return nil, false
 	}
+	return h.hold(), true
+}
+
+// hold makes new calls wait until wake is called. The caller holds mu, and nobody else makes
+// calls wait.
+func (h *handle) hold() (wake func()) {
 	resting := make(chan struct{})
 	h.resting = resting
 	return func() {
@@ -108,7 +114,7 @@ func (h *handle) rest(since time.Time) (wake func(), ok bool) {
 		h.resting = nil
 		h.mu.Unlock()
 		close(resting)
-	}, true
+	}
 }
 
 // quiet makes new calls wait until wake is called, and waits for those under way, but at
@@ -120,8 +126,7 @@ func (h *handle) quiet(ctx context.Context) (wake func(), ok bool) {
 		h.mu.Unlock()
 		return nil, false
 	}
-	resting := make(chan struct{})
-	h.resting = resting
+	wake = h.hold()
 	h.mu.Unlock()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -136,12 +141,7 @@ func (h *handle) quiet(ctx context.Context) (wake func(), ok bool) {
 		case <-ctx.Done():
 		}
 	}
-	return func() {
-		h.mu.Lock()
-		h.resting = nil
-		h.mu.Unlock()
-		close(resting)
-	}, true
+	return wake, true
 }
 
 // noteJobs starts to keep the jobs that begin, until [handle.notedJobs]. It is called
@@ -224,13 +224,43 @@ func (h *handle) saved(at time.Time) {
 
 // drop removes the handle of a sandbox that ends. Calls under way fail with why.
 func (s *Service) drop(id string, why error) {
+	s.dropIf(id, func(*handle) bool { return true }, why)
+}
+
+// dropInstance is [Service.drop] for a sandbox that may continue in another instance: the
+// handle of that one stays.
+func (s *Service) dropInstance(r *store.Record, instance string, why error) {
+	s.dropIf(r.ID, func(h *handle) bool { return h.instance.ID() == instance }, why)
+}
+
+func (s *Service) dropIf(id string, is func(*handle) bool, why error) {
 	s.mu.Lock()
 	h := s.handles[id]
+	if h == nil || !is(h) {
+		s.mu.Unlock()
+		return
+	}
 	delete(s.handles, id)
 	s.mu.Unlock()
-	if h != nil {
-		h.end(why)
+	h.end(why)
+}
+
+// hold makes new calls wait that would use an instance whose sandbox is about to continue
+// elsewhere, until wake is called: they began in time to continue there. If others make
+// calls wait already, hold leaves that to them.
+func (s *Service) hold(id, instance string) (wake func()) {
+	s.mu.Lock()
+	h := s.handles[id]
+	s.mu.Unlock()
+	if h == nil || h.instance.ID() != instance {
+		return func() {}
 	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.resting != nil {
+		return func() {}
+	}
+	return sync.OnceFunc(h.hold())
 }
 
 // end fails the calls under way with why, and closes the connection. The caller has

@@ -200,6 +200,8 @@ func (s *Service) tryFail(ctx context.Context, before *store.Record, reason stri
 			return nil
 		},
 	}
+	wake := s.hold(id, before.Instance)
+	defer wake()
 	r, err := s.cfg.Store.UpdateSandbox(ctx, id, change)
 	for errors.Is(err, errLookAgain) && ctx.Err() == nil {
 		known = s.fateOf(&now)
@@ -208,11 +210,14 @@ func (s *Service) tryFail(ctx context.Context, before *store.Record, reason stri
 	switch sandbox.CodeOf(err) {
 	case "":
 		if back.Checkpoint != "" {
+			s.dropInstance(&r, before.Instance, fallenBack(&r, back, reason))
+			wake()
 			s.fellBack(ctx, before, &r, back, reason, details...)
 			return &r, nil
 		}
 		reason = r.Reason
 		s.drop(id, call.Ended(&r))
+		wake()
 		s.gate.System(&r, "sandbox.fail", reason)
 		s.log.Warn("sandbox failed", append([]any{"sandbox", id, "reason", reason}, details...)...)
 	case sandbox.CodeNotRunning:
@@ -233,11 +238,16 @@ func (s *Service) tryFail(ctx context.Context, before *store.Record, reason stri
 	return &done, nil
 }
 
+// fallenBack is the error of calls during which a sandbox has gone back to an automatic
+// checkpoint.
+func fallenBack(r *store.Record, back store.KeptState, reason string) error {
+	return sandbox.Errorf(sandbox.CodeNotRunning, "sandbox %s failed during the call: %s; with its next call it continues from its automatic checkpoint of %s, and what it did since then is lost", r.ID, reason, back.At.Format(time.RFC3339))
+}
+
 // fellBack ends what is left of an instance whose sandbox has gone back to an automatic
 // checkpoint, and says so.
 func (s *Service) fellBack(ctx context.Context, before, r *store.Record, back store.KeptState, reason string, details ...any) {
 	at := back.At.Format(time.RFC3339)
-	s.drop(r.ID, sandbox.Errorf(sandbox.CodeNotRunning, "sandbox %s failed during the call: %s; with its next call it continues from its automatic checkpoint of %s, and what it did since then is lost", r.ID, reason, at))
 	s.gate.System(r, "sandbox.restored", fmt.Sprintf("to its automatic checkpoint of %s, because %s", at, reason))
 	s.log.Warn("sandbox failed; it continues from its automatic checkpoint", append([]any{"sandbox", r.ID, "reason", reason, "at", back.At}, details...)...)
 	s.metrics.checkpoint("restored")

@@ -97,6 +97,7 @@ func (s *Service) commitPause(ctx context.Context, r *store.Record, c *engine.Ch
 		}
 	}
 	s.mu.Unlock()
+	defer s.hold(r.ID, r.Instance)()
 	paused, err := s.cfg.Store.UpdateSandbox(ctx, r.ID, store.Change{
 		From: []sandbox.State{sandbox.StateRunning},
 		Apply: func(now *store.Record) error {
@@ -121,7 +122,7 @@ func (s *Service) commitPause(ctx context.Context, r *store.Record, c *engine.Ch
 		}
 		return paused, err
 	}
-	s.drop(r.ID, sandbox.Errorf(sandbox.CodeNotRunning, "sandbox %s was paused during the call; what ran in it continues when it is resumed, by the next call or sandbox_resume", r.ID))
+	s.dropInstance(r, r.Instance, sandbox.Errorf(sandbox.CodeNotRunning, "sandbox %s was paused during the call; what ran in it continues when it is resumed, by the next call or sandbox_resume", r.ID))
 	return paused, nil
 }
 

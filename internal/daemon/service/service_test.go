@@ -42,6 +42,8 @@ type harness struct {
 	templates *faketemplates.Provider
 	// wrap, if it is set, makes the service's engine.
 	wrap func(*memory.Keeper) engine.Engine
+	// wrapStore, if it is set, is what the service sees of the store.
+	wrapStore func(store.Store) store.Store
 	// provider replaces templates, if it is set.
 	provider TemplateProvider
 	cfg      Config
@@ -108,6 +110,9 @@ func (w *harness) open() {
 	}
 	if w.wrap != nil {
 		w.cfg.Engine = w.wrap(keeper)
+	}
+	if w.wrapStore != nil {
+		w.cfg.Store = w.wrapStore(w.store)
 	}
 	if w.mortal != nil {
 		w.cfg.Store, w.cfg.Engine = &mortalStore{w.store, w.mortal}, &mortalEngine{keeper, w.state, w.mortal}
