@@ -142,7 +142,9 @@ func fitted(room int, rows [][]string) {
 func (a *app) fields(values ...any) error {
 	pairs, width := texts(values), 0
 	for i := 0; i < len(pairs); i += 2 {
-		width = max(width, len(pairs[i]))
+		if pairs[i+1] != "" {
+			width = max(width, len(pairs[i]))
+		}
 	}
 	indent := width + 3
 	room := a.columns() - indent
