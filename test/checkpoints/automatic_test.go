@@ -19,63 +19,72 @@ func TestGoesBackToAutomaticCheckpoint(t *testing.T) {
 	needs.GVisor(t)
 	d := covetest.Start(t, covetest.Options{})
 	seconds := int64(sandbox.MinCheckpointInterval / time.Second)
-	sb := d.Create(t, covetest.Small(func(r *sandbox.CreateRequest) { r.CheckpointIntervalSeconds = &seconds }))
 	// The number is in the memory of a shell, and lines in a file that it has opened once.
 	const counter = `exec 3>/tmp/numbers; n=0; while :; do n=$((n+1)); echo $n >&3; sleep 0.05; done`
-	if _, err := d.Client.Exec(t.Context(), sb.ID, sandbox.ExecRequest{Shell: counter, Background: true, TimeoutMS: -1}, nil); err != nil {
-		t.Fatal(err)
+	create := func() string {
+		sb := d.Create(t, covetest.Small(func(r *sandbox.CreateRequest) { r.CheckpointIntervalSeconds = &seconds }))
+		if _, err := d.Client.Exec(t.Context(), sb.ID, sandbox.ExecRequest{Shell: counter, Background: true, TimeoutMS: -1}, nil); err != nil {
+			t.Fatal(err)
+		}
+		return sb.ID
 	}
-	last := func() int {
+	last := func(id string) int {
 		t.Helper()
-		out := d.Sh(t, sb.ID, `awk 'NR != $1 { print "line " NR " is " $0; exit } END { print NR }' /tmp/numbers | tail -1`)
+		out := d.Sh(t, id, `awk 'NR != $1 { print "line " NR " is " $0; exit } END { print NR }' /tmp/numbers | tail -1`)
 		n, err := strconv.Atoi(strings.TrimSpace(out))
 		if err != nil {
 			t.Fatalf("the counter says %q", out)
 		}
 		return n
 	}
-	keptAfter := func(at time.Time) (got *sandbox.Sandbox) {
+	awaitKept := func(id string) {
 		t.Helper()
+		var got *sandbox.Sandbox
 		if !covetest.Eventually(sandbox.MinCheckpointInterval+time.Minute, func() bool {
 			var err error
-			got, err = d.Client.Get(t.Context(), sb.ID)
-			return err == nil && got.LastCheckpoint != nil && got.LastCheckpoint.At != nil && got.LastCheckpoint.At.After(at)
+			got, err = d.Client.Get(t.Context(), id)
+			return err == nil && got.LastCheckpoint != nil && got.LastCheckpoint.At != nil
 		}) {
 			t.Fatalf("nothing is kept: %+v\n%s", got.LastCheckpoint, d.Output())
 		}
-		return got
 	}
-	at := time.Time{}
-	for _, down := range []bool{false, true} {
-		at = *keptAfter(at).LastCheckpoint.At
-		n := last()
-		cells := d.Cells()
-		if len(cells) != 1 {
-			t.Fatalf("the cells are %v", cells)
+	kill := func(id string) {
+		t.Helper()
+		pid, ok := d.Cells()[id]
+		if !ok {
+			t.Fatalf("the cells are %v", d.Cells())
 		}
-		if down {
-			d.Kill()
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
 		}
-		for _, pid := range cells {
-			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if down {
-			if err := d.Run(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-		}
+	}
+	goesBack := func(id string, n int) {
+		t.Helper()
 		if !covetest.Eventually(covetest.DetectionLimit, func() bool {
-			got, err := d.Client.Get(t.Context(), sb.ID)
+			got, err := d.Client.Get(t.Context(), id)
 			return err == nil && got.State == sandbox.StatePaused && got.LastCheckpoint != nil && got.LastCheckpoint.Restores == 1
 		}) {
-			t.Fatalf("down %v: it does not go back\n%s", down, d.Output())
+			t.Fatalf("the sandbox does not go back\n%s", d.Output())
 		}
-		after := last()
-		if !covetest.Eventually(10*time.Second, func() bool { return last() > max(after, 1) }) {
-			t.Errorf("down %v: the counter has stopped at %d", down, after)
+		after := last(id)
+		if !covetest.Eventually(10*time.Second, func() bool { return last(id) > max(after, 1) }) {
+			t.Errorf("the counter has stopped at %d", after)
 		}
-		t.Logf("down %v: it was at %d, and continued at %d", down, n, after)
+		t.Logf("the counter was at %d, and continued at %d", n, after)
 	}
+	up, down := create(), create()
+	awaitKept(up)
+	awaitKept(down)
+
+	n := last(up)
+	kill(up)
+	goesBack(up, n)
+
+	n = last(down)
+	d.Kill()
+	kill(down)
+	if err := d.Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	goesBack(down, n)
 }

@@ -109,76 +109,85 @@ func (s *server) neverTwo(t *testing.T) {
 	})
 }
 
-// TestNodeLostGoesBack kills the process of a node, but not the sandbox that runs there: the
-// sandbox stops there by itself, and its memory continues from its last automatic checkpoint
-// on the other node. Two instances never run. When the node is back, it ends the old one.
-func TestNodeLostGoesBack(t *testing.T) {
+// TestAutomaticCheckpoints takes first the server and then the node from a sandbox with
+// automatic checkpoints.
+func TestAutomaticCheckpoints(t *testing.T) {
 	withDirectory(t, func(t *testing.T, s *server, a, b *node) {
-		sb := s.Create(t, kept())
-		s.neverTwo(t)
-		home := s.nodeOf(t, sb.ID)
-		away := other(home, a, b)
+		sb, plain := s.Create(t, kept()), s.Create(t, covetest.Small())
 		s.startCounter(t, sb.ID)
-		at := s.awaitKept(t, sb.ID).At
-		home.kill()
-		if len(home.running()) != 1 {
-			t.Fatal("the sandbox died with the node's process") // then the rest tests nothing
+		s.startCounter(t, plain.ID)
+		s.awaitKept(t, sb.ID)
+		n := serverAwayStops(t, s, sb, plain, a, b)
+		if _, err := s.Client.Kill(t.Context(), plain.ID); err != nil {
+			t.Fatal(err)
 		}
-		s.waitState(t, home, sandbox.NodeLost)
-		var got *sandbox.Sandbox
-		if !covetest.Eventually(covetest.DetectionLimit, func() bool {
-			var err error
-			got, err = s.Client.Get(t.Context(), sb.ID)
-			return err == nil && got.State == sandbox.StatePaused
-		}) {
-			t.Fatalf("the sandbox is %s (%s)\n%s", got.State, got.Reason, s.Output())
-		}
-		if got.LastCheckpoint == nil || !got.LastCheckpoint.At.Equal(*at) || got.LastCheckpoint.Restores != 1 {
-			t.Errorf("it goes back to %+v, want %s", got.LastCheckpoint, at)
-		}
-		if left := home.running(); len(left) > 0 || len(home.Cells()) != 1 {
-			t.Errorf("on the lost node run %v of %v", left, home.Cells())
-		}
-		n := s.counts(t, sb.ID, 0)
-		if to := s.nodeOf(t, sb.ID); to != away {
-			t.Errorf("it continues on node %s", to.name)
-		}
-		s.start(t, home)
-		s.waitState(t, home, sandbox.NodeReady)
-		if !covetest.Eventually(covetest.DetectionLimit, func() bool { return len(home.Cells()) == 0 }) {
-			t.Errorf("the node that is back runs %v", home.Cells())
-		}
-		s.counts(t, sb.ID, n)
+		nodeLostGoesBack(t, s, sb, n, a, b)
 	})
 }
 
-// TestServerAwayStops kills the server for longer than the lease: a sandbox with automatic
+// serverAwayStops kills the server for longer than the lease: a sandbox with automatic
 // checkpoints stops on its node, which cannot know who continues it, and goes on without a
-// loss when the server is back.
-func TestServerAwayStops(t *testing.T) {
-	withDirectory(t, func(t *testing.T, s *server, a, b *node) {
-		sb, other := s.Create(t, kept()), s.Create(t, covetest.Small())
-		home := s.nodeOf(t, sb.ID)
-		s.startCounter(t, sb.ID)
-		s.startCounter(t, other.ID)
-		s.awaitKept(t, sb.ID)
-		n, m := s.counts(t, sb.ID, 0), s.counts(t, other.ID, 0)
-		s.Kill()
-		if !covetest.Eventually(lease+covetest.DetectionLimit, func() bool { return !runs(sb.ID) }) {
-			t.Error("the sandbox still runs after the lease")
-		}
-		if !runs(other.ID) || len(home.Cells()) == 0 {
-			t.Error("a sandbox without automatic checkpoints does not run")
-		}
-		if err := s.Run(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		s.waitState(t, a, sandbox.NodeReady)
-		s.waitState(t, b, sandbox.NodeReady)
-		s.counts(t, sb.ID, n)
-		s.counts(t, other.ID, m)
-		if got, err := s.Client.Get(t.Context(), sb.ID); err != nil || got.LastCheckpoint == nil || got.LastCheckpoint.Restores != 0 {
-			t.Errorf("it is %+v, %v", got, err)
-		}
-	})
+// loss when the server is back. One without them does not stop. It returns how far the
+// counter is.
+func serverAwayStops(t *testing.T, s *server, sb, plain *sandbox.Sandbox, a, b *node) int {
+	t.Helper()
+	n, m := s.counts(t, sb.ID, 0), s.counts(t, plain.ID, 0)
+	s.Kill()
+	if !covetest.Eventually(lease+covetest.DetectionLimit, func() bool { return !runs(sb.ID) }) {
+		t.Error("the sandbox still runs after the lease")
+	}
+	if !runs(plain.ID) || len(a.Cells())+len(b.Cells()) != 2 {
+		t.Error("a sandbox without automatic checkpoints does not run")
+	}
+	if err := s.Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s.waitState(t, a, sandbox.NodeReady)
+	s.waitState(t, b, sandbox.NodeReady)
+	n = s.counts(t, sb.ID, n)
+	s.counts(t, plain.ID, m)
+	if got, err := s.Client.Get(t.Context(), sb.ID); err != nil || got.LastCheckpoint == nil || got.LastCheckpoint.Restores != 0 {
+		t.Errorf("it is %+v, %v", got, err)
+	}
+	return n
+}
+
+// nodeLostGoesBack kills the process of a node, but not the sandbox that runs there: the
+// sandbox stops there by itself, and its memory continues from its last automatic checkpoint
+// on the other node. Two instances never run. When the node is back, it ends the old one.
+func nodeLostGoesBack(t *testing.T, s *server, sb *sandbox.Sandbox, n int, a, b *node) {
+	t.Helper()
+	home := s.nodeOf(t, sb.ID)
+	away := other(home, a, b)
+	s.neverTwo(t)
+	home.kill()
+	if len(home.running()) != 1 {
+		t.Fatal("the sandbox died with the node's process") // then the rest tests nothing
+	}
+	s.waitState(t, home, sandbox.NodeLost)
+	var got *sandbox.Sandbox
+	if !covetest.Eventually(covetest.DetectionLimit, func() bool {
+		var err error
+		got, err = s.Client.Get(t.Context(), sb.ID)
+		return err == nil && got.State == sandbox.StatePaused
+	}) {
+		t.Fatalf("the sandbox is %s (%s)\n%s", got.State, got.Reason, s.Output())
+	}
+	if got.LastCheckpoint == nil || got.LastCheckpoint.At == nil || got.LastCheckpoint.Restores != 1 {
+		t.Errorf("it goes back to %+v", got.LastCheckpoint)
+	}
+	if left := home.running(); len(left) > 0 || len(home.Cells()) != 1 {
+		t.Errorf("on the lost node run %v of %v", left, home.Cells())
+	}
+	back := s.counts(t, sb.ID, 0)
+	t.Logf("it was at %d, and continued before %d", n, back)
+	if to := s.nodeOf(t, sb.ID); to != away {
+		t.Errorf("it continues on node %s", to.name)
+	}
+	s.start(t, home)
+	s.waitState(t, home, sandbox.NodeReady)
+	if !covetest.Eventually(covetest.DetectionLimit, func() bool { return len(home.Cells()) == 0 }) {
+		t.Errorf("the node that is back runs %v", home.Cells())
+	}
+	s.counts(t, sb.ID, back)
 }
