@@ -197,7 +197,11 @@ func (s *Sandbox) Stop() error { return s.signal(unix.SIGSTOP) }
 func (s *Sandbox) GoOn() error { return s.signal(unix.SIGCONT) }
 
 func (s *Sandbox) signal(sig unix.Signal) error {
-	if err := unix.Kill(s.c.SandboxPid(), sig); err != nil && !errors.Is(err, unix.ESRCH) {
+	pid := s.c.SandboxPid()
+	if pid <= 0 { // to the kernel, these are all processes of a group or a namespace
+		return errors.New("gVisor's kernel has no process")
+	}
+	if err := unix.Kill(pid, sig); err != nil && !errors.Is(err, unix.ESRCH) {
 		return fmt.Errorf("send gVisor's kernel %s: %w", unix.SignalName(sig), err)
 	}
 	return nil

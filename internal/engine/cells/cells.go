@@ -16,10 +16,12 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
 	"golang.org/x/sync/semaphore"
+	"golang.org/x/sys/unix"
 
 	"github.com/cove-sh/cove/internal/cell"
 	"github.com/cove-sh/cove/internal/cell/runsc"
@@ -262,10 +264,16 @@ func (e *Engine) Open(ctx context.Context, id string) (engine.Instance, error) {
 		// Only the engine that made the instance knows what is left to load.
 		e.wg.Go(func() { _, _ = inst.Stats(e.ctx) })
 		return inst, nil
-	case ctx.Err() != nil || e.ctx.Err() != nil: // the cell may still be alive
+	case ctx.Err() != nil || e.ctx.Err() != nil || scarce(err): // the cell may still be alive
 		return nil, fmt.Errorf("watch cell: %w", err)
 	}
 	return nil, fmt.Errorf("watch cell: %w", errors.Join(err, engine.ErrNotFound))
+}
+
+// scarce reports whether an error is for lack of something on the host, and says nothing of
+// whom was to be reached.
+func scarce(err error) bool {
+	return slices.ContainsFunc([]error{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ENOBUFS, unix.EAGAIN}, func(e error) bool { return errors.Is(err, e) })
 }
 
 // List implements [engine.Engine].

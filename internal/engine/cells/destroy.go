@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -106,9 +107,9 @@ func removeCell(ctx context.Context, dir string) error {
 // the process is the first of its process-id namespace, the kernel reports its end only
 // when all others in the namespace have ended too.
 func killCell(ctx context.Context, dir string) error {
-	pid, ok := cellProcess(dir)
-	if !ok {
-		return nil
+	pid, err := cellProcess(dir)
+	if pid == 0 || err != nil {
+		return err
 	}
 	if err := sendKill(dir, pid); err != nil && !errors.Is(err, unix.ESRCH) {
 		return fmt.Errorf("kill cell: %w", err)
@@ -127,7 +128,10 @@ func sendKill(dir string, pid int) error {
 	}
 	defer unix.Close(fd)
 	// Now that the descriptor is open, check that it is the cell's.
-	if _, ok := cellProcess(dir); !ok {
+	switch still, err := cellProcess(dir); {
+	case err != nil:
+		return err
+	case still == 0:
 		return unix.ESRCH
 	}
 	return unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
@@ -139,7 +143,7 @@ func waitForExit(ctx context.Context, dir string, exited <-chan struct{}) error 
 	defer tick.Stop()
 	deadline := time.After(30 * time.Second)
 	for {
-		if _, ok := cellProcess(dir); !ok {
+		if pid, err := cellProcess(dir); pid == 0 && err == nil {
 			return nil
 		}
 		select {
@@ -179,41 +183,62 @@ func recordProcess(dir string, pid int) error {
 	if err != nil {
 		return fmt.Errorf("read the cell's start time: %w", err)
 	}
-	return os.WriteFile(filepath.Join(dir, processFile), []byte(strconv.Itoa(pid)+" "+start+" "+bootID()), 0o600)
+	boot, err := bootID()
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, processFile), []byte(strconv.Itoa(pid)+" "+start+" "+boot), 0o600)
 }
 
-// cellProcess returns the process id of the cell, if that process is alive.
-func cellProcess(dir string) (pid int, ok bool) {
+// cellProcess returns the process id of a cell, or 0 if that process has ended. An error
+// says that neither is known, for example for lack of file descriptors.
+func cellProcess(dir string) (pid int, err error) {
 	data, err := os.ReadFile(filepath.Join(dir, processFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil
+	}
 	if err != nil {
-		return 0, false
+		return 0, fmt.Errorf("find the cell's process: %w", err)
+	}
+	boot, err := bootID()
+	if err != nil {
+		return 0, err
 	}
 	fields := strings.Fields(string(data))
-	if len(fields) != 3 || fields[2] != bootID() {
-		return 0, false
+	if len(fields) != 3 || fields[2] != boot {
+		return 0, nil
 	}
-	pid, err = strconv.Atoi(fields[0])
-	if err != nil {
-		return 0, false
+	if pid, err = strconv.Atoi(fields[0]); err != nil {
+		return 0, nil //nolint:nilerr // not written by recordProcess: no process is known
 	}
-	start, err := startTime(pid)
-	return pid, err == nil && start == fields[1]
+	switch start, err := startTime(pid); {
+	case errors.Is(err, os.ErrProcessDone), err == nil && start != fields[1]:
+		return 0, nil
+	case err != nil:
+		return 0, fmt.Errorf("read the cell's start time: %w", err)
+	}
+	return pid, nil
 }
 
-// alive reports whether a cell holds its lock.
+// alive reports whether a cell holds its lock. If that cannot be found out, for example for
+// lack of file descriptors, alive reports true: a running cell must not pass for one that
+// has ended, which would be destroyed.
 func (e *Engine) alive(id string) bool {
 	f, err := os.Open(filepath.Join(e.cellDir(id), cell.LockFile))
 	if err != nil {
-		return false
+		return !errors.Is(err, fs.ErrNotExist)
 	}
 	defer f.Close()
 	return errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK)
 }
 
-// startTime returns when a process was started, in the kernel's notation, or an error if it
-// no longer runs.
+// startTime returns when a process was started, in the kernel's notation, or
+// [os.ErrProcessDone] if it no longer runs.
 func startTime(pid int) (string, error) {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+		return "", os.ErrProcessDone
+	}
 	if err != nil {
 		return "", err
 	}
@@ -231,9 +256,10 @@ func startTime(pid int) (string, error) {
 	return fields[19], nil
 }
 
-func bootID() string {
-	data, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	return strings.TrimSpace(string(data))
+// bootID returns what the kernel calls this time of running.
+func bootID() (string, error) {
+	data, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return strings.TrimSpace(string(data)), err
 }
 
 // logTail returns the end of the cell's log, and the start of gVisor's output if it

@@ -1,13 +1,17 @@
 package cells
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/cove-sh/cove/internal/cell"
+	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -65,5 +69,66 @@ func TestStopWithoutConnection(t *testing.T) {
 	go func() { _ = asked.Serve(l) }()
 	if writing, err := e.stop(t.Context(), "sbx-one"); err != nil || !writing {
 		t.Errorf("writing is %v, %v", writing, err)
+	}
+}
+
+// TestScarceDescriptors checks that a cell does not pass for one that has ended when the
+// daemon has no file descriptor left to look at it: what has ended is destroyed.
+func TestScarceDescriptors(t *testing.T) {
+	e := &Engine{cfg: Config{Dir: t.TempDir()}}
+	dir := e.cellDir("sbx-one")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if e.alive("sbx-one") {
+		t.Error("a cell without a lock is alive")
+	}
+	lock, err := os.Create(filepath.Join(dir, cell.LockFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	if e.alive("sbx-one") {
+		t.Error("a cell that holds no lock is alive")
+	}
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, originFile), []byte(fmt.Sprintf(`{"cell": %d}`, cell.Protocol)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := recordProcess(dir, os.Getpid()); err != nil {
+		t.Fatal(err)
+	}
+	if pid, err := cellProcess(dir); pid != os.Getpid() || err != nil {
+		t.Fatalf("the process is %d, %v", pid, err)
+	}
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	none := limit
+	none.Cur = 3
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &none); err != nil {
+		t.Fatal(err)
+	}
+	alive := e.alive("sbx-one")
+	pid, processErr := cellProcess(dir)
+	_, openErr := e.Open(t.Context(), "sbx-one")
+	killErr := killCell(t.Context(), dir)
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	if !alive {
+		t.Error("the cell passes for one that has ended")
+	}
+	if !errors.Is(processErr, unix.EMFILE) || pid != 0 {
+		t.Errorf("its process is %d, %v", pid, processErr)
+	}
+	if !errors.Is(openErr, unix.EMFILE) || errors.Is(openErr, engine.ErrNotFound) {
+		t.Errorf("opening it says %v", openErr)
+	}
+	if !errors.Is(killErr, unix.EMFILE) {
+		t.Errorf("killing it says %v", killErr)
 	}
 }
