@@ -380,6 +380,39 @@ func TestCheckHost(t *testing.T) {
 	}
 }
 
+// TestHostOfArrival checks that a probe may name the address at which it arrives, which a page
+// of another origin cannot use.
+func TestHostOfArrival(t *testing.T) {
+	h := CheckHost(HostConfig{Hosts: []string{"cove.example"}})(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	for _, c := range []struct {
+		at           net.IP
+		host, origin string
+		want         int
+	}{
+		{net.IPv4(10, 0, 0, 9), "10.0.0.9:7777", "", 200},
+		{net.IPv4(10, 0, 0, 9), "10.0.0.8:7777", "", 403},
+		{net.IPv4(10, 0, 0, 9), "evil.example", "", 403},
+		{net.IPv4(10, 0, 0, 9), "10.0.0.9.evil.example", "", 403},
+		{net.IPv4(10, 0, 0, 9), "10.0.0.9:7777", "http://10.0.0.9:7777", 200},
+		{net.IPv4(10, 0, 0, 9), "10.0.0.9:7777", "http://10.0.0.9:3000", 403},
+		{net.IPv4(10, 0, 0, 9), "10.0.0.9:7777", "http://evil.example", 403},
+		{net.ParseIP("fd00::9"), "[fd00::9]:7777", "", 200},
+		{net.ParseIP("fd00::9"), "[fd00::8]:7777", "", 403},
+	} {
+		ctx := context.WithValue(t.Context(), http.LocalAddrContextKey, &net.TCPAddr{IP: c.at, Port: 7777})
+		r := httptest.NewRequestWithContext(ctx, http.MethodGet, "/", nil)
+		r.Host = c.host
+		if c.origin != "" {
+			r.Header.Set("Origin", c.origin)
+		}
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		if w.Code != c.want {
+			t.Errorf("at %s, host %q origin %q: %d, want %d", c.at, c.host, c.origin, w.Code, c.want)
+		}
+	}
+}
+
 // TestForeignPagesAreRefused attacks with a page that a sandbox serves on a port of
 // localhost. It makes the browser send requests that need no permission: without an Origin
 // check, or without a Content-Type.

@@ -24,8 +24,9 @@ type HostConfig struct {
 }
 
 // CheckHost refuses requests that a web page of another origin made a browser send. The
-// Host header must name loopback or one of the daemon's own hosts; otherwise a page could
-// point its own name at 127.0.0.1 and reach the daemon (DNS rebinding). Origin and
+// Host header must name loopback, one of the daemon's own hosts, or the address at which the
+// request arrived, as probes do; otherwise a page could point its own name at 127.0.0.1 and
+// reach the daemon (DNS rebinding). Origin and
 // Sec-Fetch-Site, if present, must name this server itself or one of its hosts: a page on
 // another port of localhost, such as a sandbox's published port, is as foreign as any
 // other. Following a link from another site is allowed: it carries no Origin and changes
@@ -59,13 +60,28 @@ type hostCheck struct {
 }
 
 func (c *hostCheck) check(r *http.Request) error {
-	if name, ok := hostName(r.Host); !c.anyHost && (!ok || !c.own["*"] && !c.own[name] && !loopbackName(name)) {
+	if name, ok := hostName(r.Host); !c.anyHost && (!ok || !c.own["*"] && !c.own[name] && !loopbackName(name) && !arrivedAt(r, name)) {
 		return sandbox.Errorf(sandbox.CodeForbidden, "this server does not go by the host name of the request; call it by localhost or 127.0.0.1, or add the name to its allowed hosts")
 	}
 	if !c.ownPage(r) {
 		return sandbox.Errorf(sandbox.CodeForbidden, "requests from web pages of other sites and ports are refused; add the page's host to the server's allowed hosts to permit it")
 	}
 	return nil
+}
+
+// arrivedAt reports whether a host is the address at which a request arrived. A page with
+// such a host came from this machine.
+func arrivedAt(r *http.Request, host string) bool {
+	local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
+	if !ok {
+		return false
+	}
+	at, err := netip.ParseAddrPort(local.String())
+	if err != nil {
+		return false
+	}
+	asked, err := netip.ParseAddr(host)
+	return err == nil && asked.Unmap() == at.Addr().Unmap().WithZone("")
 }
 
 // ownPage reports whether a request comes from a page of this server or of one of its
