@@ -16,7 +16,7 @@ import (
 
 // Bounds of requests that are sent again.
 const (
-	mostSends  = 6
+	mostSends  = 6 // those that servers refuse for a moment are bounded by takeover instead
 	sendAgain  = 100 * time.Millisecond // doubled each time
 	retryLimit = 5 * time.Second
 	// takeover is for how long a request is sent again that servers refuse for a moment,
@@ -41,14 +41,14 @@ func (c *Client) once(ctx context.Context, info operation.Info, out, sends any, 
 		switch {
 		case err == nil:
 			return nil
-		case tries == mostSends:
+		case sandbox.CodeOf(err) == sandbox.CodeUnavailable && retryAfter(err) > 0 && time.Since(began) < takeover:
+			if pause(ctx, min(retryAfter(err), retryLimit)) {
+				continue
+			}
+		case tries >= mostSends:
 		case errors.As(err, &lost):
 			if pause(ctx, wait) {
 				wait *= 2
-				continue
-			}
-		case sandbox.CodeOf(err) == sandbox.CodeUnavailable && retryAfter(err) > 0 && time.Since(began) < takeover:
-			if pause(ctx, min(retryAfter(err), retryLimit)) {
 				continue
 			}
 		case tries > 1 && sandbox.CodeOf(err) == sandbox.CodeConflict && retryAfter(err) > 0:
