@@ -162,9 +162,9 @@ func TestEverything(t *testing.T) {
 			"StatefulSet sandboxes/cove-server": {
 				`"image":"registry.example.com/other:2.0"`, `"imagePullPolicy":"IfNotPresent"`, `"imagePullSecrets":[{"name":"registry"}]`,
 				`--nodes-service-account=sandboxes-nodes/cove-node`, `{"name":"COVE_LOG_LEVEL","value":"debug"}`,
-				`"envFrom":[{"secretRef":{"name":"cove-objects"}},{"secretRef":{"name":"cove-more"}}]`, `"nodeSelector":{"pool":"small"}`,
+				`"envFrom":[{"secretRef":{"name":"cove-objects"}},{"secretRef":{"name":"cove-more"}}]`, `"envFrom":[{"secretRef":{"name":"cove-more"}}]`, `"nodeSelector":{"pool":"small"}`,
 				`"tolerations":[{"key":"small","operator":"Exists"}]`, `{"name":"COVE_STORE","valueFrom":{"secretKeyRef":{"key":"address","name":"cove-postgres"}}}`,
-				`{"name":"COVE_ALLOWED_HOSTS","value":"cove.example.com"}`, `{"name":"COVE_PREVIEW_DOMAIN","value":"preview.example.net"}`,
+				`{"name":"COVE_ALLOWED_HOSTS","value":"cove.example.com,cove.sandboxes.svc"}`, `{"name":"COVE_PREVIEW_DOMAIN","value":"preview.example.net"}`,
 				`{"name":"COVE_PREVIEW_URL","value":"https://{label}.preview.example.net"}`,
 			},
 			"StatefulSet sandboxes-nodes/cove-node": {
