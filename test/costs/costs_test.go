@@ -81,7 +81,7 @@ func room(gib int64) float64 {
 
 func pods(gib int64, each, n float64) string {
 	in := math.Floor(room(gib) / each)
-	return fmt.Sprintf("%.0f of %.0f", math.Ceil(n/in), in)
+	return fmt.Sprintf("%.0f Pods, %.0f each", math.Ceil(n/in), in)
 }
 
 // gb writes MB as GB.
@@ -98,10 +98,10 @@ func text(f figures) string {
 	line("| %d paused, 100 MiB in use | none | none | %d × %.0f MB = **%s** | the same at most, and %.0f MB for each build of Cove |", many, many, f.paused100, gb(many*f.paused100), f.program)
 	line("| %d busy, %.0f MB in use | %d × (%.1f + %.0f) MB = **%s** | for a command each second: %d × %.1f ms = **%.1f**; for a run of code: %d × %.1f ms = **%.1f**; and what the programs need | what they write | none |",
 		busy, programs, busy, f.idle, programs, gb(busy*work), busy, f.exec, busy*f.exec/1000, busy, f.run, busy*f.run/1000)
-	line("| the server | %.0f MiB, without sandboxes of its own | | records and templates | |", f.server)
+	line("| the server | %.0f MiB when idle and without sandboxes; not measured with many | | records and templates | |", f.server)
 	line("")
 	line("In Kubernetes, sandboxes can have %.0f %% of the memory limit of a Pod, which the [autoscaler](kubernetes.md#scale-by-free-room) keeps", 100*target)
-	line("in use, less the [floor](server.md#capacity). The table has Pods and how many sandboxes are in each:")
+	line("in use, less the [floor](server.md#capacity). The last two columns give the number of Pods, and how many sandboxes each holds:")
 	line("")
 	line("| Limit of a Pod | Room | %d idle | %d busy |", many, busy)
 	line("|---|---|---|---|")

@@ -76,7 +76,8 @@ type Nodes struct {
 	Listen string `yaml:"listen"`
 	// Only keeps sandboxes from this machine.
 	Only bool `yaml:"only"`
-	// Lease is how long a node may be away before its sandboxes fail.
+	// Lease is how long a node may be away before its running sandboxes fail, or go back to
+	// their automatic checkpoints.
 	Lease time.Duration `yaml:"lease"`
 	// ServiceAccount, as NAMESPACE/NAME, lets Pods of a Kubernetes cluster join that run as
 	// this ServiceAccount. Empty lets none.

@@ -66,7 +66,7 @@ func Settings() []Setting {
 		{"nodes", "COVE_NODES", "TCP address, as host:port, to which other machines connect that run sandboxes of this server (cove node)", false, text(func(c *Config) *string { return &c.Nodes.Listen })},
 		{"nodes-only", "COVE_NODES_ONLY", "Run sandboxes on nodes only, not on this machine", true, boolean(func(c *Config) *bool { return &c.Nodes.Only })},
 		{"nodes-service-account", "COVE_NODES_SERVICE_ACCOUNT", "Let Pods of this Kubernetes cluster join as nodes that run as this ServiceAccount, as NAMESPACE/NAME", false, text(func(c *Config) *string { return &c.Nodes.ServiceAccount })},
-		{"node-lease", "COVE_NODE_LEASE", "How long a node may be away before its sandboxes fail (default 1m)", false, duration(func(c *Config) *time.Duration { return &c.Nodes.Lease })},
+		{"node-lease", "COVE_NODE_LEASE", "How long a node may be away before its running sandboxes fail, or go back to their automatic checkpoints (default 1m)", false, duration(func(c *Config) *time.Duration { return &c.Nodes.Lease })},
 		{"template-paths", "COVE_TEMPLATE_PATHS", "Paths of this machine from which templates may be built (comma-separated)", false, list(func(c *Config) *[]string { return &c.Templates.AllowPaths })},
 		{"insecure-registries", "COVE_INSECURE_REGISTRIES", "Registries that use plain HTTP or an untrusted certificate (comma-separated)", false, list(func(c *Config) *[]string { return &c.Registries.Insecure })},
 		{"private-registries", "COVE_PRIVATE_REGISTRIES", "Registries on loopback or a private network that may be used (comma-separated)", false, list(func(c *Config) *[]string { return &c.Registries.Private })},

@@ -167,7 +167,7 @@ func (f *recordFiles) adopt(ctx context.Context, here durable.Dir, log *slog.Log
 		err = f.Write(linkKeyFile, key) // this last file says that all are there
 	}
 	if err == nil && len(found) > 0 {
-		log.Info("what was known of nodes is in the database now, and not in the state directory any more", "files", len(found), "directory", strings.TrimSuffix(string(here), "/")+"/"+nodesFiles)
+		log.Info("what is known of nodes was copied into the database; delete the files in the state directory", "files", len(found), "directory", strings.TrimSuffix(string(here), "/")+"/"+nodesFiles)
 	}
 	return err
 }

@@ -11,7 +11,7 @@ import (
 
 const historyHelp = "Keep this many automatic snapshots, one before each command (see cove snapshot ls -a)"
 
-const checkpointHelp = "While the sandbox is in use, keep its state this often, from 1m to 24h; it continues from there if its node or supervisor dies. 0 means never"
+const checkpointHelp = "Keep the state of the sandbox at this interval while it is in use, from 1m to 24h. If its node or supervisor dies, the sandbox continues from the last state that was kept. 0 means never"
 
 // sandboxOptions describe a sandbox to be made.
 type sandboxOptions struct {

@@ -78,7 +78,7 @@ func checkpointText(c *sandbox.AutomaticCheckpoint) string {
 		text += ", " + string(c.Stored)
 	}
 	if c.Restores > 0 {
-		text += fmt.Sprintf(", restored %d times", c.Restores)
+		text += fmt.Sprintf(", restores: %d", c.Restores)
 	}
 	if c.Failure == "" {
 		return text

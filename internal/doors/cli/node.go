@@ -110,7 +110,7 @@ func (a *app) nodeRunCommand() *cobra.Command {
 			"variables, as for \"cove serve\".",
 		Example: "  cove node run --server cove.example.com:7780 --token covejoin_… --name big",
 		Flags: func(f *pflag.FlagSet) {
-			f.StringVar(&opts.Server, "server", "", "Address of the server for nodes, as host:port; several, separated by commas, for servers of which one is active (COVE_NODE_SERVER)")
+			f.StringVar(&opts.Server, "server", "", "Address of the server for nodes, as host:port; with servers on standby, the addresses of all, separated by commas (COVE_NODE_SERVER)")
 			f.StringVar(&opts.Token, "token", "", "Token of \"cove node token\", needed once (COVE_NODE_TOKEN)")
 			f.StringVar(&opts.PodToken, "pod-token", "", "In a Pod of Kubernetes: file with a token of the Pod's ServiceAccount, instead of --token (COVE_NODE_POD_TOKEN)")
 			f.StringVar(&opts.Authority, "authority", "", "With --pod-token: PEM file with the authority of the server (COVE_NODE_AUTHORITY)")
