@@ -79,13 +79,13 @@ func newHandle(r *store.Record, instance engine.Instance) *handle {
 func (h *handle) acquire() (again <-chan struct{}) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.resting != nil {
-		return h.resting
-	}
 	select {
 	case <-h.gone:
 		return h.gone
 	default:
+	}
+	if h.resting != nil {
+		return h.resting
 	}
 	h.calls++
 	h.active = time.Now()

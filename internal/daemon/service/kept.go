@@ -21,7 +21,11 @@ func (s *Service) stored(checkpoint string) sandbox.Stored {
 	if r == nil || checkpoint == "" {
 		return ""
 	}
-	return sandbox.Stored(r.Kept(checkpoint))
+	at := r.Kept(checkpoint)
+	if at == engine.PlaceUnknown {
+		return ""
+	}
+	return sandbox.Stored(at)
 }
 
 // keepState notes in a record that a checkpoint is the sandbox's newest automatic one. The

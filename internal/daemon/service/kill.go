@@ -132,9 +132,7 @@ func (s *Service) failInstance(ctx context.Context, st engine.Status) {
 	s.mu.Unlock()
 	r, err := s.cfg.Store.SandboxByInstance(ctx, st.ID)
 	if sandbox.CodeOf(err) == sandbox.CodeNotFound || err == nil && r.State == sandbox.StatePaused {
-		if err := s.cfg.Engine.Destroy(ctx, st.ID); err != nil {
-			s.log.Error("remove an instance that nobody has", "instance", st.ID, "error", err)
-		}
+		s.destroy(ctx, st.ID)
 		return
 	}
 	if err != nil {
@@ -211,7 +209,9 @@ func (s *Service) tryFail(ctx context.Context, before *store.Record, reason stri
 	case "":
 		if back.Checkpoint != "" {
 			s.dropInstance(&r, before.Instance, fallenBack(&r, back, reason))
-			wake()
+			if known.lost { // its node removes the rest when it is back
+				wake()
+			}
 			s.fellBack(ctx, before, &r, back, reason, details...)
 			return &r, nil
 		}
@@ -221,9 +221,16 @@ func (s *Service) tryFail(ctx context.Context, before *store.Record, reason stri
 		s.gate.System(&r, "sandbox.fail", reason)
 		s.log.Warn("sandbox failed", append([]any{"sandbox", id, "reason", reason}, details...)...)
 	case sandbox.CodeNotRunning:
+		if r.State == sandbox.StatePaused && r.Instance == before.Instance {
+			// Paused at the same time, or by an attempt before this one, whose outcome was not known.
+			s.dropInstance(&r, before.Instance, call.NotRunning(&r))
+			s.destroy(ctx, before.Instance)
+		}
 		if !r.State.Final() || !r.Held { // a kill under way removes it, or nothing is left
 			return &r, nil
 		}
+		s.drop(id, call.Ended(&r))
+		wake()
 	default:
 		if errors.Is(err, errMoved) {
 			return &now, nil
@@ -252,10 +259,17 @@ func (s *Service) fellBack(ctx context.Context, before, r *store.Record, back st
 	s.log.Warn("sandbox failed; it continues from its automatic checkpoint", append([]any{"sandbox", r.ID, "reason", reason, "at", back.At}, details...)...)
 	s.metrics.checkpoint("restored")
 	s.collectSoon()
-	if err := s.cfg.Engine.Destroy(ctx, before.Instance); err != nil {
-		s.log.Error("remove what is left of a failed instance", "sandbox", r.ID, "error", err)
-		instance := before.Instance
-		// What recorded the failure may still be at work for the instance itself.
+	s.destroy(ctx, before.Instance)
+}
+
+// destroy removes an instance that no record needs any more. If that fails, destroy goes on
+// trying in the background: two instances of a sandbox must not run.
+func (s *Service) destroy(ctx context.Context, instance string) {
+	ctx, cancel := call.Teardown(ctx)
+	defer cancel()
+	if err := s.cfg.Engine.Destroy(ctx, instance); err != nil {
+		s.log.Error("remove an instance that no sandbox has any more", "instance", instance, "error", err)
+		// What recorded the end may still be at work for the instance itself.
 		s.insist("the rest of "+instance, func(ctx context.Context) error { return s.cfg.Engine.Destroy(ctx, instance) })
 	}
 }

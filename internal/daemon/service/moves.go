@@ -292,7 +292,8 @@ func (s *Service) keptOn(ctx context.Context, mv *move, kept engine.Replicator, 
 	// whoever removes the node destroys it.
 	count := func(checkpoint, advice string) bool {
 		waits, failure := kept.Waits(checkpoint)
-		unknown := !waits && kept.Kept(checkpoint) == ""
+		at := kept.Kept(checkpoint)
+		unknown := !waits && (at == "" || at == engine.PlaceUnknown)
 		if !waits && !unknown || places.PlaceOf(engine.Source{Checkpoint: checkpoint}) != mv.node {
 			return false
 		}

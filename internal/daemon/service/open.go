@@ -41,6 +41,7 @@ func (s *Service) acquireHandle(ctx context.Context, open func() (*handle, error
 		}
 		select {
 		case <-again:
+		case <-h.gone:
 		case <-ctx.Done():
 			return h, ctx.Err()
 		}
@@ -173,7 +174,7 @@ func (s *Service) attach(ctx context.Context, r *store.Record, place chan struct
 	default:
 		err = call.NotRunning(&now)
 	}
-	s.drop(r.ID, err)
+	s.dropIf(r.ID, func(other *handle) bool { return other == h }, err)
 	return nil, err
 }
 

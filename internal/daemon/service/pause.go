@@ -116,14 +116,29 @@ func (s *Service) commitPause(ctx context.Context, r *store.Record, c *engine.Ch
 			return nil
 		},
 	})
+	if errors.Is(err, store.ErrInDoubt) {
+		now, nerr := s.outcome(ctx, r.ID)
+		switch {
+		case nerr != nil:
+			s.settlePaused(r, c.ID)
+			return paused, errors.Join(err, engine.ErrUndecided)
+		case isPausedIn(&now, r.Instance, c.ID):
+			paused, err = now, nil
+		}
+	}
 	if err != nil {
 		if sandbox.CodeOf(err) == sandbox.CodeNotRunning {
 			err = call.NotRunning(&paused)
 		}
 		return paused, err
 	}
-	s.dropInstance(r, r.Instance, sandbox.Errorf(sandbox.CodeNotRunning, "sandbox %s was paused during the call; what ran in it continues when it is resumed, by the next call or sandbox_resume", r.ID))
+	s.dropPaused(r)
 	return paused, nil
+}
+
+// dropPaused ends the connection to the instance of a sandbox that is paused now.
+func (s *Service) dropPaused(r *store.Record) {
+	s.dropInstance(r, r.Instance, sandbox.Errorf(sandbox.CodeNotRunning, "sandbox %s was paused during the call; what ran in it continues when it is resumed, by the next call or sandbox_resume", r.ID))
 }
 
 func changedMeanwhile(id string) error {
@@ -262,10 +277,10 @@ func (s *Service) replace(ctx context.Context, r *store.Record, from bootSource,
 	}
 	if err != nil {
 		h.client.Close()
-		clean, cancel := call.Teardown(ctx)
-		defer cancel()
-		if derr := s.cfg.Engine.Destroy(clean, next.Instance); derr != nil {
-			s.log.Error("remove an instance that was not needed", "sandbox", r.ID, "error", derr)
+		if errors.Is(err, store.ErrInDoubt) {
+			s.settleContinued(r, next.Instance)
+		} else {
+			s.destroy(ctx, next.Instance)
 		}
 		return *r, call.RetryLater(err)
 	}
@@ -332,6 +347,16 @@ func (s *Service) continueRecord(ctx context.Context, r *store.Record, instance 
 			return nil
 		},
 	})
+	if errors.Is(err, store.ErrInDoubt) {
+		if now, nerr := s.outcome(ctx, r.ID); nerr == nil {
+			running = now
+			if isIn(&now, instance.ID()) {
+				err = nil
+			} else {
+				err = sandbox.Wrap(sandbox.CodeUnavailable, errors.New(err.Error()), "the server lost the connection to its database, and nothing was changed; try again")
+			}
+		}
+	}
 	if sandbox.CodeOf(err) == sandbox.CodeNotRunning && running.State != sandbox.StatePaused {
 		err = call.NotRunning(&running)
 	}
@@ -377,7 +402,7 @@ func (s *Service) swap(r *store.Record, h *handle) {
 	ctx, cancel := call.Teardown(s.gate.Context())
 	defer cancel()
 	if now, err := s.cfg.Store.Sandbox(ctx, r.ID); err == nil && (now.State != sandbox.StateRunning || now.Instance != r.Instance) {
-		s.drop(r.ID, call.NotRunning(&now))
+		s.dropInstance(r, r.Instance, call.NotRunning(&now))
 	}
 	if !same {
 		s.announceFound(h)
@@ -385,12 +410,9 @@ func (s *Service) swap(r *store.Record, h *handle) {
 }
 
 // endInstance removes a sandbox's previous instance, if there is one. What cannot be
-// removed now is removed at the next start, since no record refers to it any more.
+// removed now is removed later, at the latest at the next start, since no record refers to it
+// any more.
 func (s *Service) endInstance(ctx context.Context, before *store.Record) {
-	ctx, cancel := call.Teardown(ctx)
-	defer cancel()
-	if err := s.cfg.Engine.Destroy(ctx, before.Instance); err != nil {
-		s.log.Error("remove the instance that a sandbox had before", "sandbox", before.ID, "error", err)
-	}
+	s.destroy(ctx, before.Instance)
 	s.collectSoon()
 }

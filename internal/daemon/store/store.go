@@ -15,11 +15,16 @@ package store
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"time"
 
 	"github.com/cove-sh/cove/internal/limits"
 	"github.com/cove-sh/cove/sandbox"
 )
+
+// ErrInDoubt is the cause of an error after which it is not known whether a change was stored.
+// Whoever must know reads the record again, by a change: that waits until the outcome is known.
+var ErrInDoubt = errors.New("the change may or may not be stored")
 
 // Store keeps everything that outlives the daemon. It is safe for concurrent
 // use.

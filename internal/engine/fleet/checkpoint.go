@@ -71,7 +71,7 @@ func (f *Fleet) Checkpoint(ctx context.Context, name, id string, opts engine.Che
 				return err
 			}
 			err := commit(f.recorded(c))
-			if err != nil {
+			if err != nil && !errors.Is(err, engine.ErrUndecided) {
 				f.mu.Lock()
 				f.dropCheckpoint(id)
 				f.mu.Unlock()

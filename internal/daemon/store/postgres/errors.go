@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/sethvargo/go-retry"
 
+	"github.com/cove-sh/cove/internal/daemon/store"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -33,6 +34,9 @@ var (
 // inDoubt is that nobody could say whether a transaction was committed. It does not
 // unwrap: what it is about must not be done again.
 type inDoubt struct{ cause error }
+
+// Is makes it a [store.ErrInDoubt].
+func (e *inDoubt) Is(target error) bool { return target == store.ErrInDoubt }
 
 // Error describes it for logs.
 func (e *inDoubt) Error() string {
