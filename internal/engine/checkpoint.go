@@ -149,6 +149,8 @@ const (
 	PlacePending Place = "pending"
 	// PlaceStored means that it is both on this machine and elsewhere.
 	PlaceStored Place = "stored"
+	// PlaceUnknown means that it may be elsewhere, which nobody could ask yet.
+	PlaceUnknown Place = "unknown"
 	// PlaceRemote means that it is elsewhere only: it is fetched when it is needed.
 	PlaceRemote Place = "remote"
 )

@@ -426,6 +426,8 @@ func (e *Engine) Kept(id string) engine.Place {
 	defer e.mu.Unlock()
 	ent := e.entries[id]
 	switch {
+	case ent == nil && !e.connected:
+		return engine.PlaceUnknown
 	case ent == nil || ent.removed:
 		return ""
 	case !ent.stored && e.scattered != nil && e.scattered.Standing(id) == engine.StandingNone:
