@@ -35,7 +35,7 @@ var rooms = []room{
 
 	// In "cove serve".
 	{"internal/engine", "sandbox"},
-	{"internal/engine/checkpoint", "internal/durable internal/engine"},
+	{"internal/engine/checkpoint", "internal/durable internal/engine internal/machine"},
 	{"internal/engine/cells", "sandbox internal/cell internal/durable internal/engine internal/engine/checkpoint internal/gateway internal/guest internal/machine"},
 	{"internal/objects", "internal/durable"},
 	{"internal/engine/remote", "sandbox internal/engine"},

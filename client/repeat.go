@@ -16,7 +16,7 @@ import (
 
 // Bounds of requests that are sent again.
 const (
-	mostSends  = 6 // those that servers refuse for a moment are bounded by takeover instead
+	mostSends  = 6                      // those that servers refuse for a moment are bounded by takeover instead
 	sendAgain  = 100 * time.Millisecond // doubled each time
 	retryLimit = 5 * time.Second
 	// takeover is for how long a request is sent again that servers refuse for a moment,

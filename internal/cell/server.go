@@ -7,6 +7,8 @@ import (
 	"net"
 	"sync"
 	"time"
+
+	"github.com/cove-sh/cove/internal/machine"
 )
 
 // lastStatusTimeout limits the wait until watchers have received the last status.
@@ -37,7 +39,7 @@ func (c *cell) serve() (err error) {
 // is closed. It must be called on a goroutine that c.wg counts.
 func (c *cell) serveEach(l net.Listener, serve func(net.Conn)) {
 	for {
-		conn, err := l.Accept()
+		conn, err := machine.Accept(l)
 		if err != nil {
 			return
 		}

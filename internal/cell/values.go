@@ -13,6 +13,7 @@ import (
 
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/gateway/intercept"
+	"github.com/cove-sh/cove/internal/machine"
 )
 
 // The values of secrets are delivered to the cell over a socket of their own, and stay in
@@ -135,7 +136,7 @@ func (v *values) keep(wanted func(placeholder string) bool) {
 // receive receives deliveries until the socket is closed.
 func (v *values) receive(l net.Listener, log *slog.Logger) {
 	for {
-		conn, err := l.Accept()
+		conn, err := machine.Accept(l)
 		if err != nil {
 			return
 		}

@@ -176,7 +176,7 @@ func answerEach(l net.Listener, answers *sync.WaitGroup, answer func(net.Conn)) 
 	defer l.Close() // after an error, nothing else would accept
 	free := make(chan struct{}, maxAskers)
 	for {
-		conn, err := l.Accept()
+		conn, err := machine.Accept(l)
 		if err != nil {
 			return
 		}

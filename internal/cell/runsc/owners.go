@@ -16,6 +16,7 @@ import (
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-sh/cove/internal/machine"
 	"github.com/cove-sh/cove/internal/machine/procfs"
 )
 
@@ -69,14 +70,16 @@ func keepOwners(bundle string) error {
 	}
 	go func() {
 		for {
-			c, err := l.AcceptUnix()
+			conn, err := machine.Accept(l)
 			if err != nil {
 				return
 			}
-			if listener, err := receiveFile(c); err == nil {
-				go answerOwners(listener, peerOf(c))
+			if c, ok := conn.(*net.UnixConn); ok {
+				if listener, err := receiveFile(c); err == nil {
+					go answerOwners(listener, peerOf(c))
+				}
 			}
-			c.Close()
+			conn.Close()
 		}
 	}()
 	return nil

@@ -174,7 +174,7 @@ func (s *Sandbox) Damage() error {
 // damaged ends a sandbox some of whose memory is damaged or missing.
 func (s *Sandbox) damaged(err error) {
 	if s.damage.CompareAndSwap(nil, &err) {
-		_ = unix.Kill(s.c.SandboxPid(), unix.SIGKILL)
+		_ = s.signal(unix.SIGKILL)
 	}
 }
 
@@ -198,8 +198,8 @@ func (s *Sandbox) GoOn() error { return s.signal(unix.SIGCONT) }
 
 func (s *Sandbox) signal(sig unix.Signal) error {
 	pid := s.c.SandboxPid()
-	if pid <= 0 { // to the kernel, these are all processes of a group or a namespace
-		return errors.New("gVisor's kernel has no process")
+	if pid <= 0 { // it has ended; to the kernel, this is all processes of a group or a namespace
+		return nil
 	}
 	if err := unix.Kill(pid, sig); err != nil && !errors.Is(err, unix.ESRCH) {
 		return fmt.Errorf("send gVisor's kernel %s: %w", unix.SignalName(sig), err)

@@ -16,12 +16,10 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
-	"slices"
 	"sync"
 	"time"
 
 	"golang.org/x/sync/semaphore"
-	"golang.org/x/sys/unix"
 
 	"github.com/cove-sh/cove/internal/cell"
 	"github.com/cove-sh/cove/internal/cell/runsc"
@@ -79,6 +77,9 @@ type Engine struct {
 	resting bool
 	// copying are the programs being copied. Guarded by mu.
 	copying map[string]bool
+	// writing counts the checkpoints by instance that others continue from, and that cells
+	// have not completed. Guarded by mu.
+	writing map[string]int
 	// sums are the SHA-256 sums of programs by their names. Guarded by mu.
 	sums map[string]string
 	// busy counts creations and checkpoints in progress; lastBusy is when the last one
@@ -124,7 +125,7 @@ func New(cfg Config) (*Engine, error) {
 		failed: func(engine.Status) {},
 		asked:  func(string, []engine.Question) {},
 		live:   make(map[string]*instance),
-		pools:  make(pools), copying: make(map[string]bool), sums: make(map[string]string),
+		pools:  make(pools), copying: make(map[string]bool), sums: make(map[string]string), writing: make(map[string]int),
 		restock: make(chan struct{}, 1),
 		cpu:     sync.OnceValue(runsc.CPUFeatures),
 	}
@@ -264,16 +265,29 @@ func (e *Engine) Open(ctx context.Context, id string) (engine.Instance, error) {
 		// Only the engine that made the instance knows what is left to load.
 		e.wg.Go(func() { _, _ = inst.Stats(e.ctx) })
 		return inst, nil
-	case ctx.Err() != nil || e.ctx.Err() != nil || scarce(err): // the cell may still be alive
+	case ctx.Err() != nil || e.ctx.Err() != nil || !e.ends(ctx, id): // the cell may still be alive
 		return nil, fmt.Errorf("watch cell: %w", err)
 	}
 	return nil, fmt.Errorf("watch cell: %w", errors.Join(err, engine.ErrNotFound))
 }
 
-// scarce reports whether an error is for lack of something on the host, and says nothing of
-// whom was to be reached.
-func scarce(err error) bool {
-	return slices.ContainsFunc([]error{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ENOBUFS, unix.EAGAIN}, func(e error) bool { return errors.Is(err, e) })
+// endTimeout is how long a cell may take to end after it has closed its sockets.
+const endTimeout = 2 * time.Second
+
+// ends reports whether a cell that does not answer has ended, or ends within endTimeout.
+func (e *Engine) ends(ctx context.Context, id string) bool {
+	ctx, cancel := context.WithTimeout(ctx, endTimeout)
+	defer cancel()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for e.alive(id) {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return false
+		}
+	}
+	return true
 }
 
 // List implements [engine.Engine].
@@ -290,7 +304,9 @@ func (e *Engine) List(context.Context) ([]engine.Status, error) {
 		}
 		st := engine.Status{ID: id, Running: e.alive(id)}
 		if st.Running {
-			st.Label = e.labelOf(id)
+			if st.Label, err = e.labelOf(id); err != nil {
+				return nil, fmt.Errorf("list cells: %w", err)
+			}
 		} else {
 			st.Reason = e.reasonOfEnd(id)
 		}

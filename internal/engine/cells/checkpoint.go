@@ -96,8 +96,26 @@ func (e *Engine) Checkpoint(ctx context.Context, name, id string, opts engine.Ch
 	}
 	if err := e.Destroy(context.WithoutCancel(ctx), name); err != nil {
 		e.cfg.Log.Error("end an instance whose state was saved", "sandbox", name, "error", err)
+		e.wg.Go(func() { e.destroyLater(name) })
 	}
 	return m.Checkpoint, nil
+}
+
+// destroyAgain is the interval of destroyLater.
+const destroyAgain = time.Second
+
+// destroyLater goes on trying to end an instance that continues elsewhere, until the engine
+// is closed.
+func (e *Engine) destroyLater(name string) {
+	tick := time.NewTicker(destroyAgain)
+	defer tick.Stop()
+	for e.Destroy(e.ctx, name) != nil {
+		select {
+		case <-tick.C:
+		case <-e.ctx.Done():
+			return
+		}
+	}
 }
 
 // write makes a cell write a checkpoint, and returns how long the sandbox was stopped.
@@ -120,8 +138,10 @@ func (e *Engine) write(ctx context.Context, inst *instance, req *cell.Checkpoint
 		cancel()
 		return 0, err
 	}
+	e.noteWriting(inst.id, 1)
 	e.wg.Go(func() {
 		defer cancel()
+		defer e.noteWriting(inst.id, -1)
 		if err := rest(); err != nil && e.ctx.Err() == nil {
 			e.cfg.Log.Error("write the rest of a checkpoint; sandboxes that need the missing memory end", "sandbox", inst.id, "checkpoint", req.Dir, "error", err)
 		}

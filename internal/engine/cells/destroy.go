@@ -28,10 +28,46 @@ func (e *Engine) Destroy(ctx context.Context, id string) error {
 		return nil
 	}
 	defer e.admissions.ended(id)
-	if writing, err := e.stop(ctx, id); err == nil && writing {
+	writing, err := e.stop(ctx, id)
+	switch {
+	case err == nil && writing:
 		e.awaitWritten(ctx, id)
+	case err != nil:
+		e.awaitRest(ctx, id) // a slow cell must not take the memory of its children with it
 	} // a cell that does not end is killed
 	return removeCell(ctx, e.cellDir(id))
+}
+
+// noteWriting counts the checkpoints of an instance from which others continue and which its
+// cell has not completed.
+func (e *Engine) noteWriting(id string, n int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.writing[id] += n; e.writing[id] <= 0 {
+		delete(e.writing, id)
+	}
+}
+
+// awaitRest waits, at most for writingTimeout, until a cell that has not said so itself has
+// completed its checkpoints, as far as this engine asked for them.
+func (e *Engine) awaitRest(ctx context.Context, id string) {
+	ctx, cancel := context.WithTimeout(ctx, writingTimeout)
+	defer cancel()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		e.mu.Lock()
+		writing := e.writing[id] > 0
+		e.mu.Unlock()
+		if !writing || !e.alive(id) {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // End implements [engine.Ender].
@@ -229,7 +265,7 @@ func (e *Engine) alive(id string) bool {
 		return !errors.Is(err, fs.ErrNotExist)
 	}
 	defer f.Close()
-	return errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK)
+	return unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB) != nil
 }
 
 // startTime returns when a process was started, in the kernel's notation, or

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cove-sh/cove/internal/durable"
+	"github.com/cove-sh/cove/internal/machine"
 )
 
 // install copies what sandboxes run: the agent, and this program, which gVisor executes
@@ -55,7 +56,11 @@ func (e *Engine) removeOldPrograms() error {
 		}
 		for _, entry := range entries {
 			// Checkpoints of a running sandbox will need its program.
-			if o, err := readOrigin(filepath.Join(dir, entry.Name())); err == nil {
+			o, err := readOrigin(filepath.Join(dir, entry.Name()))
+			if machine.Scarce(err) {
+				return err
+			}
+			if err == nil {
 				keep[o.Program] = true
 			}
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/gateway/egress"
 	"github.com/cove-sh/cove/internal/gateway/netlog"
+	"github.com/cove-sh/cove/internal/machine"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -198,7 +199,7 @@ func (e *Engine) SetPeers(dial func(ctx context.Context, fromSandboxID, name str
 // closed.
 func (e *Engine) connectPeers(l net.Listener) {
 	for {
-		conn, err := l.Accept()
+		conn, err := machine.Accept(l)
 		if err != nil {
 			return
 		}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -40,13 +41,25 @@ const (
 // maxLabel limits what is read of a label.
 const maxLabel = 4 << 20
 
-// labelOf returns the label of an instance, or nil.
-func (e *Engine) labelOf(id string) json.RawMessage {
-	label := readPart(filepath.Join(e.cellDir(id), labelFile), maxLabel, false)
-	if !json.Valid(label) {
-		return nil
+// labelOf returns the label of an instance, or nil if it has none. An error says that it is
+// not known.
+func (e *Engine) labelOf(id string) (json.RawMessage, error) {
+	f, err := os.Open(filepath.Join(e.cellDir(id), labelFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
 	}
-	return label
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	label, err := io.ReadAll(io.LimitReader(f, maxLabel))
+	if err != nil {
+		return nil, err
+	}
+	if !json.Valid(label) {
+		return nil, nil
+	}
+	return label, nil
 }
 
 func readOrigin(dir string) (origin, error) {

@@ -25,6 +25,7 @@ import (
 
 	"github.com/cove-sh/cove/internal/durable"
 	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/machine"
 )
 
 // format is the version of the directory's layout.
@@ -285,6 +286,9 @@ func (d Dir) Manifest(id string) (Manifest, error) {
 		return m, err
 	}
 	f, err := os.Open(filepath.Join(d.Path(id), manifestFile))
+	if machine.Scarce(err) {
+		return m, err
+	}
 	if err != nil {
 		return m, damaged(err)
 	}
@@ -374,6 +378,9 @@ func (d Dir) List() (whole []Manifest, broken []string, err error) {
 			continue
 		}
 		m, err := d.Manifest(e.Name())
+		if machine.Scarce(err) {
+			return nil, nil, fmt.Errorf("list checkpoints: %w", err)
+		}
 		if err != nil {
 			broken = append(broken, e.Name())
 			continue
