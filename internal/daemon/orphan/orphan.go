@@ -18,6 +18,7 @@ import (
 
 	"github.com/cove-sh/cove/internal/daemon/volume"
 	"github.com/cove-sh/cove/internal/durable"
+	"github.com/cove-sh/cove/internal/machine"
 )
 
 const (
@@ -151,8 +152,8 @@ func (d *Dir) discard(name string) error {
 	return err
 }
 
-// List returns all items, the oldest first. If the description of an item cannot be read,
-// it has only what is in its directory's name.
+// List returns all items, the oldest first. If the description of an item is missing or
+// damaged, the item has only what is in its directory's name.
 func (d *Dir) List() ([]Item, error) {
 	entries, err := os.ReadDir(d.path)
 	if err != nil {
@@ -161,7 +162,9 @@ func (d *Dir) List() ([]Item, error) {
 	var all []Item
 	for _, e := range entries {
 		if it, ok := parseName(e.Name()); ok && e.IsDir() {
-			d.readAbout(&it)
+			if err := d.readAbout(&it); err != nil {
+				return nil, fmt.Errorf("list orphans: %w", err)
+			}
 			all = append(all, it)
 		}
 	}
@@ -177,19 +180,24 @@ func parseName(name string) (Item, bool) {
 }
 
 // readAbout adds the description of an item. The directory's name has precedence: a file
-// that may be damaged must not decide when an item is removed.
-func (d *Dir) readAbout(it *Item) {
+// that may be damaged must not decide when an item is removed. The error is that the
+// description is there, but cannot be read now: what it names must not pass for unused.
+func (d *Dir) readAbout(it *Item) error {
 	f, err := os.Open(filepath.Join(d.path, it.dir, aboutFile))
+	if machine.Scarce(err) {
+		return err
+	}
 	if err != nil {
-		return
+		return nil //nolint:nilerr // the item stays without
 	}
 	defer f.Close()
 	var known Item
 	if json.NewDecoder(io.LimitReader(f, maxAbout)).Decode(&known) != nil {
-		return
+		return nil
 	}
 	known.ID, known.Kind, known.Since, known.dir = it.ID, it.Kind, it.Since, it.dir
 	*it = known
+	return nil
 }
 
 // Find returns the newest item with an id.

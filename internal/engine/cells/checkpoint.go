@@ -22,6 +22,7 @@ import (
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/engine/checkpoint"
 	"github.com/cove-sh/cove/internal/guest/agentclient"
+	"github.com/cove-sh/cove/internal/machine"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -320,6 +321,8 @@ func (e *Engine) manifest(id, use string) (checkpoint.Manifest, error) {
 		err = damagedError(err)
 	case errors.Is(err, fs.ErrNotExist):
 		err = sandbox.Wrap(sandbox.CodeNotFound, err, "the kept state is gone; nothing can be "+use+" from it")
+	case machine.Scarce(err):
+		err = sandbox.Wrap(sandbox.CodeUnavailable, err, "the server has too little memory or too few file descriptors to look at the kept state now; try again in a moment")
 	case err != nil:
 		err = sandbox.Wrap(sandbox.CodeUnsupported, err, "this version of cove cannot read the kept state; use the version that kept it, see the server's log for details")
 	}

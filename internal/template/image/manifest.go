@@ -14,6 +14,7 @@ import (
 
 	"github.com/cove-sh/cove/internal/durable"
 	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/machine"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -151,6 +152,9 @@ func (p *Provider) records(dir string) ([]*manifest, error) {
 		m, err := p.readManifestFile(filepath.Join(p.dir, dir, e.Name()))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // it was deleted meanwhile
+		}
+		if machine.Scarce(err) {
+			return nil, fmt.Errorf("read template record %s: %w", name, err) // it must not pass for missing
 		}
 		if err != nil {
 			p.log.Warn("cannot read template record", "record", name, "error", err)
