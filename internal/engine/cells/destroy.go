@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cove-sh/cove/internal/cell"
+	"github.com/cove-sh/cove/internal/machine"
 	"github.com/cove-sh/cove/internal/machine/cgroup"
 )
 
@@ -292,9 +293,12 @@ func startTime(pid int) (string, error) {
 	return fields[19], nil
 }
 
-// bootID returns what the kernel calls this time of running.
+// bootID returns what the kernel calls this time of running, or "" where it does not say so.
 func bootID() (string, error) {
 	data, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil && !machine.Scarce(err) {
+		return "", nil
+	}
 	return strings.TrimSpace(string(data)), err
 }
 
