@@ -233,6 +233,11 @@ func (s *Service) dropInstance(r *store.Record, instance string, why error) {
 	s.dropIf(r.ID, func(h *handle) bool { return h.instance.ID() == instance }, why)
 }
 
+// dropPaused ends the connection to the instance of a sandbox that is paused now.
+func (s *Service) dropPaused(r *store.Record) {
+	s.dropInstance(r, r.Instance, sandbox.Errorf(sandbox.CodeNotRunning, "sandbox %s was paused during the call; what ran in it continues when it is resumed, by the next call or sandbox_resume", r.ID))
+}
+
 func (s *Service) dropIf(id string, is func(*handle) bool, why error) {
 	s.mu.Lock()
 	h := s.handles[id]

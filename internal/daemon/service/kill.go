@@ -273,3 +273,11 @@ func (s *Service) destroy(ctx context.Context, instance string) {
 		s.insist("the rest of "+instance, func(ctx context.Context) error { return s.cfg.Engine.Destroy(ctx, instance) })
 	}
 }
+
+// endInstance removes a sandbox's previous instance, if there is one. What cannot be
+// removed now is removed later, at the latest at the next start, since no record refers to it
+// any more.
+func (s *Service) endInstance(ctx context.Context, before *store.Record) {
+	s.destroy(ctx, before.Instance)
+	s.collectSoon()
+}

@@ -17,7 +17,7 @@ var order = []struct{ part, files string }{
 	{"open: the way of every call to its sandbox", "announce open history"},
 	{"admit: what a new sandbox is made from, and whether there is room", "golden draft create templates keys"},
 	{"use: calls into running sandboxes, changes of their records", "jobs code files computers update env network follow approvals observe machine metrics clock"},
-	{"life: how sandboxes end and rest", "kill lost isolated pause expire"},
+	{"life: how sandboxes end and rest", "kill lost isolated doubt pause expire"},
 	{"time travel", "snapshots checkpoints fork diff merge try"},
 	{"upkeep, and the assembly of all", "collect reconcile moves nodes service"},
 }

@@ -136,11 +136,6 @@ func (s *Service) commitPause(ctx context.Context, r *store.Record, c *engine.Ch
 	return paused, nil
 }
 
-// dropPaused ends the connection to the instance of a sandbox that is paused now.
-func (s *Service) dropPaused(r *store.Record) {
-	s.dropInstance(r, r.Instance, sandbox.Errorf(sandbox.CodeNotRunning, "sandbox %s was paused during the call; what ran in it continues when it is resumed, by the next call or sandbox_resume", r.ID))
-}
-
 func changedMeanwhile(id string) error {
 	return sandbox.Errorf(sandbox.CodeConflict, "sandbox %s was restored or merged at the same time; check its state and try again", id)
 }
@@ -407,12 +402,4 @@ func (s *Service) swap(r *store.Record, h *handle) {
 	if !same {
 		s.announceFound(h)
 	}
-}
-
-// endInstance removes a sandbox's previous instance, if there is one. What cannot be
-// removed now is removed later, at the latest at the next start, since no record refers to it
-// any more.
-func (s *Service) endInstance(ctx context.Context, before *store.Record) {
-	s.destroy(ctx, before.Instance)
-	s.collectSoon()
 }
