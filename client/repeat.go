@@ -41,8 +41,8 @@ func (c *Client) once(ctx context.Context, info operation.Info, out, sends any, 
 		switch {
 		case err == nil:
 			return nil
-		case sandbox.CodeOf(err) == sandbox.CodeUnavailable && retryAfter(err) > 0 && time.Since(began) < takeover:
-			if pause(ctx, min(retryAfter(err), retryLimit)) {
+		case sandbox.CodeOf(err) == sandbox.CodeUnavailable && retryAfter(err) > 0 && time.Since(began)+retryAfter(err) < takeover:
+			if pause(ctx, retryAfter(err)) {
 				continue
 			}
 		case tries >= mostSends:

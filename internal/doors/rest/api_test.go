@@ -232,7 +232,7 @@ func TestErrorsAreTheSameOnBothSides(t *testing.T) {
 	} {
 		t.Run(string(code), func(t *testing.T) {
 			want := sandbox.Wrap(code, errors.New("secret cause"), "it is <so> & \"so\" ünd söme")
-			want.RetryAfter = 1500 * time.Millisecond
+			want.RetryAfter = 61500 * time.Millisecond // longer than a client repeats a call
 			_, c := serve(t, failing{err: want})
 			got := verbs(t.Context(), c)
 			if len(got) != 49 {
@@ -241,7 +241,7 @@ func TestErrorsAreTheSameOnBothSides(t *testing.T) {
 			for verb, err := range got {
 				e, ok := errors.AsType[*sandbox.Error](err)
 				if !ok || e.Code != code || e.Message != want.Message || e.RetryAfter != want.RetryAfter {
-					t.Errorf("%s: got %#v, want code %s, the message and a retry after 1.5s", verb, err, code)
+					t.Errorf("%s: got %#v, want code %s, the message and a retry after 61.5s", verb, err, code)
 				}
 				if ok && strings.Contains(e.Detail(), "secret") {
 					t.Errorf("%s tells the cause: %s", verb, e.Detail())
