@@ -3,6 +3,7 @@ package service
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/cove-sh/cove/internal/daemon/service/call"
 	"github.com/cove-sh/cove/internal/daemon/store"
@@ -29,6 +30,14 @@ func (s *Service) outcome(ctx context.Context, id string) (now store.Record, err
 		err = nil
 	}
 	return now, err
+}
+
+// notStored is the error of a change of which it has turned out that it was not stored: it is
+// no [store.ErrInDoubt] any more.
+func notStored(err error) error {
+	e := sandbox.Wrap(sandbox.CodeUnavailable, errors.New(err.Error()), "the server lost the connection to its database while it stored a change, and nothing was changed; try again")
+	e.RetryAfter = time.Second
+	return e
 }
 
 // isIn reports whether a sandbox runs in an instance.

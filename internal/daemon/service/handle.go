@@ -250,10 +250,10 @@ func (s *Service) dropIf(id string, is func(*handle) bool, why error) {
 	h.end(why)
 }
 
-// hold makes new calls wait that would use an instance whose sandbox is about to continue
+// holdCalls makes new calls wait that would use an instance whose sandbox is about to continue
 // elsewhere, until wake is called: they began in time to continue there. If others make
-// calls wait already, hold leaves that to them.
-func (s *Service) hold(id, instance string) (wake func()) {
+// calls wait already, holdCalls leaves that to them.
+func (s *Service) holdCalls(id, instance string) (wake func()) {
 	s.mu.Lock()
 	h := s.handles[id]
 	s.mu.Unlock()

@@ -198,7 +198,7 @@ func (s *Service) tryFail(ctx context.Context, before *store.Record, reason stri
 			return nil
 		},
 	}
-	wake := s.hold(id, before.Instance)
+	wake := s.holdCalls(id, before.Instance)
 	defer wake()
 	r, err := s.cfg.Store.UpdateSandbox(ctx, id, change)
 	for errors.Is(err, errLookAgain) && ctx.Err() == nil {

@@ -97,7 +97,7 @@ func (s *Service) commitPause(ctx context.Context, r *store.Record, c *engine.Ch
 		}
 	}
 	s.mu.Unlock()
-	defer s.hold(r.ID, r.Instance)()
+	defer s.holdCalls(r.ID, r.Instance)()
 	paused, err := s.cfg.Store.UpdateSandbox(ctx, r.ID, store.Change{
 		From: []sandbox.State{sandbox.StateRunning},
 		Apply: func(now *store.Record) error {
@@ -124,6 +124,8 @@ func (s *Service) commitPause(ctx context.Context, r *store.Record, c *engine.Ch
 			return paused, errors.Join(err, engine.ErrUndecided)
 		case isPausedIn(&now, r.Instance, c.ID):
 			paused, err = now, nil
+		default:
+			err = notStored(err)
 		}
 	}
 	if err != nil {
@@ -345,10 +347,8 @@ func (s *Service) continueRecord(ctx context.Context, r *store.Record, instance 
 	if errors.Is(err, store.ErrInDoubt) {
 		if now, nerr := s.outcome(ctx, r.ID); nerr == nil {
 			running = now
-			if isIn(&now, instance.ID()) {
+			if err = notStored(err); isIn(&now, instance.ID()) {
 				err = nil
-			} else {
-				err = sandbox.Wrap(sandbox.CodeUnavailable, errors.New(err.Error()), "the server lost the connection to its database, and nothing was changed; try again")
 			}
 		}
 	}
