@@ -3,6 +3,8 @@ package nodes
 import (
 	"fmt"
 	"os"
+	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -55,7 +57,7 @@ func (s *server) awaitKept(t *testing.T, id string) *sandbox.AutomaticCheckpoint
 	return got.LastCheckpoint
 }
 
-// runs reports whether an instance runs: its gVisor is there and not stopped.
+// runs reports whether an instance runs: its gVisor is there, and neither stopped nor killed.
 func runs(instance string) bool {
 	pid, ok := covetest.ProcessOf(instance, "runsc-sandbox")
 	if !ok {
@@ -65,8 +67,23 @@ func runs(instance string) bool {
 	if err != nil {
 		return false
 	}
-	state := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
-	return len(state) > 0 && state[0] != "T"
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	return err == nil && executes(string(stat)) && !pending.MatchString(string(status))
+}
+
+// pending matches the status of a process that has been sent SIGKILL, the ninth signal: on a
+// busy machine such a process is there for a while.
+var pending = regexp.MustCompile(`(?m)^(Sig|Shd)Pnd:\s*[0-9a-f]+[13579bdf][0-9a-f]{2}$`)
+
+// executes reports by the stat of a process whether the process is neither stopped nor ending.
+func executes(stat string) bool {
+	const ending = 0x4 // PF_EXITING of the kernel's include/linux/sched.h
+	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
+	if len(fields) < 7 {
+		return false
+	}
+	flags, err := strconv.ParseUint(fields[6], 10, 64)
+	return err == nil && fields[0] != "T" && flags&ending == 0
 }
 
 // running returns which instances of a node run.

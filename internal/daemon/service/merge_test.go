@@ -216,8 +216,9 @@ func TestMergeWholeFailures(t *testing.T) {
 func TestMergeKeepsTheOld(t *testing.T) {
 	w := newHarness(t)
 	w.family()
-	w.state.Fail(memory.StepDestroy, memory.Before, errors.New("busy"))
+	again := w.stuck()
 	w.merge(sandbox.MergeRequest{Winner: "child"})
+	<-again
 	if n := len(w.state.IDs()); n != 2 {
 		t.Errorf("%d instances, want the winner's and the old one", n)
 	}

@@ -135,6 +135,19 @@ func (w *harness) restart() {
 	w.start()
 }
 
+// stuck makes the removal of the next instance fail for as long as the service runs. The
+// channel is closed when the service has begun to try again.
+func (w *harness) stuck() <-chan struct{} {
+	again := make(chan struct{})
+	w.state.Fail(memory.StepDestroy, memory.Before, errors.New("busy"))
+	w.state.Trap(memory.StepDestroy, memory.Before, func(ctx context.Context) error {
+		close(again)
+		<-ctx.Done()
+		return ctx.Err()
+	})
+	return again
+}
+
 // as returns a context of a caller.
 func as(ctx context.Context, team string, scopes ...sandbox.Scope) context.Context {
 	if len(scopes) == 0 {
