@@ -1,8 +1,6 @@
 package server
 
 import (
-	"time"
-
 	"github.com/cove-sh/cove/internal/daemon/config"
 )
 
@@ -16,12 +14,5 @@ var DefaultBounds = defaultBounds
 func NewBounded(cfg config.Config, deps Deps, b Bounds) *Server {
 	s := New(cfg, deps)
 	s.bounds = b
-	return s
-}
-
-// NewFenced is [New] with another time without its database after which the server stops.
-func NewFenced(cfg config.Config, deps Deps, fence time.Duration) *Server {
-	s := New(cfg, deps)
-	s.fence = fence
 	return s
 }

@@ -75,7 +75,6 @@ type Server struct {
 	deps   Deps
 	log    *slog.Logger
 	bounds bounds
-	fence  time.Duration
 	port   atomic.Int32 // of the TCP listener, once there is one
 }
 
@@ -94,7 +93,7 @@ var defaultBounds = bounds{MinBodyRate: limits.DefaultMinBodyRate, Connections: 
 
 // New returns a server with a configuration that [config.Load] has checked.
 func New(cfg config.Config, deps Deps) *Server {
-	return &Server{cfg: cfg, deps: deps, log: deps.Log, bounds: defaultBounds, fence: fence}
+	return &Server{cfg: cfg, deps: deps, log: deps.Log, bounds: defaultBounds}
 }
 
 // parts are what is closed at the end, in the order in which it was opened.

@@ -24,11 +24,14 @@ func (s *Server) takeTurns(ctx context.Context) error {
 	if err := s.sharesState(); err != nil {
 		return err
 	}
-	claim := postgres.NewClaim(s.name(), s.fence)
+	claim := postgres.NewClaim(s.name(), fence)
 	for {
 		err := s.takeTurn(ctx, claim)
-		if !errors.Is(err, errStoreLost) || ctx.Err() != nil {
+		switch {
+		case !errors.Is(err, errStoreLost):
 			return err
+		case ctx.Err() != nil:
+			return nil // it was told to stop anyway
 		}
 		s.log.Error("this server is not active any more; sandboxes on nodes keep running", "error", err)
 	}

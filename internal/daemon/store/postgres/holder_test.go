@@ -118,18 +118,19 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-const testFence = 600 * time.Millisecond
+// testFence is long enough for some proofs on a busy machine.
+const testFence = 3 * time.Second
 
 // One on standby knows who is active, takes over at once from one that has stopped, and has
 // a higher epoch.
 func testHandover(t *testing.T, server *postgrestest.Server) {
 	address := server.Schema(t)
-	first, err := OpenAs(t.Context(), address, NewClaim("one", testFence))
+	first, err := OpenAs(t.Context(), address, NewClaim("one", time.Minute))
 	if err != nil {
 		t.Fatal(err)
 	}
 	add(t, first, "a")
-	second, waits := stand(t, address, NewClaim("two", testFence))
+	second, waits := stand(t, address, NewClaim("two", time.Minute))
 	eventually(t, "it does not wait", func() bool { return waits() == "one" })
 	if err := first.Close(); err != nil {
 		t.Fatal(err)
@@ -257,21 +258,19 @@ func testCutOff(t *testing.T, server *postgrestest.Server) {
 		t.Fatal(err)
 	}
 	defer first.Close()
-	stopped := make(chan time.Time, 1)
-	go func() {
-		<-first.Lost()
-		stopped <- time.Now()
-	}()
 	second, waits := stand(t, address, NewClaim("two", testFence))
 	eventually(t, "it does not wait", func() bool { return waits() == "one" })
 	cut := time.Now()
 	network.stop(t, server)
 	s := <-second
 	defer s.Close()
-	began := time.Now()
-	at := <-stopped
-	if !at.Before(began) || began.Sub(cut) < testFence {
-		t.Errorf("the first stopped after %s, the second began after %s", at.Sub(cut), began.Sub(cut))
+	select {
+	case <-first.Lost():
+	default:
+		t.Error("the second began before the first stopped")
+	}
+	if waited := time.Since(cut); waited < testFence {
+		t.Errorf("the second began after %s", waited)
 	}
 	if err := first.LostBecause(); !errors.Is(err, errCutOff) {
 		t.Errorf("the first stopped because of %v", err)
