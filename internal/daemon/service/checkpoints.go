@@ -34,7 +34,7 @@ const (
 
 // checkpointLoop keeps the states of running sandboxes at their intervals.
 func (s *Service) checkpointLoop() {
-	t := time.NewTicker(checkpointLook)
+	t := time.NewTicker(cmp.Or(s.cfg.checkpointLook, checkpointLook))
 	defer t.Stop()
 	opened := time.Now()
 	for {

@@ -223,6 +223,7 @@ func TestKillDoesNotGoBack(t *testing.T) {
 
 // TestCallSeesGoingBack tells a call under way what has happened.
 func TestCallSeesGoingBack(t *testing.T) {
+	waitForNotice(t)
 	w := newHarness(t)
 	sbx := w.create(minutely())
 	w.keep(sbx.ID)

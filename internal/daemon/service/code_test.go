@@ -124,12 +124,15 @@ func TestRunCodeStreams(t *testing.T) {
 	w := newHarness(t)
 	sbx := w.create(sandbox.CreateRequest{})
 	var events []string
-	r, err := w.RunCode(asRed(t), sbx.ID, sandbox.RunCodeRequest{Language: sandbox.Bash, Code: "echo one; sleep 0.3; echo two >&2; exit 3"}, func(e sandbox.CodeEvent) error {
+	r, err := w.RunCode(asRed(t), sbx.ID, sandbox.RunCodeRequest{Language: sandbox.Bash, Code: "echo one; " + untilGo + "; echo two >&2; exit 3"}, func(e sandbox.CodeEvent) error {
 		switch {
 		case e.Result != nil:
 			events = append(events, "result")
 		default:
 			events = append(events, string(e.Stream)+" "+string(e.Data))
+		}
+		if len(events) == 1 {
+			return w.goOn(sbx.ID)
 		}
 		return nil
 	})
@@ -297,9 +300,11 @@ func TestRunIsolatedLeaves(t *testing.T) {
 	run()
 	w.agree()
 	hold := make(chan struct{})
+	leaves := make(chan struct{})
 	for range 16 {
-		w.state.Trap(memory.StepDestroy, memory.Before, func(context.Context) error { <-hold; return nil })
+		w.state.Trap(memory.StepDestroy, memory.Before, func(context.Context) error { leaves <- struct{}{}; <-hold; return nil })
 		run()
+		<-leaves
 	}
 	if id := run(); w.record(id).Held {
 		t.Error("more leave at once than may")

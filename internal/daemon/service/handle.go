@@ -301,8 +301,8 @@ func (h *handle) explain(ctx context.Context, err error) error {
 }
 
 // failureNotice is how long to wait for the engine to say why the connection to a
-// sandbox broke. The engine takes up to two seconds.
-const failureNotice = 2500 * time.Millisecond
+// sandbox broke. The engine takes up to two seconds. Tests wait for longer.
+var failureNotice = 2500 * time.Millisecond
 
 // awaitNotice waits until the engine has reported the sandbox's end, or the agent
 // answers.

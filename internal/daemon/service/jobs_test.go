@@ -173,9 +173,12 @@ func TestJobEvents(t *testing.T) {
 	w := newHarness(t)
 	sbx := w.create(sandbox.CreateRequest{})
 	var events []sandbox.JobEvent
-	job, err := w.Exec(asRed(t), sbx.ID, sandbox.ExecRequest{Shell: "echo out; sleep 0.1; echo err >&2; exit 3"}, func(e sandbox.JobEvent) error {
+	job, err := w.Exec(asRed(t), sbx.ID, sandbox.ExecRequest{Shell: "echo out; " + untilGo + "; echo err >&2; exit 3"}, func(e sandbox.JobEvent) error {
 		e.Data = slices.Clone(e.Data)
 		events = append(events, e)
+		if len(e.Data) > 0 {
+			return w.goOn(sbx.ID)
+		}
 		return nil
 	})
 	must(t, err)

@@ -282,6 +282,7 @@ func TestConcurrentKills(t *testing.T) {
 }
 
 func TestFailure(t *testing.T) {
+	waitForNotice(t)
 	w := newHarness(t)
 	sbx := w.create(sandbox.CreateRequest{Name: "x"})
 	started := make(chan struct{})

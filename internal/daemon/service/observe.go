@@ -1,6 +1,7 @@
 package service
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -367,7 +368,7 @@ func (m *meter) sum(handles map[string]*handle) (total sandbox.StatsPoint) {
 
 // meterLoop measures the running sandboxes every [sandbox.StatsInterval].
 func (s *Service) meterLoop() {
-	t := time.NewTicker(sandbox.StatsInterval)
+	t := time.NewTicker(cmp.Or(s.cfg.statsInterval, sandbox.StatsInterval))
 	defer t.Stop()
 	for {
 		select {

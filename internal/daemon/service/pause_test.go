@@ -239,6 +239,7 @@ func TestCloseDuringResume(t *testing.T) {
 }
 
 func TestPauseFailures(t *testing.T) {
+	waitForNotice(t)
 	boom := errors.New("disk on fire at /secret/path")
 	for _, c := range []struct {
 		name string

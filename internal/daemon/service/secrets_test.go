@@ -294,11 +294,29 @@ func TestSecretsOfOthers(t *testing.T) {
 	wantCode(t, err, sandbox.CodeUnauthenticated)
 }
 
+// logBuffer is a log that may be read while it is written.
+type logBuffer struct {
+	mu   sync.Mutex
+	text strings.Builder // guarded by mu
+}
+
+func (b *logBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+func (b *logBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
+}
+
 // TestValuesStayInside looks for values in everything that the service returns, logs
 // and stores.
 func TestValuesStayInside(t *testing.T) {
 	const first, second = "c4n4ry-first-value", "c4n4ry-second-value"
-	var logs bytes.Buffer
+	var logs logBuffer
 	w := newHarness(t, func(c *Config) {
 		c.Log = slog.New(slog.NewTextHandler(&logs, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	})

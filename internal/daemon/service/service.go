@@ -119,7 +119,8 @@ type Config struct {
 	// Clock is the clock for lifetimes; nil is the machine's.
 	Clock Clock
 
-	flushEvery time.Duration // set by tests; 0 is the constant
+	// These are set by tests; 0 is the constant.
+	flushEvery, checkpointLook, statsInterval time.Duration
 }
 
 // TemplateProvider finds and builds templates.

@@ -26,6 +26,14 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+// waitForNotice has calls wait for as long as it takes that an end is recorded. It is called
+// before the harness is made.
+func waitForNotice(t *testing.T) {
+	was := failureNotice
+	failureNotice = time.Minute
+	t.Cleanup(func() { failureNotice = was })
+}
+
 // harness is a service with everything that it works with. All except the service
 // itself survives a restart.
 type harness struct {
@@ -65,6 +73,8 @@ func (w *harness) begin(t testing.TB, change ...func(*Config)) *harness {
 	dir := t.TempDir()
 	w.t, w.state, w.path, w.templates = t, memory.NewState(dir), filepath.Join(dir, "cove.db"), newTemplates(t.TempDir())
 	w.cfg = Config{Boot: Boot{ID: "boot-1", At: time.Unix(1, 0)}, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), BuildDir: filepath.Join(dir, "builds")}
+	// What is done at intervals is done by the tests of it.
+	w.cfg.checkpointLook, w.cfg.statsInterval = time.Hour, time.Hour
 	v, err := vault.Load(dir, "")
 	if err != nil {
 		t.Fatal(err)
@@ -203,6 +213,14 @@ func wait(t testing.TB, happened func() bool, otherwise func() string) {
 			t.Fatal(otherwise())
 		}
 	}
+}
+
+// untilGo is shell for waiting until [harness.goOn] is called.
+const untilGo = "until [ -e go ]; do sleep 0.01; done"
+
+func (w *harness) goOn(ref string) error {
+	_, err := w.WriteFile(asRed(w.t), ref, sandbox.WriteFileRequest{Path: "go"}, strings.NewReader(""))
+	return err
 }
 
 // agree waits until the engine has exactly the instances and checkpoints that the

@@ -18,6 +18,7 @@ import (
 
 	"github.com/cove-sh/cove/internal/doors/rest"
 	"github.com/cove-sh/cove/internal/limits"
+	"github.com/cove-sh/cove/internal/testing/covetest"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -109,9 +110,12 @@ func TestStalledBodiesEnd(t *testing.T) {
 		})
 	}
 	// Nothing is left of these uploads, except of the appended one, which is a stream.
-	files, err := w.ListFiles(w.ctx, w.name, sandbox.ListFilesRequest{Path: "dir"})
-	if err != nil || len(files.Items) != 1 {
-		t.Errorf("in the sandbox there is %+v, %v", files, err)
+	// The agent removes what it has when it learns that the upload has ended.
+	if !covetest.Eventually(covetest.DetectionLimit, func() bool {
+		files, err := w.ListFiles(w.ctx, w.name, sandbox.ListFilesRequest{Path: "dir"})
+		return err == nil && len(files.Items) == 1
+	}) {
+		t.Error("something is left in the sandbox")
 	}
 	f, err := w.ReadFile(w.ctx, w.name, sandbox.ReadFileRequest{Path: "dir/there"})
 	if err != nil {
@@ -121,8 +125,8 @@ func TestStalledBodiesEnd(t *testing.T) {
 	if data, err := io.ReadAll(f); err != nil || strings.TrimRight(string(data), "x") != "as it was" {
 		t.Errorf("the file is %d bytes, %.20q, %v", len(data), data, err)
 	}
-	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
-		t.Errorf("of the archive is left %v, %v", left, err)
+	if !covetest.Eventually(covetest.DetectionLimit, func() bool { left, err := os.ReadDir(dir); return err == nil && len(left) == 0 }) {
+		t.Error("something is left of the archive")
 	}
 }
 

@@ -435,7 +435,7 @@ func TestEngineClosedWhileHeld(t *testing.T) {
 	c = agentclient.New("sbx-one", inst.Dial)
 	t.Cleanup(c.Close)
 	wantAlive(t, c)
-	if !covetest.Eventually(10*time.Second, func() bool { return r.KnowsLeft("sbx-one") }) {
+	if !covetest.Eventually(covetest.DetectionLimit, func() bool { return r.KnowsLeft("sbx-one") }) {
 		t.Error("the next one does not ask what the sandbox has yet to load")
 	}
 	r.keep(t, "sbx-one", "ckp-two", false)
