@@ -53,9 +53,9 @@ func approvals(p *tab, d *covetest.Daemon) {
 	s := d.Create(p.t, sandbox.CreateRequest{Name: "curious", Network: &sandbox.NetworkPolicy{
 		Preset: sandbox.NetworkNone, Rules: []sandbox.NetworkRule{{Action: sandbox.NetworkAsk, To: "*"}},
 	}})
-	asks(p.t, d, s.ID, "http://packages.example/")
 	// A click on a question that has just appeared was meant for something else.
-	p.click("Refuse tcp packages.example:80")
+	p.clickAtOnce("Refuse tcp packages.example:80")
+	asks(p.t, d, s.ID, "http://packages.example/")
 	p.sees("the list had just changed")
 	first := asked(p.t, d, s.ID, "packages.example")
 

@@ -178,7 +178,21 @@ func (p *tab) sees(text string) {
 // click clicks the first control with this text or accessible name.
 func (p *tab) click(name string) {
 	p.t.Helper()
-	script := fmt.Sprintf(`(() => {
+	p.waitFor(clickScript(name))
+}
+
+// clickAtOnce has the page click what has such a name in the moment when it appears.
+func (p *tab) clickAtOnce(name string) {
+	p.t.Helper()
+	p.eval(`(() => {
+		const seen = new MutationObserver(() => `+clickScript(name)+` && seen.disconnect());
+		seen.observe(document, {childList: true, subtree: true});
+	})()`, nil)
+}
+
+// clickScript is JavaScript that clicks what has such a name, and is true if there was any.
+func clickScript(name string) string {
+	return fmt.Sprintf(`(() => {
 		const scope = document.querySelector("dialog[open]") ?? document;
 		const all = [...scope.querySelectorAll("button, a, summary, [role=menuitem], [role=tab]")];
 		const named = (e) => [e.getAttribute("aria-label"), e.innerText.trim(), e.querySelector("span")?.innerText.trim()].includes(%s);
@@ -186,7 +200,6 @@ func (p *tab) click(name string) {
 		found?.click();
 		return !!found;
 	})()`, quote(name))
-	p.waitFor(script)
 }
 
 // fill puts text into the field with this label, as typing does.

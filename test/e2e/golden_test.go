@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/cove-sh/cove/internal/testing/covetest"
 	"github.com/cove-sh/cove/internal/testing/needs"
@@ -27,7 +28,7 @@ func TestDamagedGoldenCheckpoint(t *testing.T) {
 		return found[0]
 	}
 	for _, name := range []string{"pages.img", "checkpoint.img"} {
-		if !covetest.Eventually(covetest.DetectionLimit, func() bool { return golden() != "" }) {
+		if !covetest.Eventually(2*time.Minute, func() bool { return golden() != "" }) { // as WaitGolden
 			t.Fatal("no golden checkpoint is made")
 		}
 		if err := d.Stop(); err != nil {
@@ -59,7 +60,7 @@ func TestDamagedGoldenCheckpoint(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if !covetest.Eventually(covetest.DetectionLimit, func() bool { return golden() != "" }) {
+	if !covetest.Eventually(2*time.Minute, func() bool { return golden() != "" }) {
 		t.Error("no golden checkpoint is made anew")
 	}
 	s := d.Create(t, sandbox.CreateRequest{})

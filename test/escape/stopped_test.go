@@ -50,6 +50,8 @@ func TestStoppedAgent(t *testing.T) {
 		}
 		// Less than calls to a cell or an agent that does not answer take.
 		const soon = 14 * time.Second
+		// A silent agent is given up after 30 seconds; what calls must not do is wait for ever.
+		const ending = 75 * time.Second
 		memory := int64(512)
 		calls := []struct {
 			name   string
@@ -67,27 +69,27 @@ func TestStoppedAgent(t *testing.T) {
 				_, err := d.Client.Exec(ctx, other.ID, sandbox.ExecRequest{Command: []string{"true"}}, nil)
 				return err
 			}},
-			{"update", 40 * time.Second, false, func(ctx context.Context) error {
+			{"update", ending, false, func(ctx context.Context) error {
 				_, err := d.Client.Update(ctx, victim.ID, sandbox.UpdateRequest{MemoryMiB: &memory})
 				return err
 			}},
-			{"snapshot", 40 * time.Second, true, func(ctx context.Context) error {
+			{"snapshot", ending, true, func(ctx context.Context) error {
 				_, err := d.Client.CreateSnapshot(ctx, victim.ID, sandbox.CreateSnapshotRequest{})
 				return err
 			}},
-			{"exec", 40 * time.Second, false, func(ctx context.Context) error {
+			{"exec", ending, false, func(ctx context.Context) error {
 				_, err := d.Client.Exec(ctx, victim.ID, sandbox.ExecRequest{Command: []string{"true"}, TimeoutMS: 1000}, nil)
 				return err
 			}},
-			{"stat file", 40 * time.Second, false, func(ctx context.Context) error {
+			{"stat file", ending, false, func(ctx context.Context) error {
 				_, err := d.Client.StatFile(ctx, victim.ID, "/etc/hosts")
 				return err
 			}},
-			{"jobs", 40 * time.Second, false, func(ctx context.Context) error {
+			{"jobs", ending, false, func(ctx context.Context) error {
 				_, err := d.Client.ListJobs(ctx, victim.ID, sandbox.Page{})
 				return err
 			}},
-			{"signal", 40 * time.Second, false, func(ctx context.Context) error {
+			{"signal", ending, false, func(ctx context.Context) error {
 				_, err := d.Client.SignalJob(ctx, victim.ID, running.ID, "KILL", 0)
 				return err
 			}},

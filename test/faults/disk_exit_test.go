@@ -1,6 +1,7 @@
 package faults
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -56,7 +57,7 @@ func TestWayOutOfFullDisk(t *testing.T) {
 	}
 	ends := func(id string, want sandbox.State) {
 		t.Helper()
-		end := time.Now().Add(20 * time.Second)
+		end := time.Now().Add(covetest.DetectionLimit)
 		for {
 			s, err := d.Client.Get(ctx, id)
 			if err == nil && s.State == want {
@@ -104,7 +105,11 @@ func TestWayOutOfFullDisk(t *testing.T) {
 		{"delete a snapshot", func() error { _, err := d.Client.DeleteSnapshot(ctx, snapshot.ID); return err }},
 		{"delete a template", func() error { return d.Client.DeleteTemplate(ctx, "tpl") }},
 		{"die", func() error {
-			if err := syscall.Kill(d.Cells()[dies.ID], syscall.SIGKILL); err != nil {
+			pid, ok := d.Cells()[dies.ID]
+			if !ok {
+				return errors.New("the sandbox has no supervisor")
+			}
+			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 				return err
 			}
 			ends(dies.ID, sandbox.StateFailed)

@@ -169,7 +169,7 @@ func foreground(t *testing.T, d *covetest.Daemon, id string) aftermath {
 	started := make(chan struct{})
 	var once sync.Once
 	end := covetest.Call(func() error {
-		_, err := d.Client.Exec(t.Context(), id, sandbox.ExecRequest{Shell: "echo started; sleep 1.5; echo through > /workspace/through"}, func(ev sandbox.JobEvent) error {
+		_, err := d.Client.Exec(t.Context(), id, sandbox.ExecRequest{Shell: "echo started; until [ -e /workspace/go ]; do sleep 0.05; done; echo through > /workspace/through"}, func(ev sandbox.JobEvent) error {
 			if len(ev.Data) > 0 {
 				once.Do(func() { close(started) })
 			}
@@ -179,6 +179,9 @@ func foreground(t *testing.T, d *covetest.Daemon, id string) aftermath {
 	})
 	covetest.Wait(t, started)
 	return func(t *testing.T, lives bool) {
+		if lives {
+			d.Sh(t, id, "touch /workspace/go")
+		}
 		err := end(t)
 		if !lives {
 			wantCutOff(t, "the command in flight", err)

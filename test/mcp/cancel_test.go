@@ -14,14 +14,9 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-const (
-	// killTime is how long a command may outlive its call, in addition to the time that
-	// a check takes.
-	killTime = time.Second
-	// codeKillTime is the same for code: an interpreter that does not heed an
-	// interrupt is ended after a second.
-	codeKillTime = 10 * time.Second
-)
+// codeKillTime is how long code may outlive its call: an interpreter that does not heed an
+// interrupt is ended after a second.
+const codeKillTime = 10 * time.Second
 
 // begun is a call that a test has begun on a daemon; end is how its client goes
 // away.
@@ -63,12 +58,9 @@ func TestCancellation(t *testing.T) {
 			if !covetest.Eventually(30*time.Second, func() bool { return runs(t, d, box, seconds) }) {
 				t.Fatal("the command does not run")
 			}
-			look := time.Now()
-			runs(t, d, box, seconds)
-			limit := killTime + 3*time.Since(look)
 			end()
 			start := time.Now()
-			if !covetest.Eventually(limit, func() bool { return !runs(t, d, box, seconds) }) {
+			if !covetest.Eventually(covetest.DetectionLimit, func() bool { return !runs(t, d, box, seconds) }) {
 				t.Errorf("the command still runs %s after its call", time.Since(start))
 			}
 		})

@@ -142,13 +142,13 @@ func TestRealAskOutlivesTheDaemon(t *testing.T) {
 		n := internet.Here(t)
 		id := create(t, d, askAll)
 		short := askAll
-		short.AskTimeoutSeconds = 2
+		short.AskTimeoutSeconds = 15
 		late := create(t, d, short)
 		before := n.Visits("tcp 198.51.100.10:80")
 		begin(t, d, id, "curl -fsS --max-time 100 http://example.com/ > /tmp/out; echo $? > /tmp/code")
 		begin(t, d, late, "curl -fsS --max-time 100 http://example.com/ > /tmp/out; echo $? > /tmp/code")
-		q := openQuestions(t, d, id, 1)[0]
 		openQuestions(t, d, late, 1)
+		q := openQuestions(t, d, id, 1)[0]
 		d.Kill()
 		if err := d.Run(t.Context()); err != nil {
 			t.Fatal(err)

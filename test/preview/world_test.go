@@ -23,7 +23,7 @@ import (
 //go:embed testdata/server.js
 var nodeServer string
 
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 // serveNode starts the server of testdata in a sandbox.
 func serveNode(t *testing.T, d *covetest.Daemon, id string, port int) {

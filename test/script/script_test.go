@@ -99,7 +99,7 @@ func holdsLock(state string) bool {
 }
 
 func awaitUnlock(state string) error {
-	for deadline := time.Now().Add(20 * time.Second); holdsLock(state); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); holdsLock(state); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			return fmt.Errorf("the daemon of %s does not end", state)
 		}
@@ -151,7 +151,7 @@ func until(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("usage: until PATTERN COMMAND...")
 	}
 	want := regexp.MustCompile(args[0])
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		_ = ts.Exec(args[1], args[2:]...)
 		out := ts.ReadFile("stdout")
 		if want.MatchString(out) {

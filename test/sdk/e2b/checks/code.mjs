@@ -21,9 +21,11 @@ export default async function code(check) {
   });
   await check('output as it comes', ['smoke', 'code Sandbox.runCode'], async () => {
     const seen = [];
-    const r = await sbx.runCode("import sys, time\nprint('one', flush=True)\ntime.sleep(0.3)\nprint('two', file=sys.stderr)", {
-      onStdout: (m) => { seen.push(`out ${m.line}`); assert.ok(m.timestamp > 0); }, onStderr: (m) => { seen.push(`err ${m.line}`); assert.equal(m.error, true); },
+    let goOn;
+    const r = await sbx.runCode("import os, sys, time\nprint('one', flush=True)\nwhile not os.path.exists('/tmp/go-on'): time.sleep(0.05)\nprint('two', file=sys.stderr)", {
+      onStdout: (m) => { seen.push(`out ${m.line}`); assert.ok(m.timestamp > 0); goOn = sbx.files.write('/tmp/go-on', ''); }, onStderr: (m) => { seen.push(`err ${m.line}`); assert.equal(m.error, true); },
     });
+    await goOn;
     assert.deepEqual(seen, ['out one\n', 'err two\n']);
     assert.deepEqual(r.logs, { stdout: ['one\n'], stderr: ['two\n'] });
   });
