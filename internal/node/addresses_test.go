@@ -60,11 +60,11 @@ func TestDialPassesOver(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	refused.Close()
 	stranger, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
+	refused.Close() // its port is not the stranger's
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

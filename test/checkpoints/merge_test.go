@@ -257,22 +257,21 @@ func wantConflicts(t *testing.T, res *sandbox.MergeResult) {
 func onlyThese(t *testing.T, d *covetest.Daemon, ids ...string) {
 	t.Helper()
 	var got []string
-	list, err := d.Client.List(t.Context(), sandbox.ListRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, s := range list.Items {
-		got = append(got, s.ID)
-	}
-	slices.Sort(got)
 	ids = slices.Sorted(slices.Values(ids))
-	if !slices.Equal(got, ids) {
-		t.Errorf("the sandboxes that live are %v, want %v", got, ids)
-	}
 	// A machine that was merged is called as the winner was.
-	agree := func() bool { return len(d.Living()) == len(ids) && len(d.CellDirs()) == len(ids) }
-	if !covetest.Eventually(30*time.Second, agree) {
-		t.Errorf("there are cells of %v and directories of %v, want %v", d.Living(), d.CellDirs(), ids)
+	if !covetest.Eventually(30*time.Second, func() bool {
+		list, err := d.Client.List(t.Context(), sandbox.ListRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = nil
+		for _, s := range list.Items {
+			got = append(got, s.ID)
+		}
+		slices.Sort(got)
+		return slices.Equal(got, ids) && len(d.Living()) == len(ids) && len(d.CellDirs()) == len(ids)
+	}) {
+		t.Errorf("the sandboxes that live are %v, with cells of %v and directories of %v, want %v", got, d.Living(), d.CellDirs(), ids)
 	}
 }
 

@@ -45,7 +45,10 @@ func jobs(p *tab, d *covetest.Daemon, id string) {
 	p.click("Kill")
 	p.sees("Killed")
 	p.waitFor(`!` + process + `.innerText.includes("sleep 1002")`)
-	if job := need[*sandbox.Job](p.t)(d.Client.GetJob(p.t.Context(), id, job.ID)); job.State == sandbox.JobRunning {
+	if !covetest.Eventually(covetest.DetectionLimit, func() bool { // the process has left the list already
+		job = need[*sandbox.Job](p.t)(d.Client.GetJob(p.t.Context(), id, job.ID))
+		return job.State != sandbox.JobRunning
+	}) {
 		p.t.Errorf("the job is %+v", job)
 	}
 }
@@ -224,6 +227,7 @@ func policyActions(p *tab, d *covetest.Daemon, id string) {
 func previews(p *tab, d *covetest.Daemon, id string) {
 	d.Sh(p.t, id, "mkdir -p site && echo 'the page inside' > site/index.html")
 	need[*sandbox.Job](p.t)(d.Client.Exec(p.t.Context(), id, sandbox.ExecRequest{Shell: "cd site && exec python3 -m http.server 8080", Background: true}, nil))
+	d.Sh(p.t, id, "until (: < /dev/tcp/127.0.0.1/8080) 2>/dev/null; do sleep 0.1; done")
 	clipboard(p)
 	p.visit("/s/" + id + "/previews")
 	p.sees("No port is shown outside")

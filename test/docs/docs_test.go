@@ -94,9 +94,9 @@ func (r *reader) interrupt(line string, seen func(out string) bool) string {
 	return out.String()
 }
 
-// shell is a line at the reader's shell, which has a minute.
+// shell is a line at the reader's shell, which has five minutes.
 func (r *reader) shell(line, dir string) *exec.Cmd {
-	ctx, cancel := context.WithTimeout(r.t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(r.t.Context(), 5*time.Minute)
 	r.t.Cleanup(cancel)
 	ready := r.d.Command(ctx) // for the user and the environment
 	cmd := exec.CommandContext(ctx, "bash", "-c", line)

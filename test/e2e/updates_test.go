@@ -188,7 +188,7 @@ func cores(t *testing.T, d *covetest.Daemon, over time.Duration, ids ...string) 
 	}
 	before, began := make([]float64, len(ids)), make([]time.Time, len(ids))
 	for i, id := range ids {
-		before[i], began[i] = read(id), time.Now()
+		began[i], before[i] = time.Now(), read(id)
 	}
 	<-time.After(over)
 	used := make([]float64, len(ids))
@@ -275,10 +275,16 @@ func TestProcessorLimitBites(t *testing.T) {
 			t.Errorf("four programs use %.2f processors with a limit of 1", used)
 		}
 		spin(t, d, b.ID, 1)
-		used := cores(t, d, 2*time.Second, a.ID, b.ID)
-		t.Logf("four programs use %.2f processors, one in another sandbox %.2f", used[0], used[1])
-		// Without cgroups, processors are shared by program, not by sandbox.
-		if _, ok := covetest.GroupCPU(a.ID); ok && used[1] < 0.5*used[0] {
+		// Without cgroups, processors are shared by program, not by sandbox. Others use the
+		// machine too; where nothing is shared by sandbox, no sample is fair.
+		_, grouped := covetest.GroupCPU(a.ID)
+		var used []float64
+		fair := func() bool {
+			used = cores(t, d, 2*time.Second, a.ID, b.ID)
+			t.Logf("four programs use %.2f processors, one in another sandbox %.2f", used[0], used[1])
+			return !grouped || used[1] >= 0.5*used[0]
+		}
+		if !covetest.Eventually(covetest.DetectionLimit, fair) {
 			t.Errorf("%.2f processors for four programs and %.2f for one in another sandbox, want about the same", used[0], used[1])
 		}
 	})

@@ -159,7 +159,7 @@ func await(done <-chan error) (answer, err error) {
 	select {
 	case answer = <-done:
 		return answer, nil
-	case <-time.After(30 * time.Second):
+	case <-time.After(2 * time.Minute):
 		return nil, errors.New("the call in flight hangs")
 	}
 }

@@ -19,7 +19,7 @@ import (
 // hostile connects to a handler behind a pace and sends the header of a message
 // of that length, "" for chunks, and what comes first of it. It returns the
 // status of the answer, 100 if the server wants to read more.
-func hostile(t *testing.T, address, key, length, some string) (int, message, net.Conn) {
+func hostile(t *testing.T, address, key, length, some string) (int, message, *answered) {
 	t.Helper()
 	conn, err := net.Dial("tcp", address)
 	if err != nil {
@@ -34,7 +34,8 @@ func hostile(t *testing.T, address, key, length, some string) (int, message, net
 	if _, err := fmt.Fprintf(conn, "POST /mcp HTTP/1.1\r\nHost: localhost\r\nX-Test-Key: %s\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\nExpect: 100-continue\r\n%s\r\n\r\n%s", key, how, some); err != nil {
 		t.Fatal(err)
 	}
-	res, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	open := &answered{conn, bufio.NewReader(conn)}
+	res, err := http.ReadResponse(open.rest, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +46,13 @@ func hostile(t *testing.T, address, key, length, some string) (int, message, net
 			t.Errorf("%s: %s", res.Status, data)
 		}
 	}
-	return res.StatusCode, m, conn
+	return res.StatusCode, m, open
+}
+
+// answered is a connection of which an answer was read; what follows it may have come with it.
+type answered struct {
+	net.Conn
+	rest *bufio.Reader
 }
 
 // Attack: a hundred connections, each with the largest message. The server reads as
@@ -111,7 +118,7 @@ func TestStalledMessage(t *testing.T) {
 		if status != http.StatusContinue {
 			t.Fatalf("began with %d", status)
 		}
-		answer, err := io.ReadAll(conn)
+		answer, err := io.ReadAll(conn.rest)
 		if os.IsTimeout(err) || !strings.HasPrefix(string(answer), "HTTP/1.1 408") || !strings.Contains(string(answer), `"jsonrpc":"2.0"`) {
 			t.Errorf("length %q: %q, %v", length, answer, err)
 		}

@@ -166,6 +166,7 @@ func TestAnswersDoNotWiden(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			in, changed := askingInternet(t, rules("none", "ask *"), held(c.answer))
+			in.g.speakWait = patience // the client speaks first
 			to := c.to
 			switch to {
 			case "":
@@ -242,6 +243,7 @@ func TestAskedInternalAddress(t *testing.T) {
 // for the name that was asked about.
 func TestAskedNameIsHidden(t *testing.T) {
 	in, _ := askingInternet(t, rules("none", "ask *"))
+	in.g.speakWait = patience // the client speaks first
 	c := in.mustConnect(in.lookup("good.example")[0] + ":443")
 	_, _ = c.Write(withExtension(clientHello(t, &tls.Config{}), extensionECH, make([]byte, 80)))
 	if !closedByGateway(c) {
@@ -257,6 +259,7 @@ func TestAskedNameIsHidden(t *testing.T) {
 // the address to which the host's proxy resolves its name.
 func TestAskedAddressThroughAProxy(t *testing.T) {
 	in, changed := askingInternet(t, rules("none", "allow x.example", "ask "+publicAddr, "allow good.example"))
+	in.g.speakWait = patience // the client speaks first
 	asked := make(chan string, 16)
 	addr := proxyServer(t, in, asked)
 	var err error

@@ -359,6 +359,7 @@ func TestTwoServerNames(t *testing.T) {
 // once or at the second lookup.
 func TestRebinding(t *testing.T) {
 	in := newInternet(t, strict("*.attacker.example"))
+	in.g.speakWait = patience // the client speaks first
 	for i, addr := range []string{"127.0.0.1", "169.254.169.254", "10.0.0.1", hostAddr.String(), "100.100.100.200", "0.0.0.0", "198.19.0.1"} {
 		name := string(rune('a'+i)) + ".attacker.example"
 		in.address(name, addr)

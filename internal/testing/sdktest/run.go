@@ -19,8 +19,8 @@ import (
 	"github.com/cove-sh/cove/internal/testing/needs"
 )
 
-// runTime bounds one run of a program.
-const runTime = 10 * time.Minute
+// runTime bounds one run of a program, so that none hangs.
+const runTime = 30 * time.Minute
 
 // Client runs programs of the test's directory that use a product's SDK.
 type Client struct {

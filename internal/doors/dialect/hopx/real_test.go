@@ -532,7 +532,7 @@ func shared(t *testing.T, d *covetest.Daemon) {
 func configured(t *testing.T, d *covetest.Daemon) {
 	cmd := dialecttest.Command(d, hopx.Name)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir(), "HOPX_BASE_URL=" + d.URL + "/", "HOPX_API_KEY=hopx_live_any"}
-	s := &session{ClientSession: dialecttest.Connect(t, &mcp.CommandTransport{Command: cmd}, revision), t: t}
+	s := &session{ClientSession: dialecttest.Connect(t, &mcp.CommandTransport{Command: cmd, TerminateDuration: time.Minute}, revision), t: t}
 	id, _ := s.ask("execute_code_isolated", map[string]any{"code": "x = 6"})["sandbox_id"].(string)
 	box, err := d.Client.Get(t.Context(), id)
 	if err != nil || box.LifetimeSeconds != 600 || box.State != sandbox.StateRunning || box.OnTimeout == sandbox.ActionPause {

@@ -287,7 +287,7 @@ func testEnvironment(t *testing.T, w *harness) {
 		cmd := w.Command(context.Background(), "mcp", "--dialect", miosa.Name)
 		var log strings.Builder
 		cmd.Env, cmd.Stderr = append(cmd.Env, env...), &log
-		return dialecttest.Connect(t, &mcp.CommandTransport{Command: cmd}, revision), &log
+		return dialecttest.Connect(t, &mcp.CommandTransport{Command: cmd, TerminateDuration: time.Minute}, revision), &log
 	}
 	s, _ := open("MIOSA_DEFAULT_TEMPLATE=no-such-template")
 	if text := refused(t, s, "sandbox_create", `{}`); !strings.Contains(text, "unknown template no-such-template") {
@@ -330,7 +330,7 @@ func testRemoteEnvironment(t *testing.T, w *harness) {
 	open := func(key string) *mcp.ClientSession {
 		cmd := w.Command(context.Background(), "mcp", "--dialect", miosa.Name)
 		cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + w.StateDir, "MIOSA_API_URL=" + w.URL, "MIOSA_API_KEY=" + key}
-		return dialecttest.Connect(t, &mcp.CommandTransport{Command: cmd}, revision)
+		return dialecttest.Connect(t, &mcp.CommandTransport{Command: cmd, TerminateDuration: time.Minute}, revision)
 	}
 	s := open(w.key(t, sandbox.DefaultTeam, seedScopes...))
 	id, _ := dialecttest.Ask(t, s, "sandbox_create", `{}`)["id"].(string)

@@ -110,7 +110,7 @@ func TestRealSessionIsSandbox(t *testing.T) {
 	d := covetest.Borrow(t, dialecttest.Ordinary())
 	stdio := func(t *testing.T, end func(t *testing.T, s *mcp.ClientSession, p *os.Process)) (*mcp.ClientSession, func()) {
 		cmd := dialecttest.Command(d, podflare.Name)
-		s := dialecttest.Connect(t, &mcp.CommandTransport{Command: cmd}, revision)
+		s := dialecttest.Connect(t, &mcp.CommandTransport{Command: cmd, TerminateDuration: time.Minute}, revision)
 		return s, func() { end(t, s, cmd.Process) }
 	}
 	signal := func(sig os.Signal) func(*testing.T, *mcp.ClientSession, *os.Process) {
@@ -233,7 +233,7 @@ func TestRealConfiguredByEnvironment(t *testing.T) {
 	d := covetest.Borrow(t, dialecttest.Ordinary())
 	cmd := dialecttest.Command(d, podflare.Name)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir(), "PODFLARE_HOST=" + d.URL, "PODFLARE_API_KEY=pk_live_any"}
-	s := dialecttest.Connect(t, &mcp.CommandTransport{Command: cmd}, revision)
+	s := dialecttest.Connect(t, &mcp.CommandTransport{Command: cmd, TerminateDuration: time.Minute}, revision)
 	dialecttest.Ask(t, s, "run_bash", `{"code":"true"}`)
 	if n := living(t, d); n != 1 {
 		t.Errorf("there are %d sandboxes, want the session's", n)
