@@ -196,6 +196,7 @@ func keyboard(p *tab, d *covetest.Daemon) {
 
 	// Settings.
 	p.keys("9")
+	p.waitFor(`location.pathname.endsWith("/settings") && !!document.querySelector("form.card input:not([disabled])")`)
 	p.tabTo("Name")
 	p.run(chromedp.KeyEvent("a", chromedp.KeyModifiers(input.ModifierCtrl)))
 	p.types("retyped", false)

@@ -288,14 +288,18 @@ func opened(p *tab, host, text string) {
 				continue
 			}
 			other, closeTab := chromedp.NewContext(ctx, chromedp.WithTargetID(x.TargetID))
-			err := chromedp.Run(other, chromedp.Poll(`document.body?.innerText.includes(`+quote(text)+`)`, nil))
-			var opener bool
-			if err == nil {
-				err = chromedp.Run(other, chromedp.Evaluate(`!!window.opener`, &opener))
+			defer closeTab()
+			var shown, opener bool
+			// Its page may come again meanwhile, which ends what is asked of the one before.
+			for !shown {
+				err := chromedp.Run(other, chromedp.Evaluate(`!!document.body?.innerText.includes(`+quote(text)+`)`, &shown), chromedp.Evaluate(`!!window.opener`, &opener))
+				if err != nil && ctx.Err() != nil {
+					p.t.Fatalf("the tab at %s: %v", x.URL, err)
+				}
+				shown = shown && err == nil
 			}
-			closeTab()
-			if err != nil || opener {
-				p.t.Fatalf("the tab at %s: %v, it knows the page that opened it: %v", x.URL, err, opener)
+			if opener {
+				p.t.Fatalf("the tab at %s knows the page that opened it", x.URL)
 			}
 			return
 		}
