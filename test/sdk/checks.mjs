@@ -7,7 +7,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 // Run is one of a kind, so that programs that run side by side do not meet.
 export const run = `t${process.pid.toString(36)}${Date.now().toString(36)}`;
 
-const limit = 120_000; // of a check, in milliseconds
+const limit = 300_000; // of a check, in milliseconds, so that none hangs
 
 // until calls check until it returns something truthy.
 export async function until(what, check) {

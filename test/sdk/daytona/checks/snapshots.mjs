@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { rmSync, writeFileSync } from 'node:fs';
 import os from 'node:os';
 import path from 'node:path';
-import { create, daytona, fails, keep, run, sdk } from '../harness.mjs';
+import { create, daytona, fails, keep, run, sdk, until } from '../harness.mjs';
 
 export default async function snapshots(check) {
   await check('a volume outlives its sandbox', ['smoke', 'VolumeService.create', 'VolumeService.get', 'VolumeService.list', 'VolumeService.delete'], async () => {
@@ -67,6 +67,7 @@ export default async function snapshots(check) {
     const snap = await daytona.snapshot.create({ name, image }, { onLogs: (l) => logged.push(l) });
     assert.ok(logged.some((l) => l.includes('echo list')), `${logged}`);
     const sbx = await create({ snapshot: name });
+    await until('the program of the image', async () => (await sbx.process.executeCommand('cat /data/up')).result.endsWith('"here"\n'));
     const { result } = await sbx.process.executeCommand('cat /before /srv/app/made /srv/app/list /data/arg /data/up');
     assert.equal(result, `[]\nit's "here" /srv/app\nlist\n7\n1000\ntold it's "here"\n`);
     await sbx.delete();
