@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/chromedp"
@@ -296,7 +297,9 @@ func opened(p *tab, host, text string) {
 				if err != nil && ctx.Err() != nil {
 					p.t.Fatalf("the tab at %s: %v", x.URL, err)
 				}
-				shown = shown && err == nil
+				if shown = shown && err == nil; !shown {
+					<-time.After(50 * time.Millisecond)
+				}
 			}
 			if opener {
 				p.t.Fatalf("the tab at %s knows the page that opened it", x.URL)

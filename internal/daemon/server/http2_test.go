@@ -153,7 +153,7 @@ func TestAbuseOfHTTP2(t *testing.T) {
 	// Others are served meanwhile, and nothing of it stays.
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, ServerName: "cove.test", MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true}
 	defer transport.CloseIdleConnections()
-	res, err := (&http.Client{Transport: transport, Timeout: time.Minute}).Get("https://" + address + "/healthz")
+	res, err := (&http.Client{Transport: transport, Timeout: 10 * time.Second}).Get("https://" + address + "/healthz")
 	if err != nil {
 		t.Fatal(err)
 	}

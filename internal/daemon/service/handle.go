@@ -301,7 +301,7 @@ func (h *handle) explain(ctx context.Context, err error) error {
 }
 
 // failureNotice is how long to wait for the engine to say why the connection to a
-// sandbox broke. The engine takes up to two seconds. Tests wait for longer.
+// sandbox broke. The engine takes up to two seconds. It is a variable for tests, which wait for longer.
 var failureNotice = 2500 * time.Millisecond
 
 // awaitNotice waits until the engine has reported the sandbox's end, or the agent

@@ -432,11 +432,11 @@ func (d *Desktop) settleByFrames(ctx context.Context, s *session, quiet time.Dur
 	var last uint64
 	since := time.Now()
 	for first := true; ; first = false {
-		now := time.Now() // the picture is not older
 		sum, err := d.sum(ctx, s)
 		if err != nil {
 			return false, err
 		}
+		now := time.Now()
 		if first || sum != last {
 			last, since = sum, now
 		}
