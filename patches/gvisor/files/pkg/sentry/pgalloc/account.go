@@ -74,7 +74,7 @@ func (f *MemoryFile) nextUnaccounted(next uint64) (unaccounted, bool) {
 		fr.Start = max(fr.Start, next)
 		next = fr.End
 		if ma := maseg.ValuePtr(); !ma.knownCommitted && !ma.wasteOrReleasing {
-			if u.data = f.firstDataLocked(fr); u.data.Length() != 0 {
+			if u.data = f.nextDataLocked(fr); u.data.Length() != 0 {
 				u.data.End = min(u.data.End, u.data.Start+accountBytes)
 				next = u.data.End
 				f.commitSeq++
@@ -87,20 +87,27 @@ func (f *MemoryFile) nextUnaccounted(next uint64) (unaccounted, bool) {
 	return u, true
 }
 
-// firstDataLocked returns the pages of the first part of fr that is no hole of the file.
+// nextDataLocked returns the pages of the first part of fr that is no hole of the file, or
+// an empty range at the end of fr. If that cannot be told, fr is returned.
+//
+// On a disk, a page that was just written may seem to be a hole, which depends on the file
+// system.
 //
 // Preconditions: f.mu must be locked.
-func (f *MemoryFile) firstDataLocked(fr memmap.FileRange) memmap.FileRange {
+func (f *MemoryFile) nextDataLocked(fr memmap.FileRange) memmap.FileRange {
+	none := memmap.FileRange{Start: fr.End, End: fr.End}
 	start, err := unix.Seek(f.FD(), int64(fr.Start), unix.SEEK_DATA)
-	if err != nil || uint64(start) >= fr.End {
-		return memmap.FileRange{}
+	if errors.Is(err, unix.ENXIO) || err == nil && uint64(start) >= fr.End {
+		return none
+	}
+	if err != nil {
+		return fr
 	}
 	end, err := unix.Seek(f.FD(), start, unix.SEEK_HOLE)
 	if err != nil {
-		return memmap.FileRange{}
+		return fr
 	}
-	data := memmap.FileRange{Start: hostarch.PageRoundDown(uint64(start)), End: hostarch.MustPageRoundUp(uint64(end))}
-	return data.Intersect(fr)
+	return memmap.FileRange{Start: hostarch.PageRoundDown(uint64(start)), End: hostarch.MustPageRoundUp(uint64(end))}.Intersect(fr)
 }
 
 // committed returns the pages that are to be saved.

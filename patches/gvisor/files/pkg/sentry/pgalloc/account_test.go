@@ -132,3 +132,38 @@ func TestFreezeAccountsNothingReleased(t *testing.T) {
 		t.Errorf("%v are known to be committed, and counted %d; want %v", known, mf.knownCommittedBytes, kept)
 	}
 }
+
+// Of memory, only what has data is looked at by a save.
+func TestFreezeSkipsHoles(t *testing.T) {
+	const page = uint64(hostarch.PageSize)
+	fd, err := unix.MemfdCreate("memory", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mf, err := NewMemoryFile(os.NewFile(uintptr(fd), "memory"), MemoryFileOpts{DisableIMAWorkAround: true, DisableMemoryAccounting: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(mf.Destroy)
+	fr, err := mf.Allocate(8*page, AllocOpts{Kind: usage.Anonymous})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, i := range []uint64{2, 3, 6} {
+		if _, err := unix.Pwrite(fd, []byte{1}, int64(fr.Start+i*page)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mf.mu.Lock()
+	defer mf.mu.Unlock()
+	for _, c := range []struct{ from, start, end uint64 }{{0, 2, 4}, {2, 2, 4}, {3, 3, 4}, {4, 6, 7}, {7, 8, 8}} {
+		want := memmap.FileRange{Start: fr.Start + c.start*page, End: fr.Start + c.end*page}
+		if got := mf.nextDataLocked(memmap.FileRange{Start: fr.Start + c.from*page, End: fr.End}); got != want {
+			t.Errorf("from page %d the next data is %v, want %v", c.from, got, want)
+		}
+	}
+	within := memmap.FileRange{Start: fr.Start + 3*page, End: fr.Start + 4*page}
+	if got := mf.nextDataLocked(within); got != within {
+		t.Errorf("within %v the next data is %v", within, got)
+	}
+}
