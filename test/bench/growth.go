@@ -53,6 +53,7 @@ type growthConfig struct {
 	forks         sizes // children per fork
 	// others are programs, separated by commas, to measure in turn with the first.
 	others string
+	svg    string // file to draw the first number of forks to, unless empty
 }
 
 // load is the size of a sandbox's content, in bytes: objects of a Python interpreter, and a
@@ -121,6 +122,11 @@ func (b *bench) growth(ctx context.Context) error {
 		return err
 	}
 	defer os.Remove(gap)
+	var programs []string
+	for _, d := range daemons {
+		programs = append(programs, d.Binary)
+	}
+	drawn := newPlot(programs)
 	tw := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintf(tw, "holds\tforks\t%s\t\n", strings.Join(growthColumns, "\t"))
 	for _, l := range b.grow.loads() {
@@ -147,8 +153,16 @@ func (b *bench) growth(ctx context.Context) error {
 		if err := tw.Flush(); err != nil {
 			return err
 		}
+		var first []figures
+		for _, r := range rows {
+			first = append(first, r[b.grow.forks[0]])
+		}
+		drawn.add(l, first)
 	}
-	return nil
+	if b.grow.svg == "" {
+		return nil
+	}
+	return drawn.write(b.grow.svg)
 }
 
 // printGrowth writes a row, with the figures of all programs side by side. Zero forks means

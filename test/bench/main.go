@@ -37,7 +37,12 @@ func main() {
 	flag.Var(&grow.files, "written", "`megabytes` of written files, further rows of it")
 	flag.Var(&grow.forks, "forks", "numbers of `children` of one fork in it")
 	flag.StringVar(&grow.others, "bin2", os.Getenv("COVE_BIN2"), "another `program`, or some with commas between, that the part growth measures in turn with the first; $COVE_BIN2 unless it is given")
+	flag.StringVar(&grow.svg, "svg", "", "`file` to draw the first number of forks of the part growth to, for each load")
 	flag.Parse()
+	if len(grow.forks) == 0 {
+		fmt.Fprintln(os.Stderr, "bench: -forks is empty; give numbers of children, such as 1,8")
+		os.Exit(2)
+	}
 	world, code, err := internet.Enter()
 	if err == nil && world == nil {
 		os.Exit(code)
