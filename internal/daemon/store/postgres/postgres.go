@@ -223,7 +223,9 @@ func (d *database) try(ctx context.Context, f func(*sql.Tx) error) (id string, c
 	defer conn.Close()
 	// A caller who goes away ends the statement that runs, and not the commit, whose
 	// outcome would not be known.
-	tx, err := conn.BeginTx(context.WithoutCancel(ctx), &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	whole, end := d.untilLost(ctx)
+	defer end()
+	tx, err := conn.BeginTx(whole, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {
 		return "", nil, err
 	}
@@ -239,6 +241,23 @@ func (d *database) try(ctx context.Context, f func(*sql.Tx) error) (id string, c
 		return "", nil, err
 	}
 	return id, tx.Commit(), nil
+}
+
+// untilLost returns a context that ends when the database is not this daemon's any more, and
+// not when ctx ends. Without that, a transaction on a connection that was cut would keep a
+// daemon from stopping.
+func (d *database) untilLost(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	if d.holder.claim.Fence > 0 {
+		go func() {
+			select {
+			case <-d.holder.lost:
+				cancel()
+			case <-ctx.Done():
+			}
+		}()
+	}
+	return ctx, cancel
 }
 
 // outcome finds out what became of a transaction whose connection was lost at the
