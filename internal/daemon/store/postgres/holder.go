@@ -6,12 +6,13 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"net"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
 
@@ -36,9 +37,15 @@ type holder struct {
 	wholly bool          // the daemon before was waited for
 	waited time.Duration // for so long
 
-	once  sync.Once
-	lost  chan struct{}
-	cause error // set before lost is closed
+	// lost ends when the database is not this daemon's any more, and lose ends it, with the
+	// reason.
+	lost context.Context
+	lose context.CancelCauseFunc
+}
+
+func newHolder(claim Claim) holder {
+	lost, lose := context.WithCancelCause(context.Background())
+	return holder{claim: claim, lost: lost, lose: lose}
 }
 
 // Claim is what a daemon says of itself to the next one. It may be used again when all that
@@ -68,12 +75,32 @@ const (
 	stopping = 2 * time.Second
 )
 
-// lose tells that the database is not this daemon's any more.
-func (h *holder) lose(cause error) {
-	h.once.Do(func() {
-		h.cause = cause
-		close(h.lost)
-	})
+// dialing makes dial's connections end when the database is lost: a call that waits for an
+// answer on a connection that was cut would keep the daemon from stopping. Connections that
+// are made later learn from the database who has it.
+func (h *holder) dialing(dial pgconn.DialFunc) pgconn.DialFunc {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := dial(ctx, network, address)
+		if err != nil || h.lost.Err() != nil {
+			return conn, err
+		}
+		return &heldConn{conn, context.AfterFunc(h.lost, func() { _ = conn.Close() })}, nil
+	}
+}
+
+// heldConn is a connection that is closed when the database is lost.
+type heldConn struct {
+	net.Conn
+	// keep undoes that, and returns false if the connection is closed already.
+	keep func() bool
+}
+
+// Close implements [net.Conn].
+func (c *heldConn) Close() error {
+	if !c.keep() {
+		return nil
+	}
+	return c.Conn.Close()
 }
 
 // fenced calls prove again and again until ctx ends, and returns an error when it says that
@@ -195,7 +222,7 @@ func (h *holder) wait(ctx context.Context) error {
 	case <-time.After(*h.claim.owed):
 		h.wholly, h.waited, *h.claim.owed = true, *h.claim.owed, 0
 		return nil
-	case <-h.lost:
+	case <-h.lost.Done():
 		return errTakenOver
 	case <-ctx.Done():
 		return ctx.Err()

@@ -262,6 +262,8 @@ func testCutOff(t *testing.T, server *postgrestest.Server) {
 	eventually(t, "it does not wait", func() bool { return waits() == "one" })
 	cut := time.Now()
 	network.stop(t, server)
+	changed := make(chan error, 1)
+	go func() { changed <- first.CreateSandbox(context.Background(), running("a"), store.Quota{}) }()
 	s := <-second
 	defer s.Close()
 	select {
@@ -274,6 +276,12 @@ func testCutOff(t *testing.T, server *postgrestest.Server) {
 	}
 	if err := first.LostBecause(); !errors.Is(err, errCutOff) {
 		t.Errorf("the first stopped because of %v", err)
+	}
+	select {
+	case err := <-changed:
+		wantCode(t, err, sandbox.CodeUnavailable)
+	case <-time.After(time.Minute):
+		t.Fatal("a change on a connection that was cut keeps the first from stopping")
 	}
 	network.restore()
 	add(t, s, "b")

@@ -104,7 +104,8 @@ func open(ctx context.Context, address sandbox.SecretValue, claim Claim, wait ti
 	if err != nil {
 		return nil, err
 	}
-	d := &database{patience: wait, holder: holder{claim: claim, lost: make(chan struct{})}, end: func() {}}
+	d := &database{patience: wait, holder: newHolder(claim), end: func() {}}
+	cfg.DialFunc = d.holder.dialing(cfg.DialFunc)
 	if err := d.open(ctx, cfg); err != nil {
 		return nil, fmt.Errorf("open %s: %w", place(cfg), err)
 	}
@@ -168,10 +169,10 @@ func (s *Store) Close() error {
 
 // Lost is closed when another daemon has taken the database over, or when a daemon with a
 // fence could not reach it for that long. This one must stop then, and close the store.
-func (s *Store) Lost() <-chan struct{} { return s.db.holder.lost }
+func (s *Store) Lost() <-chan struct{} { return s.db.holder.lost.Done() }
 
 // LostBecause returns why, once [Store.Lost] is closed.
-func (s *Store) LostBecause() error { return explained(s.db.holder.cause) }
+func (s *Store) LostBecause() error { return explained(context.Cause(s.db.holder.lost)) }
 
 // Epoch is a number that is larger than that of each daemon that had the database before.
 func (s *Store) Epoch() int64 { return s.db.holder.epoch }
@@ -223,9 +224,7 @@ func (d *database) try(ctx context.Context, f func(*sql.Tx) error) (id string, c
 	defer conn.Close()
 	// A caller who goes away ends the statement that runs, and not the commit, whose
 	// outcome would not be known.
-	whole, end := d.untilLost(ctx)
-	defer end()
-	tx, err := conn.BeginTx(whole, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	tx, err := conn.BeginTx(context.WithoutCancel(ctx), &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {
 		return "", nil, err
 	}
@@ -241,23 +240,6 @@ func (d *database) try(ctx context.Context, f func(*sql.Tx) error) (id string, c
 		return "", nil, err
 	}
 	return id, tx.Commit(), nil
-}
-
-// untilLost returns a context that ends when the database is not this daemon's any more, and
-// not when ctx ends. Without that, a transaction on a connection that was cut would keep a
-// daemon from stopping.
-func (d *database) untilLost(ctx context.Context) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	if d.holder.claim.Fence > 0 {
-		go func() {
-			select {
-			case <-d.holder.lost:
-				cancel()
-			case <-ctx.Done():
-			}
-		}()
-	}
-	return ctx, cancel
 }
 
 // outcome finds out what became of a transaction whose connection was lost at the
