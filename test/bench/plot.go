@@ -13,6 +13,7 @@ import (
 // plot is a chart of the first fork of each load, as SVG: the stall of the parent and the time
 // to the first child, of each program.
 type plot struct {
+	axis   string   // what the loads are
 	loads  []string // of the horizontal axis
 	series []*curve // in the order of the legend
 }
@@ -25,7 +26,7 @@ type curve struct {
 
 // newPlot returns an empty plot for the programs at the given paths.
 func newPlot(programs []string) *plot {
-	p := &plot{}
+	p := &plot{axis: "memory in use"}
 	for _, path := range programs {
 		for _, column := range []string{gFirst, gStall} {
 			p.series = append(p.series, &curve{name: filepath.Base(path) + ": " + column})
@@ -37,6 +38,9 @@ func newPlot(programs []string) *plot {
 // add appends the medians of a load, measured with one figure for each program.
 func (p *plot) add(l load, programs []figures) {
 	p.loads = append(p.loads, l.short())
+	if l.files > 0 {
+		p.axis = "memory in use, or written files"
+	}
 	for i, f := range programs {
 		for j, column := range []string{gFirst, gStall} {
 			seconds := math.NaN() // no room
@@ -68,7 +72,7 @@ func (p *plot) write(path string) error {
 	}
 	opt := charts.NewLineChartOptionWithData(values)
 	opt.XAxis.Labels = p.loads
-	opt.XAxis.Title = "memory in use"
+	opt.XAxis.Title = p.axis
 	opt.YAxis[0].Title = "seconds after the call"
 	opt.YAxis[0].Min = charts.Ptr(0.0)
 	opt.Legend.SeriesNames = names

@@ -29,7 +29,7 @@ func TestPatchesApply(t *testing.T) {
 		"gvisor/runsc/container/container.go":            {`specutils.ProcPath(c.GoferPid.Load(), "root")`},
 		"gvisor/pkg/sentry/mm/address_space.go":          {"setMapUnit(mf.LoadUnit())"},
 		"gvisor/pkg/sentry/pgalloc/save_restore.go":      {"f.nextDataLocked(fr)"},
-		"gvisor/runsc/boot/loader.go":                    {"l.useSeccompOptions(filter.Prepare)"},
+		"gvisor/runsc/boot/loader.go":                    {"filter.Prepare(opts)"},
 		"gvisor/runsc/boot/restore.go":                   {"boostRestore()"},
 	} {
 		text, err := os.ReadFile(filepath.Join(out, name))

@@ -61,9 +61,9 @@ func Main() {
 }
 
 // enableSignals lets Go's runtime deliver the signals that gVisor forwards to the first
-// process once it runs. To enable one takes about 0.5 ms, in which a thread has to be woken
-// up twice: together as long as half of a restore, which would otherwise wait for it. Until
-// gVisor forwards them, they have no effect.
+// process. Enabling a signal wakes up a thread twice, which takes about 0.5 ms. For all of them
+// that is 15 ms, for which a restore would wait otherwise. Until gVisor forwards the signals,
+// they have no effect, not even to end gVisor: only SIGKILL does that.
 func enableSignals() {
 	// Those of sighandling.StartSignalForwarding.
 	const last = 33

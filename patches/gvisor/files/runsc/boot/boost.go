@@ -16,8 +16,8 @@ const (
 	restoreTime = time.Second
 )
 
-// boostRestore adds restoreProcs for restoreTime. Programs in the sandbox get no more time of
-// processors by that: their threads are as many as before.
+// boostRestore adds restoreProcs for restoreTime. Programs in the sandbox run in as many
+// threads as before, since systrap has read GOMAXPROCS at the start (maxSysmsgThreads).
 func boostRestore() {
 	gomaxprocs.Add(restoreProcs)
 	time.AfterFunc(restoreTime, func() { gomaxprocs.Add(-restoreProcs) })

@@ -3,9 +3,11 @@ package pgalloc
 import (
 	"bytes"
 	"os"
+	"slices"
 	"testing"
 
 	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/context"
 	"gvisor.dev/gvisor/pkg/hostarch"
 	"gvisor.dev/gvisor/pkg/sentry/memmap"
 	"gvisor.dev/gvisor/pkg/sentry/usage"
@@ -133,7 +135,7 @@ func TestFreezeAccountsNothingReleased(t *testing.T) {
 	}
 }
 
-// Of memory, only what has data is looked at by a save.
+// Of memory, a save looks only at what has data, and saves what is not zeros.
 func TestFreezeSkipsHoles(t *testing.T) {
 	const page = uint64(hostarch.PageSize)
 	fd, err := unix.MemfdCreate("memory", 0)
@@ -149,21 +151,33 @@ func TestFreezeSkipsHoles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, i := range []uint64{2, 3, 6} {
-		if _, err := unix.Pwrite(fd, []byte{1}, int64(fr.Start+i*page)); err != nil {
+	pages := func(start, end uint64) memmap.FileRange {
+		return memmap.FileRange{Start: fr.Start + start*page, End: fr.Start + end*page}
+	}
+	for i, value := range map[uint64]byte{2: 1, 3: 0, 6: 1} {
+		if _, err := unix.Pwrite(fd, []byte{value}, int64(pages(i, i+1).Start)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	mf.mu.Lock()
-	defer mf.mu.Unlock()
 	for _, c := range []struct{ from, start, end uint64 }{{0, 2, 4}, {2, 2, 4}, {3, 3, 4}, {4, 6, 7}, {7, 8, 8}} {
-		want := memmap.FileRange{Start: fr.Start + c.start*page, End: fr.Start + c.end*page}
-		if got := mf.nextDataLocked(memmap.FileRange{Start: fr.Start + c.from*page, End: fr.End}); got != want {
+		want := pages(c.start, c.end)
+		if got := mf.nextDataLocked(pages(c.from, 8)); got != want {
 			t.Errorf("from page %d the next data is %v, want %v", c.from, got, want)
 		}
 	}
-	within := memmap.FileRange{Start: fr.Start + 3*page, End: fr.Start + 4*page}
-	if got := mf.nextDataLocked(within); got != within {
+	if got, within := mf.nextDataLocked(pages(3, 4)), pages(3, 4); got != within {
 		t.Errorf("within %v the next data is %v", within, got)
+	}
+	mf.mu.Unlock()
+	var saved bytes.Buffer
+	if err := mf.SaveTo(context.Background(), &saved, &SaveOpts{}); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := mf.known(), []memmap.FileRange{pages(2, 3), pages(6, 7)}; !slices.Equal(got, want) {
+		t.Errorf("saved %v, want %v", got, want)
+	}
+	if n := uint64(saved.Len()); n < 2*page || n >= 3*page {
+		t.Errorf("the saved memory has %d bytes, want two pages and what describes them", n)
 	}
 }

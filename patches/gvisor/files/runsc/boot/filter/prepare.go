@@ -22,8 +22,8 @@ var preparing *preparation
 
 // Prepare starts to compile the program for opt in the background. Install waits for it, and
 // installs it if its options are equal; otherwise Install compiles a program itself, as
-// without Prepare. Prepare must be called at most once, and before Install. It returns nil.
-func Prepare(opt Options) error {
+// without Prepare. Prepare must be called at most once, and before Install.
+func Prepare(opt Options) {
 	p := &preparation{key: opt.ConfigKey(), vars: opt.Vars(), done: make(chan struct{})}
 	preparing = p
 	program := newProgram(opt)
@@ -31,7 +31,6 @@ func Prepare(opt Options) error {
 		defer close(p.done)
 		p.insns, _, p.err = program.Build()
 	}()
-	return nil
 }
 
 // prepared returns the instructions that Prepare has compiled for equal options.

@@ -12,9 +12,7 @@ func TestRestorePrepares(t *testing.T) {
 	if _, ok := prepared(opt); ok {
 		t.Error("a program is prepared before Prepare")
 	}
-	if err := Prepare(opt); err != nil {
-		t.Fatal(err)
-	}
+	Prepare(opt)
 	got, ok := prepared(opt)
 	want, _, err := newProgram(opt).Build()
 	if err != nil {
