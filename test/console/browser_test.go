@@ -268,7 +268,12 @@ func signInWith(t *testing.T, d *covetest.Daemon, browser context.Context, scope
 func (p *tab) look(scheme string, width, height int64) {
 	p.t.Helper()
 	p.run(chromedp.EmulateViewport(width, height), emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}, {Name: "prefers-reduced-motion", Value: "reduce"}}))
+	p.eval(drawn, nil)
 }
+
+// drawn waits until the page is drawn as it is now. By then, ResizeObservers have been called,
+// and with them Scrolled, which makes a box focusable where its content is larger than it.
+const drawn = `new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))`
 
 // picture takes a picture for docs/console.md, if pictures are requested.
 func (p *tab) picture(name string) {
