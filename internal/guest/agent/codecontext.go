@@ -238,6 +238,7 @@ func (a *Agent) runIn(ctx context.Context, c *codeContext, p *codePlan, box *ker
 	if p.env[noReseed] != "" {
 		seed = nil
 	}
+	k.Prepare()
 	r := newCodeRun(k)
 	c.setBusy(r)
 	defer c.setBusy(nil)

@@ -37,7 +37,7 @@ type driver struct {
 	args  []string
 	hello []byte // the first data that is sent to it
 	// Descriptors in the interpreter; -1: none.
-	in, out, ack int
+	in, out, ack, mark int
 	codec        func(*Kernel) codec
 }
 
@@ -79,7 +79,7 @@ exec(compile(r(int.from_bytes(r(4),'big')),'<cove>','exec'),{'__name__':'cove'})
 // driverOf makes the driver, from files, for an interpreter that starts with this
 // environment.
 func driverOf(files fs.FS, l sandbox.Language, env map[string]string) (*driver, error) {
-	d := &driver{names: Programs(l), in: 3, out: 4, ack: 5, codec: newFrames}
+	d := &driver{names: Programs(l), in: 3, out: 4, ack: 5, mark: 6, codec: newFrames}
 	var text string
 	var err error
 	switch l {
@@ -92,7 +92,7 @@ func driverOf(files fs.FS, l sandbox.Language, env map[string]string) (*driver, 
 	case sandbox.Bash:
 		d.args = []string{"--norc", "--noprofile", "--noediting", "-i"}
 		text, err = source(files, "bash.sh")
-		d.in, d.out, d.ack, d.codec = 0, 3, -1, newLines
+		d.in, d.out, d.ack, d.mark, d.codec = 0, 3, -1, -1, newLines
 	default:
 		return nil, fmt.Errorf("%s keeps no state", l)
 	}

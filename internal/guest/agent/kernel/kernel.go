@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"cmp"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -109,13 +110,14 @@ type Kernel struct {
 	in      *os.File
 	out     *os.File
 	ack     *os.File // nil: the driver waits for none
+	mark    *os.File // says which run is interrupted; nil: the driver does not look
 	results chan *message
 	dead    chan struct{} // closed when the process has ended and all its messages are read
 	fault   string        // why it was killed; set before dead is closed
 
 	mu   sync.Mutex
 	dir  string    // guarded by mu; its working directory, as last reported
-	run  int64     // guarded by mu
+	run  int64     // guarded by mu; the number of the current run, or the last
 	box  *Outbox   // guarded by mu; of the current run
 	idle [2][]byte // guarded by mu; written between runs
 }
@@ -181,8 +183,13 @@ func (k *Kernel) spawn(d *driver) (err error) {
 	if err != nil {
 		return fmt.Errorf("make a pipe: %w", err)
 	}
-	files := make([]*os.File, 6)
+	files := make([]*os.File, 7)
 	files[0], files[1], files[2] = null, streams[0], streams[1]
+	if d.mark >= 0 {
+		if k.mark, files[d.mark], err = p.addShared("interrupted-run"); err != nil {
+			return fmt.Errorf("make a file for interrupts: %w", err)
+		}
+	}
 	for _, end := range []struct {
 		fd, mine int
 		to       **os.File
@@ -246,8 +253,10 @@ func (k *Kernel) serve() {
 	case <-k.proc.Done():
 	}
 	_ = k.in.Close()
-	if k.ack != nil {
-		_ = k.ack.Close()
+	for _, f := range []*os.File{k.ack, k.mark} {
+		if f != nil {
+			_ = f.Close()
+		}
 	}
 	// Messages sent before its end are still read. The read may never reach end of file: a
 	// child of the process may hold the other end.
@@ -299,8 +308,30 @@ func (k *Kernel) handle(m *message) {
 	}
 }
 
+// Prepare begins a run: from now on, interrupts are for the code that Run is called with
+// next, even if they come before the interpreter has begun it.
+func (k *Kernel) Prepare() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.run++
+}
+
+// Interrupt interrupts the code of the run that was prepared last, as ^C does. The driver
+// ignores a signal that comes when it runs no code; the mark tells it that the code that it
+// is about to run was interrupted.
+func (k *Kernel) Interrupt() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.mark != nil {
+		_, _ = k.mark.WriteAt(binary.BigEndian.AppendUint64(nil, uint64(k.run)), 0)
+	}
+	k.proc.Interrupt()
+}
+
 // Run runs code and puts what it writes and shows into box. It returns when
 // the code, or the kernel, has ended.
+//
+// Preconditions: Prepare was called since the last run.
 func (k *Kernel) Run(r *Run, box *Outbox) (*Outcome, error) {
 	k.begin(box)
 	defer k.finish()
@@ -343,7 +374,6 @@ func result(m *message) (*Outcome, error) {
 func (k *Kernel) begin(box *Outbox) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.run++
 	k.box = box
 	for i, data := range k.idle {
 		if len(data) > 0 {
@@ -360,8 +390,9 @@ func (k *Kernel) finish() {
 }
 
 // Insist reports whether an interrupt may have to be repeated: a shell ignores an interrupt
-// if the command that it waits for ends by itself at that moment.
-func (k *Kernel) Insist() bool { return k.cfg.Language == sandbox.Bash }
+// if the command that it waits for ends by itself at that moment, and Node.js one that comes
+// just before it runs a script that does not return.
+func (k *Kernel) Insist() bool { return k.cfg.Language != sandbox.Python }
 
 // Dir returns the interpreter's working directory at the end of the last run, or "".
 func (k *Kernel) Dir() string {

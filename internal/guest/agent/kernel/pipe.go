@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"fmt"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -28,6 +29,21 @@ type Pipes struct{ Own, Child []*os.File }
 func (p *Pipes) Add(mine int) (own, child *os.File, err error) {
 	if own, child, err = Pipe(mine); err == nil {
 		p.Own, p.Child = append(p.Own, own), append(p.Child, child)
+	}
+	return own, child, err
+}
+
+// addShared makes a file in memory that both processes have open. The child can only read
+// it by its descriptor.
+func (p *Pipes) addShared(name string) (own, child *os.File, err error) {
+	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, nil, err
+	}
+	own = os.NewFile(uintptr(fd), name)
+	p.Own = append(p.Own, own)
+	if child, err = os.Open(fmt.Sprintf("/proc/self/fd/%d", fd)); err == nil {
+		p.Child = append(p.Child, child)
 	}
 	return own, child, err
 }

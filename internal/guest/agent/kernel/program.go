@@ -56,5 +56,8 @@ func (p *Program) Wait() End {
 	return p.proc.End()
 }
 
+// Interrupt interrupts the program, as ^C does.
+func (p *Program) Interrupt() { p.proc.Interrupt() }
+
 // Insist returns false: one interrupt is enough.
 func (p *Program) Insist() bool { return false }

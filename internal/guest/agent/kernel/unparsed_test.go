@@ -76,6 +76,7 @@ func TestJavaScriptWithoutParser(t *testing.T) {
 		{"a + waited", "10", ""},
 	} {
 		box := NewOutbox(1 << 10)
+		k.Prepare()
 		out, err := k.Run(&Run{Count: i + 1, Code: tt.code, Env: map[string]string{}}, box)
 		if err != nil {
 			t.Fatal(err)

@@ -44,9 +44,6 @@ func (w *worker) drain() {
 // PID returns the pid of the process.
 func (w *worker) PID() int { return w.proc.PID() }
 
-// Interrupt interrupts the process, as ^C does.
-func (w *worker) Interrupt() { w.proc.Interrupt() }
-
 // Kill kills all processes of the session.
 func (w *worker) Kill() { w.proc.Kill() }
 

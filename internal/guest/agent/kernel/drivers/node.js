@@ -11,7 +11,7 @@ const util = require("util");
 const path = require("path");
 const Module = require("module");
 
-const IN = 3, OUT = 4, ACK = 5;
+const IN = 3, OUT = 4, ACK = 5, MARK = 6;
 const MAX_TRACEBACK = 64 << 10;
 
 const { stringify, parse } = JSON; // code may change what it finds
@@ -42,6 +42,13 @@ function patient(call) {
       if (err.code !== "EINTR" && err.code !== "EAGAIN") really.exit(70); // code has closed the descriptor
     }
   }
+}
+
+// interruptedRun is the number of the last run that was interrupted.
+function interruptedRun() {
+  const number = Buffer.alloc(8);
+  patient(() => fs.readSync(MARK, number, 0, 8, 0));
+  return Number(number.readBigUInt64BE());
 }
 
 function listen() {

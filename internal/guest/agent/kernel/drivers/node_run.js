@@ -257,6 +257,8 @@ async function evaluate(run, code, name) {
   let script, value;
   try {
     script = new vm.Script(plan.code, options);
+    // For some microseconds before and after the script, Node has no handler for SIGINT,
+    // which then ends it.
     value = script.runInThisContext({ breakOnSigint: !JOB, displayErrors: false });
   } catch (err) {
     throw lacking(err, code, script);
@@ -300,6 +302,7 @@ async function handle(message) {
   const name = "<cell " + message.count + ">";
   let outcome = { exit: 0 };
   try {
+    await settle(run);
     const value = await Promise.race([evaluate(run, message.code, name), failed]);
     await Promise.race([new Promise((done) => setImmediate(done)), failed]); // rejections are reported late
     if (value !== undefined) {
@@ -321,6 +324,18 @@ async function handle(message) {
     cwd = process.cwd();
   } catch {}
   send({ t: "done", run: message.run, cwd, ...outcome });
+}
+
+let settled = 0; // the signal for this run's interrupt, and for earlier ones, was taken
+
+// settle sees to it that a run is interrupted by its own signals only: by one that came
+// before it began, and by none that was for an earlier run and is still to be taken.
+async function settle(run) {
+  const interrupted = interruptedRun();
+  if (interrupted === run.id) throw INTERRUPTED;
+  if (interrupted !== settled) await new Promise((done) => setImmediate(done));
+  settled = interrupted;
+  run.settled = true;
 }
 
 function verdict(err, name, run) {
@@ -433,7 +448,9 @@ function start() {
   };
   process.on("uncaughtException", stray);
   process.on("unhandledRejection", stray);
-  process.on("SIGINT", () => { if (now) now.fail(INTERRUPTED); });
+  process.on("SIGINT", () => {
+    if (now && (now.settled || interruptedRun() === now.id)) now.fail(INTERRUPTED);
+  });
   process.on("beforeExit", () => {
     if (now) now.fail(new Error("the code awaits what can never happen: nothing is left to do" +
       (fs.fstatSync(0).isFile() ? "" : "; if it reads standard input, pass stdin")));

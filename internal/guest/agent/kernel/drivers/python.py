@@ -3,7 +3,8 @@ other, in __main__, and tells what came of each.
 
 Frames, a length of four bytes (big-endian) and JSON, come on one descriptor
 and go out on another; a byte on a third acknowledges a rich output, so that
-what is printed afterwards comes after it. Standard output and error are read
+what is printed afterwards comes after it. A fourth is a file with the number of
+the last run that was interrupted. Standard output and error are read
 by the agent as they are. Only what Python brings along is needed; IPython is
 used where it is installed.
 """
@@ -64,9 +65,9 @@ def high(fd):
     return fd
 
 
-IN, OUT, ACK = high(3), high(4), high(5)
+IN, OUT, ACK, MARK = high(3), high(4), high(5), high(6)
 STDIO = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 20) for fd in (0, 1, 2)]
-PRIVATE = {IN, OUT, ACK, *STDIO}
+PRIVATE = {IN, OUT, ACK, MARK, *STDIO}
 
 
 def protect():

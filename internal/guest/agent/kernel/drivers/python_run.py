@@ -316,6 +316,14 @@ def on_interrupt(*_):
     raise KeyboardInterrupt
 
 
+def interrupted(run):
+    """Tells whether a run was interrupted. The signal may have come before the code."""
+    try:
+        return int.from_bytes(os.pread(MARK, 8, 0), "big") == run
+    except OSError:
+        return False  # code has closed the descriptor
+
+
 def prepare(message):
     """Makes things as the run wants them; returns what has to be undone."""
     state.run = message["run"]
@@ -358,7 +366,11 @@ def handle(message):
     outcome = {"exit": 130, "interrupted": True}
     state.running = True
     try:
-        err = (execute_in_shell if state.shell else execute)(message["code"], name)
+        if interrupted(message["run"]):
+            state.running = False  # the signal may be yet to come
+            err = KeyboardInterrupt()
+        else:
+            err = (execute_in_shell if state.shell else execute)(message["code"], name)
         if not state.child:
             show_left()
         outcome = verdict(err)
@@ -393,7 +405,7 @@ def forked():
     global lock
     state.child = True
     lock = threading.RLock()
-    for fd in (IN, OUT, ACK):
+    for fd in (IN, OUT, ACK, MARK):
         try:
             raw_close(fd)
         except OSError:
