@@ -187,6 +187,9 @@ func (e *Engine) tryStandby(spec standbySpec) (sb *standby, err error) {
 	if err := recordProcess(dir, p.cmd.Process.Pid); err != nil {
 		return nil, errors.Join(err, p.cmd.Process.Kill())
 	}
+	e.mu.Lock()
+	p.named = true
+	e.mu.Unlock()
 	// Nothing of the sandbox ever runs outside its limits.
 	if err := group.Enter(p.cmd.Process.Pid); err != nil {
 		return nil, errors.Join(fmt.Errorf("enter cgroup: %w", err), p.cmd.Process.Kill())

@@ -62,6 +62,7 @@ type process struct {
 	conn     net.Conn      // the cell has the other end
 	exited   chan struct{} // closed when the process has been waited for
 	ahead    bool          // it was started before it was needed
+	named    bool          // a directory names it, so that removeCell ends it; guarded by Engine.mu
 }
 
 // takeProcess returns a cell that waits to become a standby: the spare, or a new one.
@@ -180,21 +181,29 @@ func socketPair() (net.Conn, *os.File, error) {
 	return conn, theirs, err
 }
 
-// reap waits for the process, and removes what it leaves behind if it was not taken. It
-// returns when the engine is closed: the cell then lives on, and its next parent waits
-// for it.
+// reap waits for the process, and removes what it leaves behind if it was not taken. When the
+// engine is closed it ends a cell that no directory names, since nobody would find it. Another
+// is removed with its directory, or lives on, and its next parent waits for it.
 func (e *Engine) reap(p *process) {
-	done := make(chan struct{})
 	go func() {
 		_ = p.cmd.Wait()
 		close(p.exited)
-		close(done)
 	}()
 	select {
-	case <-done:
+	case <-p.exited:
 		e.lost(p)
+		return
 	case <-e.ctx.Done():
 	}
+	e.mu.Lock()
+	named := p.named
+	e.mu.Unlock()
+	if named {
+		return
+	}
+	p.dismiss()
+	_ = p.cmd.Process.Kill() // it may not listen to its connection yet
+	<-p.exited
 }
 
 // namespaces returns the cell's own namespaces. The network is the host's, through which
