@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"time"
 
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/engine/remote"
@@ -98,7 +99,7 @@ func (f *Fleet) createAt(ctx context.Context, s *site, spec engine.Spec) (engine
 	}
 	i, err := e.Create(ctx, spec)
 	if err != nil {
-		f.undo(ctx, spec.ID, s, e)
+		f.undo(ctx, spec.ID, err)
 		return nil, err
 	}
 	f.mu.Lock()
@@ -132,19 +133,20 @@ func (f *Fleet) begin(s *site, spec *engine.Spec) (*remote.Engine, error) {
 	return s.remote, nil
 }
 
-// undo forgets an instance that could not be made. If the connection has ended meanwhile,
-// the node may have made it, and ends it when it is back.
-func (f *Fleet) undo(ctx context.Context, id string, s *site, e *remote.Engine) {
-	select {
-	case <-e.Done():
-	default:
-		f.mu.Lock()
-		f.dropInstance(id)
-		f.mu.Unlock()
+// undo forgets an instance that could not be made. Without an answer the node may have made it,
+// and must end it.
+func (f *Fleet) undo(ctx context.Context, id string, failed error) {
+	if errors.Is(failed, remote.ErrUnanswered) {
+		f.abandon(ctx, id)
 		return
 	}
-	f.abandon(ctx, id)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.dropInstance(id)
 }
+
+// endTimeout bounds the wait for a node to end an instance that was given up.
+const endTimeout = time.Minute
 
 // abandon gives up an instance, and has it ended now if its node is there.
 func (f *Fleet) abandon(ctx context.Context, id string) {
@@ -162,7 +164,9 @@ func (f *Fleet) abandon(ctx context.Context, id string) {
 	if there == nil {
 		return // the next connection of the node
 	}
-	if err := there.Destroy(context.WithoutCancel(ctx), id); err != nil {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
+	defer cancel()
+	if err := there.Destroy(ctx, id); err != nil {
 		f.log.Warn("an instance ends with the next connection of its node", "instance", id, "error", err)
 		return
 	}

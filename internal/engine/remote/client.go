@@ -130,10 +130,7 @@ func (e *Engine) explain(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	if _, ok := errors.AsType[*nodeError](err); ok {
-		return err
-	}
-	if _, ok := errors.AsType[*sandbox.Error](err); ok {
+	if isAnswer(err) {
 		return err
 	}
 	if errors.Is(err, errFrame) {
@@ -209,7 +206,7 @@ type answers struct {
 }
 
 // talk makes a call in which the node may ask. A cancelled one returns when the node has
-// undone it.
+// undone it. If it is not known whether it has, the error is an [ErrUnanswered].
 func talk[Res any](ctx context.Context, e *Engine, method string, req cancellable, a answers) (res Res, err error) {
 	if ctx.Err() != nil {
 		return res, context.Cause(ctx)
@@ -231,18 +228,25 @@ func talk[Res any](ctx context.Context, e *Engine, method string, req cancellabl
 		abort()
 	})
 	defer stop()
+	var failed error // of what the node asked for
+	fail := func(err error) error {
+		why := failed // the node only repeats it
+		if why == nil {
+			why = e.explain(ctx, err)
+		}
+		if isAnswer(err) {
+			return why
+		}
+		return unanswered{why}
+	}
 	if err := f.send(req); err != nil {
 		var s step[Res]
-		return res, e.explain(ctx, cmp.Or(f.receive(&s), err))
+		return res, fail(cmp.Or(f.receive(&s), err))
 	}
-	var failed error // of what the node asked for
 	for {
 		var s step[Res]
 		if err := f.receive(&s); err != nil {
-			if failed != nil {
-				return res, failed // which the node only repeats
-			}
-			return res, e.explain(ctx, err)
+			return res, fail(err)
 		}
 		switch {
 		case s.Done != nil:
@@ -262,7 +266,7 @@ func talk[Res any](ctx context.Context, e *Engine, method string, req cancellabl
 			err = fmt.Errorf("%w: it asks for nothing", errFrame)
 		}
 		if err != nil {
-			return res, e.explain(ctx, err)
+			return res, unanswered{e.explain(ctx, err)}
 		}
 	}
 }

@@ -77,6 +77,25 @@ type nodeError struct {
 func (e *nodeError) Error() string { return e.text }
 func (e *nodeError) Unwrap() error { return e.cause }
 
+// ErrUnanswered means that a call has failed without an answer of the node, which may have
+// done what it was asked for, or do so later.
+var ErrUnanswered = errors.New("the node has not answered")
+
+// unanswered makes an error an [ErrUnanswered] with the same text.
+type unanswered struct{ error }
+
+func (u unanswered) Unwrap() error        { return u.error }
+func (u unanswered) Is(target error) bool { return target == ErrUnanswered }
+
+// isAnswer reports whether an error is what the node has answered.
+func isAnswer(err error) bool {
+	if _, ok := errors.AsType[*nodeError](err); ok {
+		return true
+	}
+	_, ok := errors.AsType[*sandbox.Error](err)
+	return ok
+}
+
 // clean bounds a text from the other end, and removes what does not belong into a line.
 func clean(s string) string { return cleanTo(s, maxText) }
 
