@@ -7,9 +7,11 @@ import (
 	"io"
 	"net"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 )
 
 // Children of a fork continue from a checkpoint before all of it is written.
@@ -28,8 +30,6 @@ const (
 	askSize = 16
 	// maxAsk limits the length of a requested part. Reads are shorter.
 	maxAsk = sharedReadBytes
-	// lastAnswerTimeout limits the time to send the last answer.
-	lastAnswerTimeout = time.Second
 )
 
 // ErrUnwritten means that a sandbox needs memory or files of its parent that were never
@@ -266,11 +266,26 @@ func (w *writing) serve(conn net.Conn) {
 	select {
 	case <-w.ended:
 		if w.err == nil {
-			_ = conn.SetDeadline(time.Now().Add(lastAnswerTimeout))
-			_, _ = conn.Write([]byte{allWritten})
+			sendLast(conn)
 		}
 	default:
 	}
+}
+
+// sendLast sends the last answer, if there is room for it. There always is unless the client
+// leaves more than one answer unread, and such a client is not waited for. A deadline in place
+// of that could pass before a busy machine comes to send.
+func sendLast(conn net.Conn) {
+	_ = conn.SetDeadline(time.Time{})
+	raw, err := conn.(syscall.Conn).SyscallConn()
+	if err != nil {
+		return
+	}
+	_ = raw.Write(func(fd uintptr) bool {
+		for errors.Is(unix.Send(int(fd), []byte{allWritten}, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL), unix.EINTR) {
+		}
+		return true
+	})
 }
 
 // answer answers requests until one fails.

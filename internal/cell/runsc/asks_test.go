@@ -11,6 +11,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -167,6 +168,32 @@ func TestAllWritten(t *testing.T) {
 		}
 	}
 	served.Wait()
+}
+
+// stalled is a connection of a process that does not run for so long that any deadline of its
+// own has passed when it goes on.
+type stalled struct{ *net.UnixConn }
+
+func (s stalled) SetDeadline(t time.Time) error {
+	if !t.IsZero() {
+		t = time.Unix(1, 0)
+	}
+	return s.UnixConn.SetDeadline(t)
+}
+
+// TestStalledWriter checks that memory which is written does not pass for lost because the
+// writer is slow to say so.
+func TestStalledWriter(t *testing.T) {
+	w, _ := unwritten(t, 1)
+	if err := w.run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ends := sockets(t)
+	w.serve(stalled{ends[0].(*net.UnixConn)})
+	ends[0].Close()
+	if err := newAsker(ends[1]).await(0, pageSize); err != nil {
+		t.Error(err)
+	}
 }
 
 // TestLostWhileAsked checks that lost memory is never taken for written memory, both when
