@@ -132,8 +132,7 @@ func testDestroyBusy(t *testing.T, s *suite) {
 		ended <- err
 	}()
 	<-started
-	must(t, s.e.Destroy(t.Context(), "sbx-one"))
-	s.wantGone(t, "sbx-one")
+	s.destroyListed(t, "sbx-one")
 	select {
 	case err := <-ended:
 		if err == nil {

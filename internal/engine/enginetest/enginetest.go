@@ -151,6 +151,29 @@ func output(t *testing.T, c *agentclient.Client, line string) string {
 	return strings.TrimSpace(out.String())
 }
 
+// destroyListed destroys an instance, which must be in the list until nothing of it is left.
+func (s *suite) destroyListed(t *testing.T, id string) {
+	t.Helper()
+	destroyed := make(chan error, 1)
+	go func() { destroyed <- s.e.Destroy(t.Context(), id) }()
+	for {
+		all, err := s.e.List(t.Context())
+		must(t, err)
+		if !slices.ContainsFunc(all, func(st engine.Status) bool { return st.ID == id }) {
+			break
+		}
+		select {
+		case err := <-destroyed:
+			must(t, err)
+			s.wantGone(t, id)
+			return
+		default:
+		}
+	}
+	s.wantGone(t, id)
+	must(t, <-destroyed)
+}
+
 // wantStatus checks an instance's entry in the list; nil means that there is none.
 func (s *suite) wantStatus(t *testing.T, id string, want *engine.Status) {
 	t.Helper()

@@ -141,7 +141,7 @@ func (s *State) runTraps(ctx context.Context, step Step, when When) error {
 func (s *State) Kill(id, reason string) error {
 	s.mu.Lock()
 	i := s.instances[id]
-	if i == nil || i.failed {
+	if i == nil || i.failed || i.ending {
 		s.mu.Unlock()
 		return fmt.Errorf("kill instance %s: %w", id, engine.ErrNotFound)
 	}
@@ -191,15 +191,36 @@ func (s *State) Close() error {
 	return errors.Join(errs...)
 }
 
+// destroy forgets an instance when nothing is left of it, as cells do: until then it is in
+// lists, and stays there after an error.
 func (s *State) destroy(id string) error {
 	s.mu.Lock()
 	i := s.instances[id]
-	delete(s.instances, id)
 	s.mu.Unlock()
 	if i == nil {
 		return nil
 	}
-	return errors.Join(i.end(), removeAll(i.dir))
+	if err := errors.Join(s.finish(i), removeAll(i.dir)); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.instances[id] == i {
+		delete(s.instances, id)
+	}
+	return nil
+}
+
+// finish ends an instance because of a call, and then says that it has ended.
+func (s *State) finish(i *instance) error {
+	s.mu.Lock()
+	i.ending = true
+	s.mu.Unlock()
+	err := i.end()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i.failed, i.reason = true, "ended"
+	return err
 }
 
 // removeAll removes a tree, including directories without permissions.
@@ -222,6 +243,7 @@ type instance struct {
 	id     string
 	dir    string
 	spec   engine.Spec // guarded by state.mu
+	ending bool        // guarded by state.mu; a call ends it, so that its end is no failure
 	failed bool        // guarded by state.mu
 	reason string      // guarded by state.mu
 	gate   gate        // guarded by state.mu
@@ -384,14 +406,11 @@ func (e *Engine) End(ctx context.Context, id string) error {
 	return e.step(ctx, StepEnd, func() error {
 		e.state.mu.Lock()
 		i := e.state.instances[id]
-		if i != nil {
-			i.failed, i.reason = true, "ended"
-		}
 		e.state.mu.Unlock()
 		if i == nil {
 			return nil
 		}
-		return i.end()
+		return e.state.finish(i)
 	})
 }
 

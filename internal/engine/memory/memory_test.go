@@ -10,11 +10,13 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"go.uber.org/goleak"
 
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/engine/enginetest"
+	"github.com/cove-sh/cove/internal/guest/agent"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -52,6 +54,45 @@ func TestEngine(t *testing.T) {
 			},
 		}
 	})
+}
+
+// TestListedUntilEnded checks that an instance that does not end yet is in the list and runs,
+// whatever ends it, and that this is no failure.
+func TestListedUntilEnded(t *testing.T) {
+	for name, end := range map[string]func(*Engine) error{
+		"destroy": func(e *Engine) error { return e.Destroy(context.Background(), "one") },
+		"end":     func(e *Engine) error { return e.End(context.Background(), "one") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newState(t)
+				e := New(s)
+				a, err := agent.New(agent.Config{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				i := &instance{id: "one", dir: filepath.Join(s.dir, "one"), agent: a, cancel: func() {}, served: make(chan error)}
+				s.instances["one"] = i
+				ended := make(chan error, 1)
+				go func() { ended <- end(e) }()
+				synctest.Wait()
+				all, err := e.List(t.Context())
+				if err != nil || len(all) != 1 || !all[0].Running {
+					t.Errorf("while it ends, the list is %+v, %v", all, err)
+				}
+				if err := s.Kill("one", "killed"); !errors.Is(err, engine.ErrNotFound) {
+					t.Errorf("it can fail while it is ended: %v", err)
+				}
+				i.served <- nil
+				if err := <-ended; err != nil {
+					t.Error(err)
+				}
+				if _, err := e.Open(t.Context(), "one"); !errors.Is(err, engine.ErrNotFound) {
+					t.Errorf("Open of what has ended: %v", err)
+				}
+			})
+		})
+	}
 }
 
 func TestTraps(t *testing.T) {
