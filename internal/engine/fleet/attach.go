@@ -62,9 +62,11 @@ func (f *Fleet) Attach(ctx context.Context, name, id, address string, e *remote.
 	if report, err = e.Report(ctx, f.cfg.Lease, f.fenced(s)); err != nil {
 		return err
 	}
+	s.expiring.Lock()
 	f.mu.Lock()
 	if err := f.stillWanted(s, keep); err != nil {
 		f.mu.Unlock()
+		s.expiring.Unlock()
 		return err
 	}
 	before := s.remote
@@ -76,6 +78,7 @@ func (f *Fleet) Attach(ctx context.Context, name, id, address string, e *remote.
 	warm, failed, reached := s.warm, f.failed, f.reached
 	f.wg.Go(func() { f.keep(s, e) })
 	f.mu.Unlock()
+	s.expiring.Unlock()
 	if before != nil {
 		before.Close()
 	}

@@ -40,6 +40,9 @@ func (f *Fleet) Fence(ctx context.Context, id string) error {
 	if now == nil || now.GivenUp {
 		return engine.ErrNotFound
 	}
+	if now.site.givingUp {
+		return f.away(now.site)
+	}
 	fenced := *now
 	fenced.Fenced = true
 	return f.setInstance(id, fenced)

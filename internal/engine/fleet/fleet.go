@@ -83,7 +83,7 @@ type Fleet struct {
 	wg sync.WaitGroup
 }
 
-// site is a place for instances. All fields but name are guarded by Fleet.mu.
+// site is a place for instances. All fields but name and the mutexes are guarded by Fleet.mu.
 type site struct {
 	name   string
 	local  engine.Engine  // of this machine, or nil
@@ -94,6 +94,7 @@ type site struct {
 	report  remote.Report
 	seen    time.Time   // when the node last answered
 	lease   *time.Timer // runs while the node is away
+	until   time.Time   // when the lease that was begun last runs out
 	lost    bool        // the lease has run out
 	pending int64       // memory of instances made since the report, in bytes
 	warm    []engine.WarmSpec
@@ -104,6 +105,11 @@ type site struct {
 	running   int
 	removed   bool
 	starting  sync.Mutex // held by attach
+	// givingUp is set while the instances are given up: nothing else may change their records.
+	givingUp bool
+	// expiring is held while the instances are given up, and to let a node begin a lease or be
+	// there again, which must not happen meanwhile. It is locked before Fleet.mu.
+	expiring sync.Mutex
 }
 
 func newSite(name string) *site {

@@ -157,15 +157,23 @@ func instanceFile(s *site, id string) string { return path.Join(s.name, instance
 
 // setInstance records an instance, durably. The caller holds f.mu.
 func (f *Fleet) setInstance(id string, e entry) error {
-	if !validID.MatchString(id) {
-		return fmt.Errorf("invalid instance id %q", id)
-	}
-	if err := f.write(instanceFile(e.site, id), &e); err != nil {
-		return fmt.Errorf("record instance %s: %w", id, err)
+	if err := f.recordInstance(id, &e); err != nil {
+		return err
 	}
 	f.put(id, &e)
 	if e.Sandbox != "" {
 		f.logs[e.Sandbox] = e.site
+	}
+	return nil
+}
+
+// recordInstance writes the file of an instance.
+func (f *Fleet) recordInstance(id string, e *entry) error {
+	if !validID.MatchString(id) {
+		return fmt.Errorf("invalid instance id %q", id)
+	}
+	if err := f.write(instanceFile(e.site, id), e); err != nil {
+		return fmt.Errorf("record instance %s: %w", id, err)
 	}
 	return nil
 }
@@ -212,9 +220,14 @@ func (f *Fleet) giveUp(id string) error {
 	if e == nil || e.GivenUp {
 		return nil
 	}
+	return f.setInstance(id, *e.givenUp())
+}
+
+// givenUp returns a copy of the entry that says that it is given up.
+func (e *entry) givenUp() *entry {
 	gone := *e
 	gone.GivenUp = true
-	return f.setInstance(id, gone)
+	return &gone
 }
 
 func checkpointFile(s *site, id string) string { return path.Join(s.name, checkpointsDir, id) }

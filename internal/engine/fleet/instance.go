@@ -102,7 +102,11 @@ func (i *instance) SetNetwork(ctx context.Context, n engine.Network) error {
 		return err
 	}
 	i.f.mu.Lock()
-	if known := i.f.instances[i.id]; known != nil && known.Sandbox != n.SandboxID {
+	switch known := i.f.instances[i.id]; {
+	case known == nil || known.Sandbox == n.SandboxID:
+	case known.site.givingUp:
+		err = i.f.away(known.site)
+	default:
 		changed := *known
 		changed.Sandbox = n.SandboxID
 		err = i.f.setInstance(i.id, changed)

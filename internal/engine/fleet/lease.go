@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/cove-sh/cove/internal/engine"
@@ -69,6 +71,8 @@ func (f *Fleet) saveLease() error {
 // instances are not given up before that is over. It fails if one of those was given up since
 // it was compared.
 func (f *Fleet) beginLease(s *site, keep []string) error {
+	s.expiring.Lock()
+	defer s.expiring.Unlock()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if err := f.stillWanted(s, keep); err != nil {
@@ -119,43 +123,70 @@ func (f *Fleet) runLease(s *site, left time.Duration) {
 	}
 	left = max(0, left, time.Until(f.notBefore))
 	end := time.Now().Add(left)
+	s.until = end
 	s.lease = time.AfterFunc(left, func() { f.expire(s, end) })
 }
 
-// expire gives up the instances of a node whose lease has run out.
+// expire gives up the instances of a node whose lease has run out, and then says so.
 func (f *Fleet) expire(s *site, end time.Time) {
-	f.mu.Lock()
-	if s.remote != nil || f.closed || s.removed {
-		f.mu.Unlock()
+	gone := f.giveUpAll(s, end)
+	if len(gone) == 0 {
 		return
+	}
+	f.log.Warn("node lost; its sandboxes have failed", "node", s.name, "sandboxes", len(gone))
+	f.mu.Lock()
+	failed := f.failed
+	f.mu.Unlock()
+	for _, id := range gone {
+		failed(engine.Status{ID: id, Reason: fmt.Sprintf("its node %s could not be reached for %s", s.name, f.cfg.Lease)})
+	}
+}
+
+// giveUpAll records that the instances of a node whose lease has run out have ended, and
+// returns those of which that was recorded. What keeps the records may be away for long, and
+// then nothing else waits for it but the node, if it is back.
+func (f *Fleet) giveUpAll(s *site, end time.Time) (gone []string) {
+	s.expiring.Lock()
+	defer s.expiring.Unlock()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if s.remote != nil || f.closed || s.removed || !s.until.Equal(end) {
+		return nil
 	}
 	if late := time.Since(end); late > stall {
 		f.log.Warn("this server was stopped; the node may connect again", "node", s.name, "for", late, "lease", f.cfg.Lease)
 		f.runLease(s, f.cfg.Lease)
-		f.mu.Unlock()
-		return
+		return nil
 	}
-	s.lost = true
-	var gone []string
-	for id, i := range s.instances {
-		if i.GivenUp {
+	f.wg.Add(1) // Close waits for the writes
+	defer f.wg.Done()
+	s.givingUp = true
+	defer func() { s.givingUp, s.lost = false, true }()
+	for _, id := range slices.Collect(maps.Keys(s.instances)) {
+		e := s.instances[id]
+		if e == nil || e.GivenUp {
 			continue
 		}
-		if err := f.giveUp(id); err != nil {
+		record := e.givenUp()
+		f.mu.Unlock()
+		err := f.recordInstance(id, record)
+		f.mu.Lock()
+		switch {
+		case err != nil:
 			// It stays wanted, which only means that it has not failed yet. So do the others:
 			// each could wait for what keeps the records.
 			f.log.Error("give up an instance of a lost node", "node", s.name, "instance", id, "error", err)
-			f.runLease(s, beat)
-			break
+			if !f.closed && !s.removed {
+				f.runLease(s, beat)
+			}
+			return gone
+		case s.instances[id] == e: // otherwise it was abandoned or forgotten meanwhile
+			f.put(id, e.givenUp())
+			gone = append(gone, id)
 		}
-		gone = append(gone, id)
+		if f.closed {
+			return gone
+		}
 	}
-	failed := f.failed
-	f.mu.Unlock()
-	if len(gone) > 0 {
-		f.log.Warn("node lost; its sandboxes have failed", "node", s.name, "sandboxes", len(gone))
-	}
-	for _, id := range gone {
-		failed(engine.Status{ID: id, Reason: fmt.Sprintf("its node %s could not be reached for %s", s.name, f.cfg.Lease)})
-	}
+	return gone
 }
