@@ -25,6 +25,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/semaphore"
 	"golang.org/x/sys/unix"
 
 	"github.com/cove-sh/cove/internal/cell/netstack"
@@ -83,11 +84,13 @@ type cell struct {
 
 	// saving is a semaphore of one, held while the sandbox is stopped to read its state.
 	saving chan struct{}
-	// writing is a semaphore of one, held until a checkpoint is completely written. It is
-	// acquired before saving.
-	writing chan struct{}
-	// needed reports whether others continue from the checkpoint that is being written.
-	needed atomic.Bool
+	// writing is a semaphore of maxWriting, held until a checkpoint is completely written: all
+	// of it, or one if others can be written at the same time. It is acquired before saving.
+	writing *semaphore.Weighted
+	// unwritten is how much the checkpoints being written lack, in bytes.
+	unwritten atomic.Int64
+	// needed counts the checkpoints being written from which others continue.
+	needed atomic.Int64
 	// memoryLimit is how many bytes the programs of the sandbox may use, or 0.
 	memoryLimit atomic.Int64
 
@@ -114,7 +117,7 @@ func newCell(ctx context.Context) *cell {
 		changed: make(chan struct{}),
 		begun:   make(chan error, 1),
 		saving:  make(chan struct{}, 1),
-		writing: make(chan struct{}, 1),
+		writing: semaphore.NewWeighted(maxWriting),
 		stop:    make(chan string, 1),
 		gone:    make(chan struct{}),
 		ended:   make(chan struct{}),

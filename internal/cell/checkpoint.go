@@ -15,7 +15,7 @@ import (
 var errEnding = connect.NewError(connect.CodeFailedPrecondition, errors.New("the sandbox is ending"))
 
 func (c *cell) checkpoint(ctx context.Context, req *CheckpointRequest, send func(*checkpointWritten) error) error {
-	written, err := c.acquire(ctx, c.writing)
+	written, err := c.beginWriting(ctx, req)
 	if err != nil {
 		return err
 	}
@@ -87,7 +87,7 @@ func (c *cell) prepare(ctx context.Context, req *CheckpointRequest) error {
 		return err
 	}
 	if req.FilesOnly {
-		return c.sb.Thaw()
+		return nil
 	}
 	return errors.Join(c.sb.Settle(req.Dir), c.sb.PrepareCheckpoint())
 }

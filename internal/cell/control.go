@@ -213,7 +213,7 @@ func (c *cell) stopSandbox(ctx context.Context, req *stopRequest) (*stopped, err
 	}
 	select {
 	case <-c.gone:
-		return &stopped{Writing: c.needed.Load()}, nil
+		return &stopped{Writing: c.needed.Load() > 0}, nil
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}

@@ -41,6 +41,47 @@ const (
 	boundsPolls = 10
 )
 
+// maxWriting limits the checkpoints that are written at the same time. What each lacks
+// divides memory into up to 16,384 more mappings; see [runsc.Sandbox.CheckpointEarly].
+const maxWriting = 3
+
+// maxUnwritten limits what these checkpoints lack together: when the sandbox ends, all of it
+// is written before its cell ends, or lost if that takes too long.
+const maxUnwritten = 4 << 30
+
+// beginWriting waits until a checkpoint can be written. The caller calls the returned
+// function when it is.
+func (c *cell) beginWriting(ctx context.Context, req *CheckpointRequest) (written func(), err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	go func() {
+		select {
+		case <-c.gone:
+			cancel(errEnding)
+		case <-ctx.Done():
+		}
+	}()
+	share := int64(maxWriting)
+	if req.GoOn && !req.FilesOnly && c.hasRoomBeside(req.Dir) {
+		share = 1
+	}
+	if c.writing.Acquire(ctx, share) != nil {
+		return nil, context.Cause(ctx)
+	}
+	return func() { c.writing.Release(share) }, nil
+}
+
+// hasRoomBeside reports whether a checkpoint can be written beside others. There must be
+// room for copies of all memory and files, however much of it is frozen several times:
+// programs copy it once.
+func (c *cell) hasRoomBeside(dir string) bool {
+	room, memory, files := c.roomToCopy(dir), c.sb.MemoryFileBytes(), int64(0)
+	if _, onDisk := c.sb.FreeDisk(); onDisk {
+		files = c.sb.DiskBytes()
+	}
+	return c.unwritten.Load()+memory+files <= maxUnwritten && room.Memory >= memory && room.Disk >= files
+}
+
 // roomToCopy returns how much the sandbox may use for copies while a checkpoint is written
 // to dir: nothing if dir itself is in memory. The copies of written files are not part of
 // the sandbox's disk limit.
@@ -92,6 +133,8 @@ func slack(limit int64) int64 { return min(limit/slackShare, maxSlack) }
 // the sandbox ends.
 func (c *cell) writeLeft(ctx context.Context, left *runsc.Deferred) error {
 	began, bytes := time.Now(), left.Bytes()
+	c.unwritten.Add(bytes)
+	defer c.unwritten.Add(-bytes)
 	written := make(chan struct{})
 	var goOn func()
 	var watch sync.WaitGroup
@@ -130,8 +173,8 @@ const maxAskers = 2 * sandbox.MaxForks
 // dir once notify is called. These cells are served until all is written, even if the
 // caller or the sandbox goes away.
 func (c *cell) writeForOthers(dir string, left *runsc.Deferred, notify func()) error {
-	c.needed.Store(true)
-	defer c.needed.Store(false)
+	c.needed.Add(1)
+	defer c.needed.Add(-1)
 	// The directory may be renamed.
 	at, err := os.OpenFile(dir, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
@@ -197,12 +240,7 @@ func answerEach(l net.Listener, answers *sync.WaitGroup, answer func(net.Conn)) 
 // awaitWritten waits until no checkpoint is being written, since others may continue from
 // it after the sandbox has ended. It does not wait when the machine shuts down. The
 // engine ends a cell that takes too long.
-func (c *cell) awaitWritten() {
-	select {
-	case c.writing <- struct{}{}:
-	case <-c.ctx.Done():
-	}
-}
+func (c *cell) awaitWritten() { _ = c.writing.Acquire(c.ctx, maxWriting) }
 
 // haltIfShort halts the sandbox if memory runs short before all is written, or, if files
 // on the disk may be copied, disk space. It returns nil if it did not halt it, and

@@ -4,32 +4,39 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"net"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
-	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/semaphore"
 	"golang.org/x/sys/unix"
 )
 
 // Children of a fork continue from a checkpoint before all of it is written.
-// Before they read a part of it, they request that part from the cell that writes it; the
-// cell writes the part first, and answers when it is written. Neither memory nor
-// descriptors pass between cells.
+// Before they read a part of it, they request that part from the cell that writes it, which
+// sends it if some of it is not written yet: the disk may be slow, and a part of the file that
+// was just written would have to be read again. Descriptors do not pass between cells.
 //
 // A request is the offset and the length of a part of the file of pages, in eight bytes
-// each. It has one answer: [partWritten]. When all is written, the writer sends [allWritten],
-// whether or not there is a request, and closes the connection. A connection that ends in
-// any other way means that the rest is lost.
+// each. It has one answer: [partWritten], or [partSent] and the part. When all is written, the
+// writer sends [allWritten], whether or not there is a request, and closes the connection. A
+// connection that ends in any other way means that the rest is lost.
 const (
 	partWritten = 1
 	allWritten  = 2
+	partSent    = 3
 
 	askSize = 16
 	// maxAsk limits the length of a requested part. Reads are shorter.
 	maxAsk = sharedReadBytes
+	// lastAnswerTimeout is how long a child may take, once all is written, to receive an
+	// answer that is being sent.
+	lastAnswerTimeout = 30 * time.Second
 )
 
 // ErrUnwritten means that a sandbox needs memory or files of its parent that were never
@@ -50,31 +57,36 @@ func newAsker(conn net.Conn) *asker {
 	return &asker{conn: conn}
 }
 
-// await returns when n bytes from off are in the file. Its error is [ErrUnwritten].
-func (a *asker) await(off int64, n int) error {
+// fetch gets a part of the file from off into buf, and returns true, or returns false if the
+// part can be read from the file. Its error is [ErrUnwritten].
+func (a *asker) fetch(buf []byte, off int64) (sent bool, err error) {
 	if a == nil {
-		return nil
+		return false, nil
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.conn == nil {
-		return a.err
+		return false, a.err
 	}
 	ask := binary.BigEndian.AppendUint64(nil, uint64(off))
-	ask = binary.BigEndian.AppendUint64(ask, uint64(n))
+	ask = binary.BigEndian.AppendUint64(ask, uint64(len(buf)))
 	// If this fails, the last answer may already have been sent.
 	_, _ = a.conn.Write(ask)
 	var answer [1]byte
-	_, err := io.ReadFull(a.conn, answer[:])
-	if err == nil && answer[0] == partWritten {
-		return nil
+	_, err = io.ReadFull(a.conn, answer[:])
+	if err == nil && answer[0] == partSent {
+		_, err = io.ReadFull(a.conn, buf)
+		sent = err == nil
+	}
+	if sent || err == nil && answer[0] == partWritten {
+		return sent, nil
 	}
 	if err != nil || answer[0] != allWritten {
 		a.err = ErrUnwritten
 	}
 	_ = a.conn.Close()
 	a.conn = nil
-	return a.err
+	return false, a.err
 }
 
 // AwaitWritten waits until the checkpoint that a [Deferred.Answer] serves on a connection is
@@ -107,146 +119,51 @@ func (a *asker) close() {
 	}
 }
 
-// writing is a backlog that is being written, by two workers. One writes requested
-// blocks, so that they need not wait while the kernel throttles the other, which writes
-// all blocks.
+// writing is a backlog that is being written.
 type writing struct {
 	b *backlog
-	// ended is closed when writing has ended; err is set before that.
+	// turn is a semaphore of one, held while the backlog is written.
+	turn *semaphore.Weighted
+	// written is the offset in the file of pages up to which nothing is missing.
+	written atomic.Int64
+	// ended is closed when writing has ended; err is set before that. Then the backlog may
+	// no longer be what it was.
 	ended chan struct{}
 	err   error
-	// woken receives a value when a block is requested; its capacity is one.
-	woken chan struct{}
-
-	mu   sync.Mutex
-	left map[int64]struct{} // the blocks that are not written; guarded by mu
-	next int64              // all blocks before it are written; guarded by mu
-	// asked are the requested blocks. Guarded by mu.
-	asked []int64
-	// written is closed and replaced when a block is written. Guarded by mu.
-	written chan struct{}
 }
 
-func newWriting(b *backlog) *writing {
-	w := &writing{b: b, ended: make(chan struct{}), woken: make(chan struct{}, 1), left: map[int64]struct{}{}, written: make(chan struct{})}
-	for _, p := range b.parts {
-		for i := p.off / blockBytes; i*blockBytes < p.off+p.n; i++ {
-			w.left[i] = struct{}{}
-		}
-	}
-	return w
+func newWriting(b *backlog, turn *semaphore.Weighted) *writing {
+	return &writing{b: b, turn: turn, ended: make(chan struct{})}
 }
 
-// run writes the backlog.
+// run writes the backlog when those that have begun before it are written, so that these are
+// complete sooner.
 func (w *writing) run(ctx context.Context) error {
 	defer close(w.ended)
-	g, ctx := errgroup.WithContext(ctx)
-	done := make(chan struct{})
-	g.Go(func() error {
-		defer close(done)
-		return w.writeEach(ctx, w.nextLeft)
-	})
-	g.Go(func() error {
-		for {
-			if err := w.writeEach(ctx, w.nextAsked); err != nil {
-				return err
-			}
-			select {
-			case <-w.woken:
-			case <-done:
-				return nil
-			}
-		}
-	})
-	w.err = g.Wait()
+	w.err = w.write(ctx)
 	return w.err
 }
 
-// writeEach writes the blocks that pick returns until it returns none. Another worker may
-// write the same block, with the same content.
-func (w *writing) writeEach(ctx context.Context, pick func() (int64, bool)) error {
-	buf := new([blockBytes]byte)
-	for {
-		i, ok := pick()
-		if !ok {
-			return nil
-		}
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		if err := w.b.writeBlock(i, buf); err != nil {
-			return err
-		}
-		w.wrote(i)
+func (w *writing) write(ctx context.Context) error {
+	if err := w.turn.Acquire(ctx, 1); err != nil {
+		return context.Cause(ctx)
 	}
-}
-
-// nextLeft returns the first block that is not written, or false if there is none.
-func (w *writing) nextLeft() (int64, bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if len(w.left) == 0 {
-		return 0, false
-	}
-	for ; ; w.next++ {
-		if _, ok := w.left[w.next]; ok {
-			return w.next, true
-		}
-	}
-}
-
-// nextAsked returns a requested block that is not written, or false if there is none.
-func (w *writing) nextAsked() (int64, bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for len(w.asked) > 0 {
-		i := w.asked[0]
-		w.asked = w.asked[1:]
-		if _, ok := w.left[i]; ok {
-			return i, true
-		}
-	}
-	return 0, false
-}
-
-func (w *writing) wrote(i int64) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	delete(w.left, i)
-	close(w.written)
-	w.written = make(chan struct{})
-}
-
-// await waits until n bytes of the file, from off, are written, or writing has ended.
-func (w *writing) await(off, n int64) {
-	first := true
-	for {
-		w.mu.Lock()
-		var missing []int64
-		for i := off / blockBytes; i*blockBytes < off+n; i++ {
-			if _, ok := w.left[i]; ok {
-				missing = append(missing, i)
+	defer w.turn.Release(1)
+	buf := new([writeLaterBytes]byte)
+	for _, p := range w.b.parts {
+		for done := int64(0); done < p.n; {
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
 			}
-		}
-		if first {
-			w.asked = append(w.asked, missing...)
-			first = false
-		}
-		written := w.written
-		w.mu.Unlock()
-		select {
-		case w.woken <- struct{}{}:
-		default:
-		}
-		if len(missing) == 0 {
-			return
-		}
-		select {
-		case <-written:
-		case <-w.ended:
-			return
+			n := min(writeLaterBytes, p.n-done)
+			if err := w.b.move(p.file, buf[:n], p.off+done, p.from+done); err != nil {
+				return err
+			}
+			done += n
+			w.written.Store(p.off + done)
 		}
 	}
+	return nil
 }
 
 // serve answers the requests of a connection until it ends or writing has ended.
@@ -256,57 +173,93 @@ func (w *writing) serve(conn net.Conn) {
 	g.Go(func() {
 		select {
 		case <-w.ended:
-			_ = conn.SetDeadline(time.Unix(1, 0)) // unblocks reads and writes
+			_ = conn.SetReadDeadline(time.Unix(1, 0)) // nobody waits for requests any more
+			_ = conn.SetWriteDeadline(time.Now().Add(lastAnswerTimeout))
 		case <-ended:
 		}
 	})
-	w.answer(conn)
+	whole := w.answer(conn)
 	close(ended)
 	g.Wait()
 	select {
 	case <-w.ended:
-		if w.err == nil {
+		if w.err == nil && whole {
 			sendLast(conn)
 		}
 	default:
 	}
 }
 
-// sendLast sends the last answer, if there is room for it. There always is unless the client
-// leaves more than one answer unread, and such a client is not waited for. A deadline in place
-// of that could pass before a busy machine comes to send.
+// sendLast sends the last answer. If there is room for it, as always unless an answer has not
+// been received yet, that needs no deadline, which could pass before a busy machine comes to
+// send.
 func sendLast(conn net.Conn) {
 	_ = conn.SetDeadline(time.Time{})
 	raw, err := conn.(syscall.Conn).SyscallConn()
 	if err != nil {
 		return
 	}
-	_ = raw.Write(func(fd uintptr) bool {
-		for errors.Is(unix.Send(int(fd), []byte{allWritten}, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL), unix.EINTR) {
+	sent := false
+	send := func(fd uintptr) bool {
+		for err = unix.EINTR; errors.Is(err, unix.EINTR); {
+			err = unix.Send(int(fd), []byte{allWritten}, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
 		}
-		return true
-	})
+		sent = !errors.Is(err, unix.EAGAIN)
+		return sent
+	}
+	if _ = raw.Control(func(fd uintptr) { send(fd) }); !sent {
+		_ = conn.SetWriteDeadline(time.Now().Add(lastAnswerTimeout))
+		_ = raw.Write(send)
+	}
 }
 
-// answer answers requests until one fails.
-func (w *writing) answer(conn net.Conn) {
+// answer answers requests until one fails. It returns false if it has sent a part of an
+// answer.
+func (w *writing) answer(conn net.Conn) (whole bool) {
 	var ask [askSize]byte
+	var buf []byte
 	for {
 		if _, err := io.ReadFull(conn, ask[:]); err != nil {
-			return
+			return true
 		}
 		off, n := binary.BigEndian.Uint64(ask[:]), binary.BigEndian.Uint64(ask[8:])
 		if n > maxAsk || off > uint64(w.b.size) {
-			return
+			return true
 		}
-		w.await(int64(off), int64(n))
+		buf = slices.Grow(buf[:0], int(n))[:n]
+		missing, err := w.read(buf, int64(off))
 		select {
-		case <-w.ended:
-			return
+		case <-w.ended: // what was read may be of another instant
+			return true
 		default:
 		}
-		if _, err := conn.Write([]byte{partWritten}); err != nil {
-			return
+		if err != nil {
+			return true
+		}
+		answer := net.Buffers{{partWritten}}
+		if missing {
+			answer = net.Buffers{{partSent}, buf}
+		}
+		if _, err := answer.WriteTo(conn); err != nil {
+			return false
 		}
 	}
+}
+
+// read reads a part of the file of pages, if some of it is not written yet.
+func (w *writing) read(buf []byte, off int64) (missing bool, err error) {
+	parts := w.b.partsIn(max(off, w.written.Load()), off+int64(len(buf)))
+	if len(parts) == 0 {
+		return false, nil
+	}
+	if n, err := w.b.pages.ReadAt(buf, off); n < len(buf) {
+		return false, fmt.Errorf("read the file of pages: %w", err)
+	}
+	for _, p := range parts {
+		from, to := max(p.off, off), min(p.off+p.n, off+int64(len(buf)))
+		if err := p.file.read(buf[from-off:to-off], p.from+from-p.off); err != nil {
+			return false, err
+		}
+	}
+	return true, nil
 }

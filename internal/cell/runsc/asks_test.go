@@ -7,12 +7,12 @@ import (
 	"io"
 	"net"
 	"os"
-	"runtime"
 	"slices"
 	"sync"
 	"testing"
 	"time"
 
+	"golang.org/x/sync/semaphore"
 	"golang.org/x/sys/unix"
 )
 
@@ -20,25 +20,25 @@ import (
 // file.
 func unwritten(t *testing.T, blocks int) (*writing, *os.File) {
 	t.Helper()
-	pages := blocks * blockBytes / pageSize
+	pages := blocks * writeLaterBytes / pageSize
 	g, b, path := newGuest(t, pages, 1<<40, 0, uint64(pages))
 	for i := range uint64(blocks) {
-		const each = blockBytes / pageSize
+		const each = writeLaterBytes / pageSize
 		g.write(i*each, (i+1)*each)
 	}
 	if err := g.w.Close(); err != nil {
 		t.Fatal(err)
 	}
 	b.seal()
-	if b.bytes() != int64(blocks)*blockBytes {
+	if b.bytes() != int64(blocks)*writeLaterBytes {
 		t.Fatalf("%d bytes are missing", b.bytes())
 	}
 	f, err := os.Open(path)
-	if err != nil {
+	if err := errors.Join(err, b.pages.Truncate(b.size)); err != nil { // as freeze does
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { f.Close() })
-	return newWriting(b), f
+	return newWriting(b, semaphore.NewWeighted(1)), f
 }
 
 // sockets returns both ends of a connection.
@@ -59,6 +59,12 @@ func sockets(t *testing.T) (ends [2]net.Conn) {
 	return ends
 }
 
+// asks requests a page.
+func (a *asker) asks() error {
+	_, err := a.fetch(make([]byte, pageSize), 0)
+	return err
+}
+
 // connected returns the other end of a connection that w serves.
 func (w *writing) connected(t *testing.T, served *sync.WaitGroup) net.Conn {
 	t.Helper()
@@ -70,75 +76,90 @@ func (w *writing) connected(t *testing.T, served *sync.WaitGroup) net.Conn {
 	return ends[1]
 }
 
-// isAsked waits until a block is requested.
-func (w *writing) isAsked(t *testing.T, block int64) {
+// writeTo writes the first blocks, as far as a worker would have come.
+func (w *writing) writeTo(t *testing.T, blocks int64) {
 	t.Helper()
-	for t.Context().Err() == nil {
-		w.mu.Lock()
-		asked := slices.Contains(w.asked, block)
-		w.mu.Unlock()
-		if asked {
-			return
+	buf := make([]byte, writeLaterBytes)
+	for off := w.written.Load(); off < blocks*writeLaterBytes; off += writeLaterBytes {
+		if err := w.b.move(w.b.files[0], buf, off, off); err != nil {
+			t.Fatal(err)
 		}
-		runtime.Gosched()
+		w.written.Store(off + writeLaterBytes)
 	}
 }
 
-// step writes the next block, and returns its number.
-func (w *writing) step(t *testing.T) int64 {
-	t.Helper()
-	i, ok := w.nextAsked()
-	if !ok {
-		i, ok = w.nextLeft()
-	}
-	if !ok {
-		t.Fatal("nothing is left")
-	}
-	if err := w.b.writeBlock(i, new([blockBytes]byte)); err != nil {
-		t.Fatal(err)
-	}
-	w.wrote(i)
-	return i
-}
-
-// TestAskedFirst checks that requested blocks are written first and answered once
-// written, and that other blocks are written in order.
-func TestAskedFirst(t *testing.T) {
+// TestMissingIsSent checks that a child is sent a part of which some is not written, and reads
+// other parts from the file.
+func TestMissingIsSent(t *testing.T) {
 	w, f := unwritten(t, 8)
 	var served sync.WaitGroup
 	a := newAsker(w.connected(t, &served))
-	if got := w.step(t); got != 0 {
-		t.Errorf("block %d is written first", got)
-	}
-	if err := a.await(100, 200); err != nil {
-		t.Fatal(err)
-	}
-	answered := make(chan error, 1)
-	go func() { answered <- a.await(6*blockBytes-pageSize, 2*pageSize) }()
-	w.isAsked(t, 6)
-	for _, want := range []int64{5, 6} {
-		select {
-		case err := <-answered:
-			t.Fatalf("answered before block %d is written: %v", want, err)
-		default:
+	w.writeTo(t, 5)
+	for _, tt := range []struct {
+		off  int64
+		n    int
+		sent bool
+	}{
+		{0, pageSize, false},
+		{5*writeLaterBytes - pageSize, pageSize, false},
+		{5*writeLaterBytes - pageSize, 2 * pageSize, true},
+		{6 * writeLaterBytes, 2 * writeLaterBytes, true},
+		{8*writeLaterBytes - 100, 100, true},
+	} {
+		got, want := make([]byte, tt.n), make([]byte, tt.n)
+		sent, err := a.fetch(got, tt.off)
+		if err != nil || sent != tt.sent {
+			t.Errorf("%d bytes from %d are sent: %v, %v", tt.n, tt.off, sent, err)
 		}
-		if got := w.step(t); got != want {
-			t.Errorf("block %d is written, want %d", got, want)
+		if !sent {
+			_, err = f.ReadAt(got, tt.off)
 		}
-	}
-	if err := <-answered; err != nil {
-		t.Fatal(err)
-	}
-	got, want := make([]byte, 2*pageSize), make([]byte, 2*pageSize)
-	_, err := f.ReadAt(got, 6*blockBytes-pageSize)
-	_, merr := w.b.files[0].f.ReadAt(want, 6*blockBytes-pageSize)
-	if err := errors.Join(err, merr); err != nil || !slices.Equal(got, want) {
-		t.Errorf("what was answered is not there: %v", err)
-	}
-	if got := w.step(t); got != 1 {
-		t.Errorf("then block %d is written", got)
+		_, merr := w.b.files[0].f.ReadAt(want, tt.off)
+		if err := errors.Join(err, merr); err != nil || !slices.Equal(got, want) {
+			t.Errorf("%d bytes from %d are not what they should be: %v", tt.n, tt.off, err)
+		}
 	}
 	a.close()
+	served.Wait()
+}
+
+// TestThawedIsNotSent checks that nothing is sent that was read when it might have changed.
+func TestThawedIsNotSent(t *testing.T) {
+	w, _ := unwritten(t, 2)
+	var served sync.WaitGroup
+	a := newAsker(w.connected(t, &served))
+	close(w.ended)
+	buf := make([]byte, pageSize)
+	for range 2 {
+		if sent, err := a.fetch(buf, 0); sent || err != nil {
+			t.Errorf("sent: %v, %v", sent, err)
+		}
+	}
+	served.Wait()
+}
+
+// TestSlowReader checks that a child which receives an answer after all is written gets it
+// whole, and the last answer after it.
+func TestSlowReader(t *testing.T) {
+	w, f := unwritten(t, 8)
+	var served sync.WaitGroup
+	conn := w.connected(t, &served)
+	if _, err := conn.Write(binary.BigEndian.AppendUint64(make([]byte, 8), maxAsk)); err != nil {
+		t.Fatal(err)
+	}
+	got := make([]byte, 1+maxAsk+1)
+	if _, err := io.ReadFull(conn, got[:2]); err != nil || got[0] != partSent {
+		t.Fatalf("answered %v, %v", got[0], err)
+	}
+	if err := w.run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	want := make([]byte, maxAsk)
+	_, err := f.ReadAt(want, 0)
+	_, rerr := io.ReadFull(conn, got[2:])
+	if err := errors.Join(err, rerr); err != nil || !slices.Equal(got[1:1+maxAsk], want) || got[1+maxAsk] != allWritten {
+		t.Errorf("received something else, %v", err)
+	}
 	served.Wait()
 }
 
@@ -148,19 +169,19 @@ func TestAllWritten(t *testing.T) {
 	w, _ := unwritten(t, 3)
 	var served sync.WaitGroup
 	quiet, asking := newAsker(w.connected(t, &served)), newAsker(w.connected(t, &served))
-	answered := make(chan error, 1)
-	go func() { answered <- asking.await(2*blockBytes, 1) }()
-	w.isAsked(t, 2)
+	if _, err := asking.fetch(make([]byte, 1), 2*writeLaterBytes); err != nil {
+		t.Fatal(err)
+	}
 	told := make(chan error, 1)
 	complete := make(chan error, 1)
 	waits := w.connected(t, &served)
 	go func() { complete <- AwaitWritten(t.Context(), waits) }()
 	go func() { told <- w.run(t.Context()) }()
-	if err := errors.Join(<-told, <-answered, <-complete); err != nil {
+	if err := errors.Join(<-told, <-complete); err != nil {
 		t.Fatal(err)
 	}
 	for _, a := range []*asker{quiet, asking, newAsker(w.connected(t, &served))} {
-		if err := a.await(0, pageSize); err != nil {
+		if err := a.asks(); err != nil {
 			t.Error(err)
 		}
 		if a.conn != nil {
@@ -191,7 +212,7 @@ func TestStalledWriter(t *testing.T) {
 	ends := sockets(t)
 	w.serve(stalled{ends[0].(*net.UnixConn)})
 	ends[0].Close()
-	if err := newAsker(ends[1]).await(0, pageSize); err != nil {
+	if err := newAsker(ends[1]).asks(); err != nil {
 		t.Error(err)
 	}
 }
@@ -210,18 +231,12 @@ func TestLostWhileAsked(t *testing.T) {
 	w.b.pages = full
 	var served sync.WaitGroup
 	quiet, asking := newAsker(w.connected(t, &served)), newAsker(w.connected(t, &served))
-	answered := make(chan error, 1)
-	go func() { answered <- asking.await(blockBytes, 1) }()
-	w.isAsked(t, 1)
 	if err := w.run(t.Context()); !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("written to a full disk: %v", err)
 	}
-	if err := <-answered; !errors.Is(err, ErrUnwritten) {
-		t.Errorf("who waits learns %v", err)
-	}
 	for _, a := range []*asker{quiet, asking, newAsker(w.connected(t, &served))} {
 		for range 2 {
-			if err := a.await(0, pageSize); !errors.Is(err, ErrUnwritten) {
+			if err := a.asks(); !errors.Is(err, ErrUnwritten) {
 				t.Errorf("who asks then learns %v", err)
 			}
 		}
@@ -240,7 +255,7 @@ func TestLostWhileAsked(t *testing.T) {
 	ends := sockets(t)
 	a := newAsker(ends[0])
 	ends[1].Close()
-	if err := a.await(0, pageSize); !errors.Is(err, ErrUnwritten) {
+	if err := a.asks(); !errors.Is(err, ErrUnwritten) {
 		t.Errorf("without a writer: %v", err)
 	}
 }
@@ -253,10 +268,10 @@ func TestHostileAsks(t *testing.T) {
 	var served sync.WaitGroup
 	good := newAsker(w.connected(t, &served))
 	for name, ask := range map[string][2]uint64{
-		"beyond the file": {3 * blockBytes, 1},
+		"beyond the file": {3 * writeLaterBytes, 1},
 		"negative":        {1 << 63, 1},
 		"too much":        {0, maxAsk + 1},
-		"overflowing":     {blockBytes, 1<<64 - 1},
+		"overflowing":     {writeLaterBytes, 1<<64 - 1},
 	} {
 		theirs := w.connected(t, &served)
 		_, _ = theirs.Write(binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, ask[0]), ask[1]))
@@ -274,17 +289,32 @@ func TestHostileAsks(t *testing.T) {
 			}
 		}
 	}()
-	w.isAsked(t, 0)
-	w.mu.Lock()
-	if len(w.asked) > 1 {
-		t.Errorf("%d blocks are noted for one connection", len(w.asked))
-	}
-	w.mu.Unlock()
 	if err := w.run(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := good.await(0, pageSize); err != nil {
+	if err := good.asks(); err != nil {
 		t.Error(err)
+	}
+	served.Wait()
+}
+
+// TestWrittenInTurn checks that a checkpoint is written after the one that began before it,
+// and that children of it get what they need before that.
+func TestWrittenInTurn(t *testing.T) {
+	w, _ := unwritten(t, 3)
+	if err := w.turn.Acquire(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	ran := make(chan error, 1)
+	go func() { ran <- w.run(t.Context()) }()
+	var served sync.WaitGroup
+	a := newAsker(w.connected(t, &served))
+	if sent, err := a.fetch(make([]byte, pageSize), writeLaterBytes); err != nil || !sent || w.written.Load() != 0 {
+		t.Errorf("sent: %v, %v, with %d bytes written", sent, err, w.written.Load())
+	}
+	w.turn.Release(1)
+	if err := <-ran; err != nil || w.written.Load() != 3*writeLaterBytes {
+		t.Errorf("%d bytes are written: %v", w.written.Load(), err)
 	}
 	served.Wait()
 }

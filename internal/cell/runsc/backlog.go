@@ -191,36 +191,38 @@ func (b *backlog) takenOf(file *frozenFile) (flat []uint64) {
 	return flat
 }
 
-// blockBytes is how much of a file of pages is completed at a time.
-const blockBytes = 256 << 10
-
-// writeBlock writes what a block of the file of pages still lacks.
-func (b *backlog) writeBlock(block int64, buf *[blockBytes]byte) error {
-	start, end := block*blockBytes, (block+1)*blockBytes
+// partsIn returns the parts that have some of a range of the file of pages.
+func (b *backlog) partsIn(start, end int64) []part {
 	first := sort.Search(len(b.parts), func(i int) bool { return b.parts[i].off+b.parts[i].n > start })
-	for _, p := range b.parts[first:] {
-		if p.off >= end {
-			break
-		}
-		from, to := max(p.off, start), min(p.off+p.n, end)
-		if err := b.move(p.file, buf[:to-from], from, p.from+from-p.off); err != nil {
-			return err
-		}
+	last := first
+	for start < end && last < len(b.parts) && b.parts[last].off < end {
+		last++
+	}
+	return b.parts[first:last]
+}
+
+// writeLaterBytes is how much is written to a file of pages at a time.
+const writeLaterBytes = 256 << 10
+
+// move copies from a file of gVisor to the file of pages.
+func (b *backlog) move(file *frozenFile, buf []byte, off, from int64) error {
+	if err := file.read(buf, from); err != nil {
+		return err
+	}
+	if _, err := b.pages.WriteAt(buf, off); err != nil {
+		return fmt.Errorf("write the memory of a checkpoint: %w", err)
 	}
 	return nil
 }
 
-// move copies a part of a block from a file of gVisor to the file of pages.
-func (b *backlog) move(file *frozenFile, block []byte, off, from int64) error {
-	n, err := file.f.ReadAt(block, from)
-	if n < len(block) {
+// read reads what is frozen.
+func (f *frozenFile) read(buf []byte, from int64) error {
+	n, err := f.f.ReadAt(buf, from)
+	if n < len(buf) {
 		if errors.Is(err, io.EOF) {
 			err = io.ErrUnexpectedEOF
 		}
 		return fmt.Errorf("read frozen memory: %w", err)
-	}
-	if _, err := b.pages.WriteAt(block, off); err != nil {
-		return fmt.Errorf("write the memory of a checkpoint: %w", err)
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"testing"
 
+	"golang.org/x/sync/semaphore"
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/sentry/memmap"
 	"gvisor.dev/gvisor/pkg/sentry/state/stateio"
@@ -119,7 +120,7 @@ func TestBacklog(t *testing.T) {
 	if err := b.pages.Truncate(b.size); err != nil {
 		t.Fatal(err)
 	}
-	if err := newWriting(b).run(t.Context()); err != nil {
+	if err := newWriting(b, semaphore.NewWeighted(1)).run(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := os.ReadFile(path); err != nil || !bytes.Equal(got, want) {
@@ -138,7 +139,7 @@ func TestBacklogHasRoom(t *testing.T) {
 	if got := b.bytes(); got != 60*pageSize {
 		t.Errorf("%d bytes are written later", got)
 	}
-	if err := newWriting(b).run(t.Context()); err != nil {
+	if err := newWriting(b, semaphore.NewWeighted(1)).run(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := os.ReadFile(path); err != nil || !bytes.Equal(got, want) {
@@ -200,7 +201,7 @@ func TestBacklogNotClosed(t *testing.T) {
 	g, b, path := newGuest(t, 30, 1<<30)
 	want := g.write(0, 30)
 	b.seal()
-	if frozen, err := (&Sandbox{}).freeze(b); frozen || err == nil {
+	if frozen, err := (&Sandbox{}).freeze(1, b); frozen || err == nil {
 		t.Errorf("frozen is %v, %v", frozen, err)
 	}
 	if got, err := os.ReadFile(path); err != nil || !bytes.Equal(got, want) {
@@ -222,13 +223,13 @@ func TestBacklogFails(t *testing.T) {
 	b.seal()
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := newWriting(b).run(gone); !errors.Is(err, context.Canceled) {
+	if err := newWriting(b, semaphore.NewWeighted(1)).run(gone); !errors.Is(err, context.Canceled) {
 		t.Errorf("nobody wants it: %v", err)
 	}
 	if err := g.memory.Truncate(10 * pageSize); err != nil {
 		t.Fatal(err)
 	}
-	if err := newWriting(b).run(t.Context()); !errors.Is(err, io.ErrUnexpectedEOF) {
+	if err := newWriting(b, semaphore.NewWeighted(1)).run(t.Context()); !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("memory is missing: %v", err)
 	}
 	full, err := os.OpenFile("/dev/full", os.O_RDWR, 0)
@@ -239,7 +240,7 @@ func TestBacklogFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.pages = full
-	if err := newWriting(b).run(t.Context()); !errors.Is(err, unix.ENOSPC) {
+	if err := newWriting(b, semaphore.NewWeighted(1)).run(t.Context()); !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("the disk is full: %v", err)
 	}
 }

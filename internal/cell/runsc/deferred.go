@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
+	"sync"
 
+	"golang.org/x/sync/semaphore"
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/control/client"
 	"gvisor.dev/gvisor/pkg/sentry/memmap"
@@ -33,10 +36,27 @@ type CopyRoom struct {
 	Disk int64
 }
 
+// freezes are the numbers by which gVisor knows what it has frozen. What has other numbers
+// was left over by a thaw that failed.
+type freezes struct {
+	mu   sync.Mutex // held during calls that thaw
+	last uint64     // guarded by mu
+	live []uint64   // guarded by mu
+}
+
+func (f *freezes) begin() uint64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.last++
+	f.live = append(f.live, f.last)
+	return f.last
+}
+
 // Deferred is what a checkpoint still lacks, and gVisor has frozen.
 type Deferred struct {
-	s *Sandbox
-	w *writing
+	s  *Sandbox
+	w  *writing
+	id uint64
 }
 
 // Bytes is the size of all of it.
@@ -59,8 +79,8 @@ func (d *Deferred) Write(ctx context.Context) error { return d.w.run(ctx) }
 func (d *Deferred) Answer(conn net.Conn) { d.w.serve(conn) }
 
 // Close lets gVisor change it again, whether or not it was written. It may be called at any
-// time.
-func (d *Deferred) Close() error { return errors.Join(d.w.b.close(), d.s.Thaw()) }
+// time. What other checkpoints lack stays frozen.
+func (d *Deferred) Close() error { return errors.Join(d.w.b.close(), d.s.thaw(d.id)) }
 
 // freezable and the following types belong to the patched gVisor's methods.
 type freezable struct {
@@ -78,7 +98,12 @@ type freezableArgs struct {
 }
 
 type freezeArgs struct {
+	ID    uint64       `json:"id"`
 	Files []fileRanges `json:"files"`
+}
+
+type thawArgs struct {
+	Keep []uint64 `json:"keep"`
 }
 
 type freezeResult struct {
@@ -98,20 +123,19 @@ func (s *Sandbox) control(method string, args, res any) error {
 	return nil
 }
 
-// PrepareCheckpoint does what takes time before the sandbox is paused for a checkpoint,
-// and [Sandbox.Thaw].
+// PrepareCheckpoint does what takes time before the sandbox is paused for a checkpoint.
 func (s *Sandbox) PrepareCheckpoint() error {
 	if !Freezes() {
 		return nil
 	}
-	return errors.Join(s.Thaw(), s.control("State.AccountMemory", nil, nil))
+	return errors.Join(s.thaw(0), s.control("State.AccountMemory", nil, nil))
 }
 
 // CheckpointEarly is [Sandbox.Checkpoint], but leaves out up to most bytes, which it
 // returns. The result is nil if it has left out nothing, as always where gVisor is not
 // patched.
 //
-// The sandbox must be paused, and nothing of it frozen.
+// The sandbox must be paused.
 func (s *Sandbox) CheckpointEarly(dir string, most CopyRoom) (*Deferred, error) {
 	if s.sharesWrites(dir) {
 		most.Disk = 0 // sharing takes no time
@@ -128,13 +152,14 @@ func (s *Sandbox) CheckpointEarly(dir string, most CopyRoom) (*Deferred, error) 
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("checkpoint gVisor container: %w", err), b.close())
 	}
-	d := &Deferred{s: s, w: newWriting(b)}
-	frozen, err := s.freeze(b)
+	d := &Deferred{s: s, w: newWriting(b, s.writeTurn), id: s.freezes.begin()}
+	frozen, err := s.freeze(d.id, b)
 	if err == nil && frozen {
 		return d, nil
 	}
 	if err == nil {
-		err = d.Write(context.Background()) // while the sandbox is paused
+		d.w.turn = semaphore.NewWeighted(1) // the sandbox is paused, and does not wait for others
+		err = d.Write(context.Background())
 	}
 	return nil, errors.Join(err, d.Close())
 }
@@ -198,7 +223,7 @@ func (f *frozenFile) freezable() (sum int64) {
 
 // freeze freezes the backlog. frozen is false if some of it cannot be frozen; the rest
 // may then be frozen or not.
-func (s *Sandbox) freeze(b *backlog) (frozen bool, err error) {
+func (s *Sandbox) freeze(id uint64, b *backlog) (frozen bool, err error) {
 	if b.size == 0 { // there is always some memory of gVisor's own
 		return false, errors.New("gVisor has not written the files of a checkpoint")
 	}
@@ -215,16 +240,16 @@ func (s *Sandbox) freeze(b *backlog) (frozen bool, err error) {
 		return false, fmt.Errorf("reserve disk space for a checkpoint: %w", err)
 	}
 	var res freezeResult
-	err = s.control("State.Freeze", &freezeArgs{Files: b.taken()}, &res)
+	err = s.control("State.Freeze", &freezeArgs{ID: id, Files: b.taken()}, &res)
 	return res.Whole, err
 }
 
-// Thaw makes sure that nothing is frozen, since what is frozen would be saved too.
-func (s *Sandbox) Thaw() error {
-	if !Freezes() {
-		return nil
-	}
-	return s.control("State.Thaw", nil, nil)
+// thaw ends a freeze, if there is one with this number, and those that have been left over.
+func (s *Sandbox) thaw(id uint64) error {
+	s.freezes.mu.Lock()
+	defer s.freezes.mu.Unlock()
+	s.freezes.live = slices.DeleteFunc(s.freezes.live, func(live uint64) bool { return live == id })
+	return s.control("State.Thaw", &thawArgs{Keep: s.freezes.live}, nil)
 }
 
 // Halt stops the sandbox's processes until [Sandbox.Unhalt], independently of a pause:

@@ -18,7 +18,7 @@ func Patched() bool { return patchVersion() >= 1 }
 
 // Freezes reports whether gVisor in this program has the patches of patches/gvisor that
 // let a sandbox continue before its memory and files are written to a checkpoint.
-func Freezes() bool { return patchVersion() >= 3 }
+func Freezes() bool { return patchVersion() >= 5 }
 
 func patchVersion() int {
 	if p, ok := any(&stateipc.OpenResponse{}).(interface{ ForkPatch() int }); ok {

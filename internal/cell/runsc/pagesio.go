@@ -50,7 +50,7 @@ type checkpointDir struct {
 	reads func(*os.File)
 	// reserve, if not nil, is made when gVisor is about to load the written files.
 	reserve *reservation
-	// asks requests pages before they are read.
+	// asks requests pages that may not be written yet.
 	asks *asker
 	// later, if not nil, receives what is not written to the file of pages yet.
 	later *backlog
@@ -257,20 +257,23 @@ func (r *pageReader) read(j *job, fr memmap.FileRange, m []byte, off int64) (int
 	if len(m) > sharedReadBytes {
 		return 0, unix.EINVAL
 	}
-	if err := r.asks.await(off, len(m)); err != nil {
+	buf := buffers.Get().(*[sharedReadBytes]byte)
+	defer buffers.Put(buf)
+	sent, err := r.asks.fetch(buf[:len(m)], off)
+	if err != nil {
 		r.damaged(err)
 		return 0, unix.EIO
 	}
-	if j.peer.clones && cloneRange(j.peer.fd, int64(fr.Start), int(r.f.Fd()), off, int64(fr.Length())) {
+	if !sent && j.peer.clones && cloneRange(j.peer.fd, int64(fr.Start), int(r.f.Fd()), off, int64(fr.Length())) {
 		return len(m), nil
 	}
-	buf := buffers.Get().(*[sharedReadBytes]byte)
-	defer buffers.Put(buf)
-	// The file of the kernel's state may be shorter than the request; the file of pages may
-	// not.
-	n, end := r.f.ReadAt(buf[:len(m)], off)
-	if end != nil && (r.sums != nil || !errors.Is(end, io.EOF)) {
-		return 0, end
+	n, end := len(m), error(nil)
+	if !sent {
+		// The file of the kernel's state may be shorter than the request; the file of pages
+		// may not.
+		if n, end = r.f.ReadAt(buf[:len(m)], off); end != nil && (r.sums != nil || !errors.Is(end, io.EOF)) {
+			return 0, end
+		}
 	}
 	if r.sums != nil {
 		if err := r.sums.check(buf[:n], off); err != nil {

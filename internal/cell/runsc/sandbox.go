@@ -15,6 +15,7 @@ import (
 	"syscall"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sync/semaphore"
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/log"
 	"gvisor.dev/gvisor/runsc/config"
@@ -96,6 +97,10 @@ type Sandbox struct {
 	// writesDir is the directory of filestore, which may have been renamed.
 	writesDir *os.File
 	loading   loading
+	freezes   freezes
+	// writeTurn is a semaphore of one: what several checkpoints lack is written one after
+	// another.
+	writeTurn *semaphore.Weighted
 	memfd     memfd
 	// pages is the file of pages that the restored sandbox still reads, or nil.
 	pages atomic.Pointer[os.File]
@@ -135,7 +140,7 @@ func Create(cfg Config) (*Sandbox, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create gVisor container: %w", err)
 	}
-	s := &Sandbox{conf: conf, c: c, writesBytes: cfg.WritesBytes, hasFiles: cfg.FilesDir != ""}
+	s := &Sandbox{conf: conf, c: c, writeTurn: semaphore.NewWeighted(1), writesBytes: cfg.WritesBytes, hasFiles: cfg.FilesDir != ""}
 	if s.writesDir, err = os.Open(cfg.WritesDir); err != nil {
 		return nil, errors.Join(err, c.Destroy())
 	}

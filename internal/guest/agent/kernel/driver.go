@@ -38,7 +38,7 @@ type driver struct {
 	hello []byte // the first data that is sent to it
 	// Descriptors in the interpreter; -1: none.
 	in, out, ack, mark int
-	codec        func(*Kernel) codec
+	codec              func(*Kernel) codec
 }
 
 // codec encodes runs for a driver and decodes its messages.

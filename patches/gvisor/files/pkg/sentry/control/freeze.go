@@ -24,20 +24,16 @@ import (
 //	              it is read from the MemoryFiles, and written
 //	Thaw
 //
-// Freeze comes after the save, since its references would otherwise be in the saved
-// state, for ever. For the same reason nothing may be saved before Thaw.
+// Freeze comes after the save, and a later save leaves out what is still frozen: its
+// references would otherwise be in the saved state, for ever.
 
 // maxFrozenRanges bounds the ranges of a file in a call.
 const maxFrozenRanges = 1 << 16
 
-// frozen is what of MemoryFiles is frozen.
+// frozen are the MemoryFiles of which something is frozen, by the number of the call.
 var frozen struct {
-	mu sync.Mutex
-	// held are ranges of the main MemoryFile with memory of programs on which there are
-	// references; guarded by mu.
-	held []memmap.FileRange
-	// files are the MemoryFiles in which data of files is frozen; guarded by mu.
-	files []*pgalloc.MemoryFile
+	mu    sync.Mutex
+	files map[uint64][]*pgalloc.MemoryFile // guarded by mu
 }
 
 // errNotPaused is returned by methods that need a paused kernel.
@@ -95,10 +91,10 @@ func (s *State) Freezable(o *FreezableOpts, r *FreezableResult) error {
 		if !anyPinned(mms) {
 			rs = mf.AppendFileRanges(rs)
 		}
-		rs = joinRanges(rs)
+		rs = pgalloc.JoinRanges(rs)
 		if most := max(0, min(o.MaxRanges, maxFrozenRanges)); len(rs) > most {
 			sort.Slice(rs, func(i, j int) bool { return rs[i].Length() > rs[j].Length() })
-			rs = joinRanges(rs[:most])
+			rs = pgalloc.JoinRanges(rs[:most])
 		}
 		r.Files = append(r.Files, FileRanges{Device: uint64(st.Dev), Inode: st.Ino, Ranges: flatten(rs)})
 	}
@@ -112,6 +108,9 @@ func anyPinned(mms []*mm.MemoryManager) bool {
 
 // FreezeOpts are options to Freeze.
 type FreezeOpts struct {
+	// ID is a number by which Thaw knows what this call freezes.
+	ID uint64 `json:"id"`
+
 	// Files are to be frozen. They are as in FreezableResult.
 	Files []FileRanges `json:"files"`
 }
@@ -124,7 +123,7 @@ type FreezeResult struct {
 }
 
 // Freeze keeps ranges of MemoryFiles as they are until Thaw: programs that write to their
-// memory in them get copies, and so do files.
+// memory in them get copies, and so do files. Of what is frozen already, more can be frozen.
 func (s *State) Freeze(o *FreezeOpts, r *FreezeResult) error {
 	mms := s.Kernel.PausedMemoryManagers()
 	if mms == nil {
@@ -132,8 +131,8 @@ func (s *State) Freeze(o *FreezeOpts, r *FreezeResult) error {
 	}
 	frozen.mu.Lock()
 	defer frozen.mu.Unlock()
-	if len(frozen.held) != 0 || len(frozen.files) != 0 {
-		return errors.New("memory is frozen already")
+	if _, ok := frozen.files[o.ID]; ok {
+		return fmt.Errorf("memory is frozen as %d already", o.ID)
 	}
 	asked := make(map[[2]uint64][]memmap.FileRange)
 	for _, f := range o.Files {
@@ -157,54 +156,51 @@ func (s *State) Freeze(o *FreezeOpts, r *FreezeResult) error {
 		found++
 		var all []memmap.FileRange
 		if !anyPinned(mms) {
-			if all = append(all, mf.FreezeFiles(rs)...); len(all) != 0 {
-				frozen.files = append(frozen.files, mf)
-			}
+			all = append(all, mf.FreezeFiles(o.ID, rs)...)
 		}
 		if i == 0 {
+			var held []memmap.FileRange
 			for _, m := range mms {
-				frozen.held = m.FreezeRanges(rs, frozen.held)
+				held = m.FreezeRanges(rs, held)
 			}
-			all = append(all, frozen.held...)
+			mf.HoldMemory(o.ID, held)
+			all = append(all, held...)
 		}
-		r.Whole = r.Whole && len(subtractRanges(rs, joinRanges(all))) == 0
+		if len(all) != 0 {
+			if frozen.files == nil {
+				frozen.files = make(map[uint64][]*pgalloc.MemoryFile)
+			}
+			frozen.files[o.ID] = append(frozen.files[o.ID], mf)
+		}
+		r.Whole = r.Whole && len(subtractRanges(rs, pgalloc.JoinRanges(all))) == 0
 	}
 	r.Whole = r.Whole && found == len(asked)
-	if len(frozen.files) != 0 {
-		for _, m := range mms {
-			m.InvalidateFrozen()
-		}
+	for _, m := range mms {
+		m.InvalidateFrozen()
 	}
 	return nil
 }
 
-// Thaw ends Freeze, if anything is frozen.
-func (s *State) Thaw(_, _ *struct{}) error {
+// ThawOpts are options to Thaw.
+type ThawOpts struct {
+	// Keep are the numbers of calls of Freeze that Thaw does not end.
+	Keep []uint64 `json:"keep"`
+}
+
+// Thaw ends all calls of Freeze but those of Keep.
+func (s *State) Thaw(o *ThawOpts, _ *struct{}) error {
 	frozen.mu.Lock()
 	defer frozen.mu.Unlock()
-	mf := s.Kernel.MemoryFile()
-	for _, fr := range frozen.held {
-		mf.DecRef(fr)
-	}
-	for _, mf := range frozen.files {
-		mf.ThawFiles()
-	}
-	frozen.held, frozen.files = nil, nil
-	return nil
-}
-
-// joinRanges sorts rs, and joins those that touch or overlap. It changes rs.
-func joinRanges(rs []memmap.FileRange) []memmap.FileRange {
-	sort.Slice(rs, func(i, j int) bool { return rs[i].Start < rs[j].Start })
-	joined := rs[:0]
-	for _, fr := range rs {
-		if last := len(joined) - 1; last >= 0 && fr.Start <= joined[last].End {
-			joined[last].End = max(joined[last].End, fr.End)
-		} else {
-			joined = append(joined, fr)
+	for id, files := range frozen.files {
+		if slices.Contains(o.Keep, id) {
+			continue
 		}
+		for _, mf := range files {
+			mf.Thaw(id)
+		}
+		delete(frozen.files, id)
 	}
-	return joined
+	return nil
 }
 
 // subtractRanges returns what of rs is not in others. Both are sorted, and the ranges of

@@ -17,13 +17,6 @@ func pages(ends ...uint64) (rs []memmap.FileRange) {
 	return rs
 }
 
-func TestFreezeJoinsRanges(t *testing.T) {
-	got := joinRanges(pages(8, 9, 0, 2, 4, 6, 2, 3, 1, 2, 5, 7))
-	if want := pages(0, 3, 4, 7, 8, 9); !reflect.DeepEqual(got, want) {
-		t.Errorf("got %v, want %v", got, want)
-	}
-}
-
 func TestFreezeSubtractsRanges(t *testing.T) {
 	for name, tt := range map[string]struct{ rs, others, want []memmap.FileRange }{
 		"all":          {pages(0, 4, 6, 8), pages(0, 9), nil},

@@ -10,7 +10,8 @@ import (
 
 // A frozen range of programs' memory in the main MemoryFile is not written to until it is
 // thawed: all private pmas in it are copy-on-write, as after Fork, and there is one more
-// reference on it for each of them, as if a child of Fork held it. What is frozen of files
+// reference on it for each of them, as if a child of Fork held it. It may be frozen again
+// before it is thawed. What is frozen of files
 // is copied by what Translate does; see MemoryFile.FreezeFiles.
 
 // freezableLocked returns true if Fork would make pseg copy-on-write as a whole. It

@@ -2,6 +2,7 @@ package pgalloc
 
 import (
 	"io"
+	"slices"
 	"sort"
 
 	"gvisor.dev/gvisor/pkg/hostarch"
@@ -57,14 +58,18 @@ func (f *MemoryFile) appendFileRangesLocked(rs []memmap.FileRange, in memmap.Fil
 	return rs
 }
 
-// FreezeFiles keeps data of files in rs as it is until ThawFiles, and returns where
-// that is. Files get copies to write to, by Copy. There is one more reference on what
-// is frozen.
+// freeze is what one caller has frozen. It has a reference on each range; where ranges
+// overlap, on each of them.
+type freeze struct {
+	memory, files []memmap.FileRange
+}
+
+// FreezeFiles keeps data of files in rs as it is until Thaw(id), and returns where that is.
+// Files get copies to write to, by Copy. There is one more reference on what is frozen.
 //
 // Preconditions: rs is sorted, its ranges are page-aligned and do not overlap. The kernel
 // is paused, and all translations to what is frozen are invalidated before it goes on.
-// Nothing is frozen.
-func (f *MemoryFile) FreezeFiles(rs []memmap.FileRange) []memmap.FileRange {
+func (f *MemoryFile) FreezeFiles(id uint64, rs []memmap.FileRange) []memmap.FileRange {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var held []memmap.FileRange
@@ -74,19 +79,167 @@ func (f *MemoryFile) FreezeFiles(rs []memmap.FileRange) []memmap.FileRange {
 	for _, fr := range held {
 		f.incRefLocked(fr) // pages without references are accounted as usage.System
 	}
-	if len(held) != 0 {
-		f.frozen.Store(&held)
-	}
+	z := f.freezes[id]
+	z.files = append(z.files, held...)
+	f.setFreezeLocked(id, z)
 	return held
 }
 
-// ThawFiles ends FreezeFiles.
-func (f *MemoryFile) ThawFiles() {
-	held := f.frozen.Swap(nil)
-	if held == nil {
+// HoldMemory makes Thaw(id) release the caller's references on memory of programs.
+func (f *MemoryFile) HoldMemory(id uint64, held []memmap.FileRange) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	z := f.freezes[id]
+	z.memory = append(z.memory, held...)
+	f.setFreezeLocked(id, z)
+}
+
+// Thaw ends FreezeFiles and HoldMemory with this id, if anything is frozen.
+func (f *MemoryFile) Thaw(id uint64) {
+	f.mu.Lock()
+	z := f.freezes[id]
+	if f.isSaving {
+		f.thawed = append(f.thawed, id) // when the references are back
+		f.mu.Unlock()
 		return
 	}
-	for _, fr := range *held {
+	f.setFreezeLocked(id, freeze{})
+	f.mu.Unlock()
+	for _, fr := range append(z.memory, z.files...) {
+		f.DecRef(fr)
+	}
+}
+
+// Preconditions: f.mu must be locked.
+func (f *MemoryFile) setFreezeLocked(id uint64, z freeze) {
+	if f.freezes == nil {
+		f.freezes = make(map[uint64]freeze)
+	}
+	f.freezes[id] = z
+	if len(z.memory)+len(z.files) == 0 {
+		delete(f.freezes, id)
+	}
+	var all []memmap.FileRange
+	for _, z := range f.freezes {
+		all = append(all, z.files...)
+	}
+	if len(all) == 0 {
+		f.frozen.Store(nil)
+		return
+	}
+	all = JoinRanges(all)
+	f.frozen.Store(&all)
+}
+
+// JoinRanges sorts rs, and joins those that touch or overlap. It changes rs.
+func JoinRanges(rs []memmap.FileRange) []memmap.FileRange {
+	sort.Slice(rs, func(i, j int) bool { return rs[i].Start < rs[j].Start })
+	joined := rs[:0]
+	for _, fr := range rs {
+		if last := len(joined) - 1; last >= 0 && fr.Start <= joined[last].End {
+			joined[last].End = max(joined[last].End, fr.End)
+		} else {
+			joined = append(joined, fr)
+		}
+	}
+	return joined
+}
+
+// What is frozen is no part of the state that is saved: the restored kernel could never
+// thaw it. So a save takes the references away for as long as it lasts. Pages that have no
+// others, since programs and files have copies of them, are saved as pages without
+// references, and without their data; LoadFrom releases them.
+
+// withdrawFreezesLocked takes away the references of all freezes, and marks the pages that
+// have no others.
+//
+// Preconditions: f.mu must be locked. The kernel is paused.
+func (f *MemoryFile) withdrawFreezesLocked() {
+	f.eachFrozenLocked(func(seg unfreeIterator) {
+		uf := seg.ValuePtr()
+		if uf.refs--; uf.refs == 0 {
+			f.setFrozenOnlyLocked(seg.Range(), true)
+		}
+	})
+}
+
+// returnFreezesLocked undoes withdrawFreezesLocked, and thaws what was to be thawed since.
+//
+// Preconditions: f.mu must be locked; it may be unlocked and locked again.
+func (f *MemoryFile) returnFreezesLocked() {
+	f.eachFrozenLocked(func(seg unfreeIterator) {
+		uf := seg.ValuePtr()
+		if uf.refs++; uf.refs == 1 {
+			f.setFrozenOnlyLocked(seg.Range(), false)
+		}
+	})
+	thawed := f.thawed
+	f.thawed = nil
+	for _, id := range thawed {
+		f.mu.Unlock()
+		f.Thaw(id)
+		f.mu.Lock()
+	}
+}
+
+// eachFrozenLocked calls fn for each reference of a freeze.
+//
+// Preconditions: f.mu must be locked.
+func (f *MemoryFile) eachFrozenLocked(fn func(unfreeIterator)) {
+	for _, z := range f.freezes {
+		for _, fr := range slices.Concat(z.memory, z.files) {
+			f.forEachChunk(fr, func(chunk *chunkInfo, chunkFR memmap.FileRange) bool {
+				f.unfreeOf(chunk).MutateFullRange(chunkFR, func(seg unfreeIterator) bool {
+					fn(seg)
+					return true
+				})
+				return true
+			})
+		}
+	}
+}
+
+func (f *MemoryFile) unfreeOf(chunk *chunkInfo) *unfreeSet {
+	if chunk.huge {
+		return &f.unfreeHuge
+	}
+	return &f.unfreeSmall
+}
+
+// Preconditions: f.mu must be locked.
+func (f *MemoryFile) setFrozenOnlyLocked(fr memmap.FileRange, only bool) {
+	f.memAcct.MutateFullRange(fr, func(seg memAcctIterator) bool {
+		seg.ValuePtr().frozenOnly = only
+		return true
+	})
+}
+
+// releaseUnreferenced releases the pages that only freezes had when f was saved. All other
+// pages that are accounted have references.
+func (f *MemoryFile) releaseUnreferenced() {
+	f.mu.Lock()
+	var rs []memmap.FileRange
+	for maseg := f.memAcct.FirstSegment(); maseg.Ok(); maseg = maseg.NextSegment() {
+		f.forEachChunk(maseg.Range(), func(chunk *chunkInfo, fr memmap.FileRange) bool {
+			for seg := f.unfreeOf(chunk).LowerBoundSegment(fr.Start); seg.Ok() && seg.Start() < fr.End; seg = seg.NextSegment() {
+				if seg.ValuePtr().refs == 0 {
+					rs = append(rs, seg.Range().Intersect(fr))
+				}
+			}
+			return true
+		})
+	}
+	for _, fr := range rs {
+		f.forEachChunk(fr, func(chunk *chunkInfo, chunkFR memmap.FileRange) bool {
+			f.unfreeOf(chunk).MutateFullRange(chunkFR, func(seg unfreeIterator) bool {
+				seg.ValuePtr().refs = 1
+				return true
+			})
+			return true
+		})
+	}
+	f.mu.Unlock()
+	for _, fr := range rs {
 		f.DecRef(fr)
 	}
 }

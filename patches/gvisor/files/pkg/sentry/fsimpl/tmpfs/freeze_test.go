@@ -53,7 +53,7 @@ func eachFrozen(t *testing.T, test func(t *testing.T, f *frozenFile)) {
 			f.rf.inode.fs = &filesystem{mf: mf, maxSizeInPages: 1 << 20}
 			rand.New(rand.NewSource(1)).Read(f.was)
 			f.write(0, f.was)
-			f.frozen = mf.FreezeFiles(mf.AppendFileRanges(nil))
+			f.frozen = mf.FreezeFiles(1, mf.AppendFileRanges(nil))
 			test(t, f)
 			if got := f.content(f.frozen); !bytes.Equal(got, f.was) {
 				t.Error("what was frozen has changed")
@@ -64,7 +64,7 @@ func eachFrozen(t *testing.T, test func(t *testing.T, f *frozenFile)) {
 			if got := f.content(f.frozen); !bytes.Equal(got, f.was) {
 				t.Error("what was frozen is gone with the file")
 			}
-			mf.ThawFiles()
+			mf.Thaw(1)
 			if left := mf.AppendFileRanges(nil); len(left) != 0 || mf.HasFrozen() || f.rf.inode.fs.pagesUsed.Load() != 0 {
 				t.Errorf("left are %v, and %d pages of the file", left, f.rf.inode.fs.pagesUsed.Load())
 			}

@@ -34,7 +34,7 @@ func TestFreezeCopiesSegment(t *testing.T) {
 	if _, err := mf.File().WriteAt(was, int64(fr.Start)); err != nil {
 		t.Fatal(err)
 	}
-	mf.FreezeFiles(mf.AppendFileRanges(nil))
+	mf.FreezeFiles(1, mf.AppendFileRanges(nil))
 	all := memmap.MappableRange{Start: 0, End: size}
 	for _, start := range []uint64{hostarch.HugePageSize + hostarch.PageSize, size - hostarch.PageSize, 0} {
 		required := memmap.MappableRange{Start: start, End: start + hostarch.PageSize}
@@ -57,7 +57,7 @@ func TestFreezeCopiesSegment(t *testing.T) {
 	if _, err := mf.File().ReadAt(got, int64(fr.Start)); err != nil || !bytes.Equal(got, was) {
 		t.Errorf("what was frozen has changed: %v", err)
 	}
-	mf.ThawFiles()
+	mf.Thaw(1)
 	if ts, err := s.Translate(context.Background(), all, all, hostarch.ReadWrite); err != nil || ts[0].Offset == fr.Start {
 		t.Errorf("translated to %v: %v", ts, err)
 	}

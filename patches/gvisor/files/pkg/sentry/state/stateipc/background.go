@@ -7,7 +7,7 @@ import (
 
 // ForkPatch tells users of this package that the module has Cove's patches,
 // and which version of them.
-func (*OpenResponse) ForkPatch() int { return 4 }
+func (*OpenResponse) ForkPatch() int { return 5 }
 
 // backgroundOf returns how many reads that nobody waits for a file takes at a
 // time, or nil if there is no bound.
