@@ -162,8 +162,10 @@ func dialWriter(ctx context.Context, dir string) (net.Conn, error) {
 		return nil, nil
 	case ctx.Err() != nil:
 		return nil, context.Cause(ctx)
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return nil, errors.Join(runsc.ErrUnwritten, err)
 	}
-	return nil, errors.Join(runsc.ErrUnwritten, err)
+	return nil, err // which says nothing of the checkpoint
 }
 
 // AwaitWritten waits until the checkpoint in dir is complete: a cell may still be writing it

@@ -109,6 +109,10 @@ func TestDialWriter(t *testing.T) {
 	if conn, err := dialWriter(t.Context(), moved); conn != nil || !errors.Is(err, runsc.ErrUnwritten) {
 		t.Errorf("nobody writes: %v, %v", conn, err)
 	}
+	// A checkpoint of which nothing can be learned is not lost.
+	if conn, err := dialWriter(t.Context(), filepath.Join(moved, PagesSocket)); conn != nil || err == nil || errors.Is(err, runsc.ErrUnwritten) {
+		t.Errorf("where no checkpoint can be: %v, %v", conn, err)
+	}
 }
 
 // TestAskersAreBounded checks that cells beyond the limit are turned away, and that
