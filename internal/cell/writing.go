@@ -198,6 +198,9 @@ func (c *cell) writeForOthers(dir string, left *runsc.Deferred, notify func()) e
 	}
 	l.Close()
 	answers.Wait()
+	if errors.Is(err, runsc.ErrUnneeded) {
+		return nil
+	}
 	return err
 }
 

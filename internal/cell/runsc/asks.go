@@ -43,6 +43,10 @@ const (
 // written.
 var ErrUnwritten = errors.New("the sandbox that it was forked from ended before its memory and files were written, or there was no disk space for them")
 
+// ErrUnneeded means that a checkpoint was removed before all of it was written, and that
+// nobody continues from it.
+var ErrUnneeded = errors.New("the checkpoint was removed before it was written")
+
 // asker requests parts of a file of pages. A nil asker does not: the file is complete.
 type asker struct {
 	mu   sync.Mutex
@@ -126,6 +130,8 @@ type writing struct {
 	turn *semaphore.Weighted
 	// written is the offset in the file of pages up to which nothing is missing.
 	written atomic.Int64
+	// served counts the connections of children.
+	served atomic.Int64
 	// ended is closed when writing has ended; err is set before that. Then the backlog may
 	// no longer be what it was.
 	ended chan struct{}
@@ -152,8 +158,11 @@ func (w *writing) write(ctx context.Context) error {
 	buf := new([writeLaterBytes]byte)
 	for _, p := range w.b.parts {
 		for done := int64(0); done < p.n; {
-			if ctx.Err() != nil {
+			switch {
+			case ctx.Err() != nil:
 				return context.Cause(ctx)
+			case w.isUnneeded():
+				return ErrUnneeded
 			}
 			n := min(writeLaterBytes, p.n-done)
 			if err := w.b.move(p.file, buf[:n], p.off+done, p.from+done); err != nil {
@@ -166,8 +175,18 @@ func (w *writing) write(ctx context.Context) error {
 	return nil
 }
 
+// isUnneeded reports whether the checkpoint was removed, and no child continues from it. A
+// child keeps its connection for as long as it needs the file, and a file of a living child
+// is not removed before the child has connected.
+func (w *writing) isUnneeded() bool {
+	var st unix.Stat_t
+	return unix.Fstat(int(w.b.pages.Fd()), &st) == nil && st.Nlink == 0 && w.served.Load() == 0
+}
+
 // serve answers the requests of a connection until it ends or writing has ended.
 func (w *writing) serve(conn net.Conn) {
+	w.served.Add(1)
+	defer w.served.Add(-1)
 	ended := make(chan struct{})
 	var g sync.WaitGroup
 	g.Go(func() {

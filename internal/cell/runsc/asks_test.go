@@ -318,3 +318,25 @@ func TestWrittenInTurn(t *testing.T) {
 	}
 	served.Wait()
 }
+
+// TestUnneededIsNotWritten checks that nothing more is written to a removed checkpoint when the
+// last child has gone.
+func TestUnneededIsNotWritten(t *testing.T) {
+	w, f := unwritten(t, 3)
+	var served sync.WaitGroup
+	a := newAsker(w.connected(t, &served))
+	if err := a.asks(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(f.Name()); err != nil {
+		t.Fatal(err)
+	}
+	if w.isUnneeded() {
+		t.Error("a child needs it")
+	}
+	a.close()
+	served.Wait()
+	if err := w.run(t.Context()); !errors.Is(err, ErrUnneeded) || w.written.Load() != 0 {
+		t.Errorf("%d bytes are written: %v", w.written.Load(), err)
+	}
+}

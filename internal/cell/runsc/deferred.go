@@ -71,7 +71,8 @@ func (d *Deferred) DiskBytes() (sum int64) {
 }
 
 // Write writes it into the checkpoint, which is then complete. The sandbox may run, or
-// end, meanwhile.
+// end, meanwhile. Its error is [ErrUnneeded] if the checkpoint was removed and nobody needs
+// the rest.
 func (d *Deferred) Write(ctx context.Context) error { return d.w.run(ctx) }
 
 // Answer lets another cell continue from the checkpoint before it is complete; see
