@@ -89,6 +89,8 @@ type cell struct {
 	writing *semaphore.Weighted
 	// unwritten is how much the checkpoints being written lack, in bytes.
 	unwritten atomic.Int64
+	// answers are the connections of other cells to which a checkpoint's memory is sent.
+	answers sync.WaitGroup
 	// needed counts the checkpoints being written from which others continue.
 	needed atomic.Int64
 	// memoryLimit is how many bytes the programs of the sandbox may use, or 0.

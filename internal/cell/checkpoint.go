@@ -27,6 +27,8 @@ func (c *cell) checkpoint(ctx context.Context, req *CheckpointRequest, send func
 	if left == nil {
 		return send(&checkpointWritten{StoppedNanos: int64(stopped)})
 	}
+	c.unwritten.Add(left.Bytes())
+	defer c.unwritten.Add(-left.Bytes())
 	notify := func() { _ = send(&checkpointWritten{StoppedNanos: int64(stopped), More: true}) }
 	if req.Early {
 		err = c.writeForOthers(req.Dir, left, notify)

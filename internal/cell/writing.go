@@ -133,8 +133,6 @@ func slack(limit int64) int64 { return min(limit/slackShare, maxSlack) }
 // the sandbox ends.
 func (c *cell) writeLeft(ctx context.Context, left *runsc.Deferred) error {
 	began, bytes := time.Now(), left.Bytes()
-	c.unwritten.Add(bytes)
-	defer c.unwritten.Add(-bytes)
 	written := make(chan struct{})
 	var goOn func()
 	var watch sync.WaitGroup
@@ -185,8 +183,11 @@ func (c *cell) writeForOthers(dir string, left *runsc.Deferred, notify func()) e
 	if err != nil {
 		return errors.Join(err, left.Close())
 	}
-	var answers sync.WaitGroup
-	answers.Go(func() { answerEach(l, &answers, left.Answer) })
+	accepting := make(chan struct{})
+	go func() {
+		defer close(accepting)
+		answerEach(l, &c.answers, left.Answer)
+	}()
 	notify()
 	err = c.writeLeft(context.Background(), left)
 	if err == nil {
@@ -197,7 +198,7 @@ func (c *cell) writeForOthers(dir string, left *runsc.Deferred, notify func()) e
 		awaitAccepted(l)
 	}
 	l.Close()
-	answers.Wait()
+	<-accepting
 	if errors.Is(err, runsc.ErrUnneeded) {
 		return nil
 	}
@@ -243,7 +244,20 @@ func answerEach(l net.Listener, answers *sync.WaitGroup, answer func(net.Conn)) 
 // awaitWritten waits until no checkpoint is being written, since others may continue from
 // it after the sandbox has ended. It does not wait when the machine shuts down. The
 // engine ends a cell that takes too long.
-func (c *cell) awaitWritten() { _ = c.writing.Acquire(c.ctx, maxWriting) }
+func (c *cell) awaitWritten() {
+	if c.writing.Acquire(c.ctx, maxWriting) != nil {
+		return
+	}
+	received := make(chan struct{})
+	go func() {
+		defer close(received)
+		c.answers.Wait() // what is being sent
+	}()
+	select {
+	case <-received:
+	case <-c.ctx.Done():
+	}
+}
 
 // haltIfShort halts the sandbox if memory runs short before all is written, or, if files
 // on the disk may be copied, disk space. It returns nil if it did not halt it, and

@@ -34,9 +34,9 @@ const (
 	askSize = 16
 	// maxAsk limits the length of a requested part. Reads are shorter.
 	maxAsk = sharedReadBytes
-	// lastAnswerTimeout is how long a child may take, once all is written, to receive an
-	// answer that is being sent.
-	lastAnswerTimeout = 30 * time.Second
+	// childPatience bounds how long a child that does not run, or a hostile one, keeps the
+	// writer from ending. An honest one receives at once.
+	childPatience = 30 * time.Second
 )
 
 // ErrUnwritten means that a sandbox needs memory or files of its parent that were never
@@ -132,6 +132,9 @@ type writing struct {
 	written atomic.Int64
 	// served counts the connections of children.
 	served atomic.Int64
+	// patience is how long a child may take, once all is written, to receive an answer that is
+	// being sent.
+	patience time.Duration
 	// ended is closed when writing has ended; err is set before that. Then the backlog may
 	// no longer be what it was.
 	ended chan struct{}
@@ -139,7 +142,7 @@ type writing struct {
 }
 
 func newWriting(b *backlog, turn *semaphore.Weighted) *writing {
-	return &writing{b: b, turn: turn, ended: make(chan struct{})}
+	return &writing{b: b, turn: turn, ended: make(chan struct{}), patience: childPatience}
 }
 
 // run writes the backlog when those that have begun before it are written, so that these are
@@ -193,7 +196,7 @@ func (w *writing) serve(conn net.Conn) {
 		select {
 		case <-w.ended:
 			_ = conn.SetReadDeadline(time.Unix(1, 0)) // nobody waits for requests any more
-			_ = conn.SetWriteDeadline(time.Now().Add(lastAnswerTimeout))
+			_ = conn.SetWriteDeadline(time.Now().Add(w.patience))
 		case <-ended:
 		}
 	})
@@ -203,7 +206,7 @@ func (w *writing) serve(conn net.Conn) {
 	select {
 	case <-w.ended:
 		if w.err == nil && whole {
-			sendLast(conn)
+			sendLast(conn, w.patience)
 		}
 	default:
 	}
@@ -212,7 +215,7 @@ func (w *writing) serve(conn net.Conn) {
 // sendLast sends the last answer. If there is room for it, as always unless an answer has not
 // been received yet, that needs no deadline, which could pass before a busy machine comes to
 // send.
-func sendLast(conn net.Conn) {
+func sendLast(conn net.Conn, patience time.Duration) {
 	_ = conn.SetDeadline(time.Time{})
 	raw, err := conn.(syscall.Conn).SyscallConn()
 	if err != nil {
@@ -227,7 +230,7 @@ func sendLast(conn net.Conn) {
 		return sent
 	}
 	if _ = raw.Control(func(fd uintptr) { send(fd) }); !sent {
-		_ = conn.SetWriteDeadline(time.Now().Add(lastAnswerTimeout))
+		_ = conn.SetWriteDeadline(time.Now().Add(patience))
 		_ = raw.Write(send)
 	}
 }
@@ -261,6 +264,9 @@ func (w *writing) answer(conn net.Conn) (whole bool) {
 		}
 		if _, err := answer.WriteTo(conn); err != nil {
 			return false
+		}
+		if cap(buf) > readBytes {
+			buf = nil // the connection may last
 		}
 	}
 }

@@ -279,6 +279,7 @@ func TestHostileAsks(t *testing.T) {
 			t.Errorf("%s: answered %d, %v", name, n, err)
 		}
 	}
+	w.patience = time.Millisecond
 	deaf := w.connected(t, &served)
 	go func() {
 		ask := make([]byte, askSize)

@@ -142,6 +142,11 @@ func (s *State) Freeze(o *FreezeOpts, r *FreezeResult) error {
 		}
 		asked[[2]uint64{f.Device, f.Inode}] = rs
 	}
+	defer func() {
+		for _, m := range mms {
+			m.InvalidateFrozen()
+		}
+	}()
 	found := 0
 	r.Whole = true
 	for i, mf := range s.Kernel.MemoryFiles(s.Kernel.SupervisorContext()) {
@@ -175,9 +180,6 @@ func (s *State) Freeze(o *FreezeOpts, r *FreezeResult) error {
 		r.Whole = r.Whole && len(subtractRanges(rs, pgalloc.JoinRanges(all))) == 0
 	}
 	r.Whole = r.Whole && found == len(asked)
-	for _, m := range mms {
-		m.InvalidateFrozen()
-	}
 	return nil
 }
 

@@ -97,16 +97,23 @@ func (f *MemoryFile) HoldMemory(id uint64, held []memmap.FileRange) {
 // Thaw ends FreezeFiles and HoldMemory with this id, if anything is frozen.
 func (f *MemoryFile) Thaw(id uint64) {
 	f.mu.Lock()
-	z := f.freezes[id]
+	defer f.mu.Unlock()
+	f.thawLocked(id)
+}
+
+// thawLocked is Thaw. No save may begin before all references are released: it would take
+// those that are left for references of something else.
+//
+// Preconditions: f.mu must be locked.
+func (f *MemoryFile) thawLocked(id uint64) {
 	if f.isSaving {
 		f.thawed = append(f.thawed, id) // when the references are back
-		f.mu.Unlock()
 		return
 	}
+	z := f.freezes[id]
 	f.setFreezeLocked(id, freeze{})
-	f.mu.Unlock()
-	for _, fr := range append(z.memory, z.files...) {
-		f.DecRef(fr)
+	for _, fr := range slices.Concat(z.memory, z.files) {
+		f.decRefLocked(fr)
 	}
 }
 
@@ -165,7 +172,7 @@ func (f *MemoryFile) withdrawFreezesLocked() {
 
 // returnFreezesLocked undoes withdrawFreezesLocked, and thaws what was to be thawed since.
 //
-// Preconditions: f.mu must be locked; it may be unlocked and locked again.
+// Preconditions: f.mu must be locked. f.isSaving is false.
 func (f *MemoryFile) returnFreezesLocked() {
 	f.eachFrozenLocked(func(seg unfreeIterator) {
 		uf := seg.ValuePtr()
@@ -176,9 +183,7 @@ func (f *MemoryFile) returnFreezesLocked() {
 	thawed := f.thawed
 	f.thawed = nil
 	for _, id := range thawed {
-		f.mu.Unlock()
-		f.Thaw(id)
-		f.mu.Lock()
+		f.thawLocked(id)
 	}
 }
 

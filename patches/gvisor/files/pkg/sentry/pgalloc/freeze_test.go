@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -204,6 +205,38 @@ func TestFreezeThawedInSave(t *testing.T) {
 	}
 	mf.DecRef(shared)
 	checkEmpty(t, mf)
+}
+
+// A save that begins during a thaw of many ranges has either all references or none.
+func TestFreezeThawedAsSaveBegins(t *testing.T) {
+	for range 100 {
+		mf := newMemory(t)
+		var held []memmap.FileRange
+		for range 500 {
+			fr := allocateData(t, mf, usage.Anonymous, "data")
+			mf.IncRef(fr, 0)
+			held = append(held, fr)
+		}
+		mf.HoldMemory(1, held)
+		var thaw sync.WaitGroup
+		begun := make(chan struct{})
+		thaw.Go(func() {
+			close(begun)
+			mf.Thaw(1)
+		})
+		<-begun
+		saved := save(t, mf)
+		thaw.Wait()
+		again := newMemory(t)
+		if err := again.LoadFrom(t.Context(), bytes.NewReader(saved), &LoadOpts{}); err != nil {
+			t.Fatal(err)
+		}
+		for _, fr := range held {
+			if !again.HasUniqueRef(fr) {
+				t.Fatalf("%v has references that nobody has", fr)
+			}
+		}
+	}
 }
 
 func newMemory(t *testing.T) *MemoryFile {
