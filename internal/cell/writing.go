@@ -52,15 +52,8 @@ const maxUnwritten = 4 << 30
 // beginWriting waits until a checkpoint can be written. The caller calls the returned
 // function when it is.
 func (c *cell) beginWriting(ctx context.Context, req *CheckpointRequest) (written func(), err error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	go func() {
-		select {
-		case <-c.gone:
-			cancel(errEnding)
-		case <-ctx.Done():
-		}
-	}()
+	ctx, cancel := c.whileWanted(ctx)
+	defer cancel()
 	share := int64(maxWriting)
 	if req.GoOn && !req.FilesOnly && c.hasRoomBeside(req.Dir) {
 		share = 1
@@ -69,6 +62,19 @@ func (c *cell) beginWriting(ctx context.Context, req *CheckpointRequest) (writte
 		return nil, context.Cause(ctx)
 	}
 	return func() { c.writing.Release(share) }, nil
+}
+
+// whileWanted returns a context that ends with ctx, or when the sandbox has gone.
+func (c *cell) whileWanted(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	go func() {
+		select {
+		case <-c.gone:
+			cancel(errEnding)
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() { cancel(nil) }
 }
 
 // hasRoomBeside reports whether a checkpoint can be written beside others. There must be
@@ -152,15 +158,8 @@ func (c *cell) writeLeft(ctx context.Context, left *runsc.Deferred) error {
 
 // writeWhileWanted is writeLeft, but ends when the caller or the sandbox has gone.
 func (c *cell) writeWhileWanted(ctx context.Context, left *runsc.Deferred) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	go func() {
-		select {
-		case <-c.gone:
-			cancel(errEnding)
-		case <-ctx.Done():
-		}
-	}()
+	ctx, cancel := c.whileWanted(ctx)
+	defer cancel()
 	return c.writeLeft(ctx, left)
 }
 
