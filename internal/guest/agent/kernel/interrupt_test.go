@@ -1,6 +1,8 @@
 package kernel
 
 import (
+	"math/rand/v2"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -21,13 +23,7 @@ func TestInterruptBeforeCode(t *testing.T) {
 		{sandbox.JavaScript, "node", "var x = 5", "new Promise(r => setTimeout(r, 600000))", "console.log(x)", "Interrupted"},
 	} {
 		t.Run(string(tt.language)+" "+tt.forever, func(t *testing.T) {
-			needs.Command(t, tt.program)
-			k, err := Start(t.Context(), Config{Language: tt.language, Spawn: spawnReal, Env: map[string]string{}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(k.Quiet)
-			t.Cleanup(k.Kill)
+			k := startReal(t, tt.language, tt.program)
 			count := 0
 			run := func(code string, interrupt bool) (*Outcome, string) {
 				t.Helper()
@@ -36,17 +32,7 @@ func TestInterruptBeforeCode(t *testing.T) {
 				if interrupt {
 					k.Interrupt()
 				}
-				box := NewOutbox(1 << 10)
-				out, err := k.Run(&Run{Count: count, Code: code, Env: map[string]string{}}, box)
-				if err != nil {
-					t.Fatal(err)
-				}
-				events, _ := box.Take()
-				text := ""
-				for _, e := range events {
-					text += string(e.GetOutput().GetData())
-				}
-				return out, text
+				return runReal(t, k, count, code)
 			}
 			run(tt.before, false)
 			for range 20 {
@@ -60,4 +46,91 @@ func TestInterruptBeforeCode(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestInterruptAtAnyTime interrupts short code at any time: before it runs, within, and
+// after. Later code is not interrupted, and the interpreter keeps its state.
+func TestInterruptAtAnyTime(t *testing.T) {
+	const after = "console.log(x)"
+	for _, tt := range []struct{ name, begin, code string }{
+		{"script", "var x = 5", "1 + 1"},
+		{"await", "var x = 5", "await new Promise(setImmediate)"},
+		{"after a handler of its own", "var x = 5; var f = () => {}; process.on('SIGINT', f); process.removeListener('SIGINT', f)", "1 + 1"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			k := startReal(t, sandbox.JavaScript, "node")
+			k.Prepare()
+			runReal(t, k, 1, tt.begin)
+			interrupted := 0
+			for i := range 150 {
+				k.Prepare()
+				sent := make(chan struct{})
+				go func() {
+					defer close(sent)
+					for range rand.IntN(20000) {
+						runtime.Gosched()
+					}
+					k.Interrupt()
+				}()
+				out, _ := runReal(t, k, 2*i+2, tt.code)
+				<-sent
+				if out.Interrupted {
+					interrupted++
+				}
+				k.Prepare()
+				if out, text := runReal(t, k, 2*i+3, after); out.Died || out.Interrupted || out.Exit != 0 || text != "5\n" {
+					t.Fatalf("the code after %d: %+v, %q", i, out, text)
+				}
+			}
+			t.Logf("%d of 150 were interrupted", interrupted)
+		})
+	}
+}
+
+// TestInterruptOfHandler runs code with a handler for SIGINT of its own. The handler is
+// called, and the interpreter keeps its state.
+func TestInterruptOfHandler(t *testing.T) {
+	k := startReal(t, sandbox.JavaScript, "node")
+	for count, tt := range []struct{ code, want string }{
+		{"var hits = 0; process.on('SIGINT', () => hits++)", ""},
+		{"var alive = setTimeout(() => {}, 600000)", ""},
+		{"await new Promise((r) => { process.once('SIGINT', r); setTimeout(() => process.kill(process.pid, 'SIGINT')) }); console.log(hits)", "1\n"},
+		{"process.removeAllListeners('SIGINT'); console.log(process.listenerCount('SIGINT'))", "0\n"},
+		{"process.kill(process.pid, 'SIGINT'); while (true);", ""},
+		{"process.kill(process.pid, 'SIGINT'); await new Promise((r) => setTimeout(r, 600000))", ""},
+		{"console.log(hits)", "1\n"},
+	} {
+		k.Prepare()
+		if out, text := runReal(t, k, count+1, tt.code); out.Died || text != tt.want {
+			t.Fatalf("%s: %+v, %q", tt.code, out, text)
+		}
+	}
+}
+
+func startReal(t *testing.T, language sandbox.Language, program string) *Kernel {
+	t.Helper()
+	needs.Command(t, program)
+	k, err := Start(t.Context(), Config{Language: language, Spawn: spawnReal, Env: map[string]string{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(k.Quiet)
+	t.Cleanup(k.Kill)
+	return k
+}
+
+// runReal runs code, and returns what came of it and what it wrote.
+func runReal(t *testing.T, k *Kernel, count int, code string) (*Outcome, string) {
+	t.Helper()
+	box := NewOutbox(1 << 10)
+	out, err := k.Run(&Run{Count: count, Code: code, Env: map[string]string{}}, box)
+	if err != nil {
+		t.Fatal(err)
+	}
+	events, _ := box.Take()
+	text := ""
+	for _, e := range events {
+		text += string(e.GetOutput().GetData())
+	}
+	return out, text
 }

@@ -391,7 +391,7 @@ func (k *Kernel) finish() {
 
 // Insist reports whether an interrupt may have to be repeated: a shell ignores an interrupt
 // if the command that it waits for ends by itself at that moment, and Node.js one that comes
-// just before it runs a script that does not return.
+// just before it runs a script that does not return, after the driver has looked.
 func (k *Kernel) Insist() bool { return k.cfg.Language != sandbox.Python }
 
 // Dir returns the interpreter's working directory at the end of the last run, or "".

@@ -13,6 +13,7 @@ const Module = require("module");
 
 const IN = 3, OUT = 4, ACK = 5, MARK = 6;
 const MAX_TRACEBACK = 64 << 10;
+const AWAITED_INTERRUPT_MS = 50; // how soon code that awaits is interrupted
 
 const { stringify, parse } = JSON; // code may change what it finds
 let env = {}; // default environment, as last told

@@ -257,8 +257,7 @@ async function evaluate(run, code, name) {
   let script, value;
   try {
     script = new vm.Script(plan.code, options);
-    // For some microseconds before and after the script, Node has no handler for SIGINT,
-    // which then ends it.
+    if (!JOB && interruptedRun() === run.id) throw INTERRUPTED; // reading it may have taken long
     value = script.runInThisContext({ breakOnSigint: !JOB, displayErrors: false });
   } catch (err) {
     throw lacking(err, code, script);
@@ -299,6 +298,7 @@ async function handle(message) {
   failed.catch(() => {});
   now = run;
   control.unref(); // so that it is seen when nothing is left to do
+  const unwatch = watchdog && watchdog.whileAwaiting(() => run.fail(INTERRUPTED));
   const name = "<cell " + message.count + ">";
   let outcome = { exit: 0 };
   try {
@@ -312,6 +312,7 @@ async function handle(message) {
   } catch (err) {
     outcome = verdict(err, name, run);
   }
+  if (unwatch) unwatch();
   control.ref();
   if (outcome.exit === 0 && (run.exit ?? process.exitCode)) outcome.exit = (run.exit ?? process.exitCode) & 255;
   process.exitCode = undefined;
@@ -333,7 +334,7 @@ let settled = 0; // the signal for this run's interrupt, and for earlier ones, w
 async function settle(run) {
   const interrupted = interruptedRun();
   if (interrupted === run.id) throw INTERRUPTED;
-  if (interrupted !== settled) await new Promise((done) => setImmediate(done));
+  if (interrupted !== settled) await (watchdog ? watchdog.flush() : new Promise((done) => setImmediate(done)));
   settled = interrupted;
   run.settled = true;
 }
@@ -347,6 +348,58 @@ function verdict(err, name, run) {
 }
 
 const INTERRUPTED = new Error("interrupted");
+let watchdog = null;
+
+// startWatchdog makes Node's watchdog, which stops scripts, the handler of SIGINT for good.
+// Node itself takes all handlers away before a script, starts the watchdog, and puts them
+// back after: a signal in between ends the process. A Node without it gives null.
+function startWatchdog() {
+  const { setInterval, clearInterval, setTimeout, setImmediate } = globalThis; // code may change them
+  const kill = process.kill.bind(process);
+  const warn = process.emitWarning;
+  process.emitWarning = () => {}; // that bindings may go
+  let binding;
+  try {
+    binding = process.binding("contextify");
+  } catch {} finally {
+    process.emitWarning = warn;
+  }
+  const { startSigintWatchdog: start, stopSigintWatchdog: stop, watchdogHasPendingSigint: pending } = binding || {};
+  if (!start || !stop || !pending) return null;
+
+  start();
+  // Code that removes its own handler leaves none, and a watchdog that is started within a
+  // script does not become the handler again.
+  const restart = () => {
+    if (!process.listenerCount("SIGINT")) stop(), start();
+  };
+  process.on("removeListener", (name) => {
+    if (name === "SIGINT") restart(), setImmediate(restart);
+  });
+  const forget = () => { start(); stop(); }; // one that stops within another's time forgets the signal
+
+  return {
+    // whileAwaiting calls f when a signal comes from now on while no script runs, until what
+    // it returns is called.
+    whileAwaiting(f) {
+      forget();
+      const timer = setInterval(() => { if (pending()) forget(), f(); }, AWAITED_INTERRUPT_MS);
+      timer.unref();
+      return () => clearInterval(timer);
+    },
+    // flush takes the signals that were sent before. One of its own comes last, and those
+    // that another thread has begun to take are taken soon.
+    async flush() {
+      if (process.listenerCount("SIGINT")) return;
+      forget();
+      kill(process.pid, "SIGINT");
+      for (let i = 0; i < 1000 && !pending(); i++) await new Promise((done) => setImmediate(done));
+      await new Promise((done) => setTimeout(done, 5));
+      forget();
+    },
+  };
+}
+
 let queue = Promise.resolve();
 let control;
 
@@ -448,9 +501,12 @@ function start() {
   };
   process.on("uncaughtException", stray);
   process.on("unhandledRejection", stray);
-  process.on("SIGINT", () => {
-    if (now && (now.settled || interruptedRun() === now.id)) now.fail(INTERRUPTED);
-  });
+  watchdog = startWatchdog();
+  if (!watchdog) {
+    process.on("SIGINT", () => {
+      if (now && (now.settled || interruptedRun() === now.id)) now.fail(INTERRUPTED);
+    });
+  }
   process.on("beforeExit", () => {
     if (now) now.fail(new Error("the code awaits what can never happen: nothing is left to do" +
       (fs.fstatSync(0).isFile() ? "" : "; if it reads standard input, pass stdin")));
