@@ -23,6 +23,7 @@ var rooms = []room{
 	{"sandbox", ""},
 	{"internal/clip", ""},
 	{"internal/durable", ""},
+	{"internal/lazyregexp", ""}, // which every room may import
 	{"internal/limits", "sandbox"},
 	{"internal/machine", "sandbox"},
 
@@ -122,7 +123,7 @@ func roomOf(name string) (room, bool) {
 }
 
 func (r room) mayImport(other room) bool {
-	return r.path == other.path || r.imports == "*" && other.path != "internal/testing" ||
+	return r.path == other.path || other.path == "internal/lazyregexp" || r.imports == "*" && other.path != "internal/testing" ||
 		slices.Contains(strings.Fields(r.imports), other.path) || isTest(r) && other.path == "internal/testing"
 }
 

@@ -6,7 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"runtime"
 	"strconv"
 	"strings"
@@ -14,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-sh/cove/internal/lazyregexp"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -38,7 +38,7 @@ func (p probe) statusField(name string) string {
 	return ""
 }
 
-var release = regexp.MustCompile(`^(\d+)\.(\d+)`)
+var release = lazyregexp.New(`^(\d+)\.(\d+)`)
 
 func (p probe) kernel() sandbox.MachineCheck {
 	c := sandbox.MachineCheck{Name: "kernel", Status: sandbox.CheckOK}

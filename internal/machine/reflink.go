@@ -7,10 +7,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-sh/cove/internal/lazyregexp"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -59,7 +59,7 @@ func unnamed(dir string) (*os.File, error) {
 const leastReflinkGiB = 4
 
 // plainPath matches paths that mean the same in a shell and in /etc/fstab.
-var plainPath = regexp.MustCompile(`^/[A-Za-z0-9._/-]+$`)
+var plainPath = lazyregexp.New(`^/[A-Za-z0-9._/-]+$`)
 
 // offerReflink returns what gives the state directory a file system whose files share
 // blocks, of half of the free disk; empty if this user or this machine cannot have one.

@@ -12,9 +12,10 @@ import (
 	"iter"
 	"net/url"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"time"
+
+	"github.com/cove-sh/cove/internal/lazyregexp"
 )
 
 // ErrNotFound means that there is no such object.
@@ -79,10 +80,10 @@ type Options struct {
 }
 
 // bucketName matches the names that S3 allows for buckets.
-var bucketName = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$`)
+var bucketName = lazyregexp.New(`^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$`)
 
 // objectName matches names of objects.
-var objectName = regexp.MustCompile(`^[a-z0-9-]+(/[a-z0-9-]+)*$`)
+var objectName = lazyregexp.New(`^[a-z0-9-]+(/[a-z0-9-]+)*$`)
 
 func checkName(name string) error {
 	if len(name) > MaxName || !objectName.MatchString(name) {
@@ -124,7 +125,7 @@ func ParseAddress(s string) (Address, error) {
 }
 
 // objectPrefix matches prefixes.
-var objectPrefix = regexp.MustCompile(`^[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*$`)
+var objectPrefix = lazyregexp.New(`^[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*$`)
 
 // String returns the address, which has no credentials.
 func (a Address) String() string {

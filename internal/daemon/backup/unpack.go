@@ -13,7 +13,6 @@ import (
 	"io/fs"
 	"os"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -21,6 +20,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-sh/cove/internal/lazyregexp"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -36,7 +36,7 @@ const (
 
 // content matches paths whose content is arbitrary: the files of volumes and templates.
 // There are no links elsewhere.
-var content = regexp.MustCompile(`^(volumes/[a-z0-9][a-z0-9-]{0,62}/data|templates)/`)
+var content = lazyregexp.New(`^(volumes/[a-z0-9][a-z0-9-]{0,62}/data|templates)/`)
 
 // reader unpacks an archive.
 type reader struct {

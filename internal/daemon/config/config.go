@@ -10,12 +10,12 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/cove-sh/cove/internal/lazyregexp"
 	"github.com/cove-sh/cove/internal/machine"
 	"github.com/cove-sh/cove/internal/objects"
 	"github.com/cove-sh/cove/sandbox"
@@ -403,9 +403,9 @@ func postgresAddress(s string) bool {
 const maxDomain = 253 - 64
 
 var (
-	domains    = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*$`)
-	accounts   = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?/[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$`)
-	urlFormats = regexp.MustCompile(`^https?://\{label\}(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)+(:[0-9]{1,5})?$`)
+	domains    = lazyregexp.New(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*$`)
+	accounts   = lazyregexp.New(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?/[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$`)
+	urlFormats = lazyregexp.New(`^https?://\{label\}(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)+(:[0-9]{1,5})?$`)
 )
 
 func twice(all []ApprovalWebhook) bool {
@@ -422,8 +422,8 @@ func relative(paths ...string) bool {
 
 // registries match host, host:port or an IPv6 address in brackets.
 var (
-	registries = regexp.MustCompile(`^([A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9a-fA-F:]+\])(:[0-9]{1,5})?$`)
-	prefixes   = regexp.MustCompile(`^[a-z0-9]+([._/-][a-z0-9]+)*/?$`)
+	registries = lazyregexp.New(`^([A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9a-fA-F:]+\])(:[0-9]{1,5})?$`)
+	prefixes   = lazyregexp.New(`^[a-z0-9]+([._/-][a-z0-9]+)*/?$`)
 )
 
 func badRegistry(s string) bool { return !registries.MatchString(s) }

@@ -3,11 +3,11 @@ package config
 import (
 	"net/netip"
 	"net/url"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/cove-sh/cove/internal/lazyregexp"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -62,8 +62,8 @@ func (s *SSO) given() bool {
 
 var (
 	// teams are those that keys may have.
-	teams       = regexp.MustCompile(`^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$`)
-	scopeTokens = regexp.MustCompile(`^[\x21\x23-\x5b\x5d-\x7e]+$`) // of RFC 6749
+	teams       = lazyregexp.New(`^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$`)
+	scopeTokens = lazyregexp.New(`^[\x21\x23-\x5b\x5d-\x7e]+$`) // of RFC 6749
 )
 
 func (c *Config) validateSSO() error {

@@ -2,17 +2,18 @@ package config
 
 import (
 	"errors"
-	"regexp"
 	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/cove-sh/cove/internal/lazyregexp"
 )
 
 // What the YAML library says of a value that does not fit names types of Go.
 var (
-	unknownField = regexp.MustCompile(`^(line \d+: )?field (.+) not found in type \S+$`)
-	wrongType    = regexp.MustCompile("(?s)^(line \\d+: )?cannot unmarshal !!(\\w+)(?: `(.*)`)? into (\\S+)$")
+	unknownField = lazyregexp.New(`^(line \d+: )?field (.+) not found in type \S+$`)
+	wrongType    = lazyregexp.New("(?s)^(line \\d+: )?cannot unmarshal !!(\\w+)(?: `(.*)`)? into (\\S+)$")
 )
 
 // kinds are the types of Go in words.

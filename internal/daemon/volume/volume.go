@@ -12,13 +12,13 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/cove-sh/cove/internal/durable"
+	"github.com/cove-sh/cove/internal/lazyregexp"
 )
 
 // MinEntryBytes is the minimum that each file, directory or link counts towards a volume's
@@ -29,7 +29,7 @@ const MinEntryBytes = 4096
 const removedPrefix = ".gone-"
 
 // validID matches the ids of volumes, which are safe as names of directories.
-var validID = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,62}$`)
+var validID = lazyregexp.New(`^[a-z0-9][a-z0-9-]{0,62}$`)
 
 // Dir holds the volumes of a daemon. Only one process at a time may use it.
 type Dir struct {

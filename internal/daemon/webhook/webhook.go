@@ -24,7 +24,6 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -33,6 +32,7 @@ import (
 
 	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/internal/gateway/egress"
+	"github.com/cove-sh/cove/internal/lazyregexp"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -155,7 +155,7 @@ var reservedHeaders = map[string]bool{
 	"Upgrade": true, "Expect": true, "Keep-Alive": true, "Proxy-Connection": true, "Proxy-Authorization": true,
 }
 
-var headerNames = regexp.MustCompile(`^[A-Za-z0-9!#$%&'*+.^_|~-]{1,128}$`)
+var headerNames = lazyregexp.New(`^[A-Za-z0-9!#$%&'*+.^_|~-]{1,128}$`)
 
 // isControl reports whether a character cannot be in a header value.
 func isControl(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }

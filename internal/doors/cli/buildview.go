@@ -2,11 +2,11 @@ package cli
 
 import (
 	"fmt"
-	"regexp"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/cove-sh/cove/internal/lazyregexp"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -15,7 +15,7 @@ const buildTail = 15
 
 // ownStep matches the titles of steps whose output a template's author wants to see.
 // Before these, the base is made and Debian packages are installed.
-var ownStep = regexp.MustCompile(`^(\d+/\d+ (copy|files|npm|pip|run)\b|try the start command)`)
+var ownStep = lazyregexp.New(`^(\d+/\d+ (copy|files|npm|pip|run)\b|try the start command)`)
 
 // buildView shows the progress of a build. On a terminal it is a bar for the current
 // step, below the steps that are done; elsewhere it is lines.

@@ -4,13 +4,13 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/cove-sh/cove/internal/lazyregexp"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -26,7 +26,7 @@ var libraries = map[string]string{
 
 // noModule matches Python's last line about a missing module. The message may name a
 // module in a package.
-var noModule = regexp.MustCompile(`(?m)^(?:ModuleNotFoundError: )?No module named '(` + strings.Join(slices.Sorted(maps.Keys(libraries)), "|") + `)(?:\.[.\w]*)?'`)
+var noModule = lazyregexp.New(`(?m)^(?:ModuleNotFoundError: )?No module named '(` + strings.Join(slices.Sorted(maps.Keys(libraries)), "|") + `)(?:\.[.\w]*)?'`)
 
 // missing is the service of a call that notes which of the libraries a program did not
 // find. It does not change the program's output.

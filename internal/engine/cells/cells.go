@@ -14,7 +14,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"regexp"
 	"runtime"
 	"sync"
 	"time"
@@ -26,6 +25,7 @@ import (
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/engine/checkpoint"
 	"github.com/cove-sh/cove/internal/gateway/intercept"
+	"github.com/cove-sh/cove/internal/lazyregexp"
 	"github.com/cove-sh/cove/internal/machine/cgroup"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -103,7 +103,7 @@ type Engine struct {
 var _ engine.Engine = (*Engine)(nil)
 
 // validID matches ids, which are names of directories and cgroups.
-var validID = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,62}$`)
+var validID = lazyregexp.New(`^[a-z0-9][a-z0-9-]{0,62}$`)
 
 // New returns an engine over a directory. It starts nothing.
 func New(cfg Config) (*Engine, error) {

@@ -11,12 +11,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/engine/checkpoint"
+	"github.com/cove-sh/cove/internal/lazyregexp"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -48,7 +48,7 @@ func SharedProgram(sum string) string { return exportedProgram + sum }
 // SharedAgent is described at [SharedProgram].
 func SharedAgent(sum string) string { return exportedAgent + sum }
 
-var validSum = regexp.MustCompile(`^[0-9a-f]{64}$`)
+var validSum = lazyregexp.New(`^[0-9a-f]{64}$`)
 
 // maxProgramBytes limits a program that is fetched.
 const maxProgramBytes = 4 << 30
@@ -235,7 +235,7 @@ func (e *Engine) importAgent(m *checkpoint.Manifest, d *description, fetch engin
 }
 
 // validAgent matches digests of agents, which are names of directories.
-var validAgent = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,127}$`)
+var validAgent = lazyregexp.New(`^[A-Za-z0-9][A-Za-z0-9_-]{0,127}$`)
 
 // importFile makes a program's file, unless it is there with its content.
 func (e *Engine) importFile(path, name, sum string, size int64, fetch engine.Fetch) error {

@@ -16,7 +16,6 @@ import (
 	"math"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -25,6 +24,7 @@ import (
 
 	"github.com/cove-sh/cove/internal/durable"
 	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/lazyregexp"
 	"github.com/cove-sh/cove/internal/machine"
 )
 
@@ -43,7 +43,7 @@ const (
 var ErrDamaged = errors.New("the checkpoint is damaged")
 
 // validID matches ids, which are names of directories.
-var validID = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,80}$`)
+var validID = lazyregexp.New(`^[a-z0-9][a-z0-9-]{0,80}$`)
 
 // Manifest describes a checkpoint.
 type Manifest struct {

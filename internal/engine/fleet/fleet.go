@@ -18,7 +18,6 @@ import (
 	"log/slog"
 	"maps"
 	"net"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -27,6 +26,7 @@ import (
 	"github.com/cove-sh/cove/internal/durable"
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/engine/remote"
+	"github.com/cove-sh/cove/internal/lazyregexp"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -130,7 +130,7 @@ var (
 )
 
 // validName matches names of nodes, which are names of directories and of certificates.
-var validName = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$`)
+var validName = lazyregexp.New(`^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$`)
 
 // New returns a fleet with the nodes that have joined. The leases of all begin anew.
 func New(cfg Config) (*Fleet, error) {

@@ -4,11 +4,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"path"
-	"regexp"
 	"strings"
 	"time"
 
 	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/lazyregexp"
 )
 
 // member is the record of a node.
@@ -68,7 +68,7 @@ const (
 )
 
 // validID matches ids of instances and checkpoints, which are names of files.
-var validID = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,62}$`)
+var validID = lazyregexp.New(`^[a-z0-9][a-z0-9-]{0,62}$`)
 
 // load reads all files.
 func (f *Fleet) load() error {

@@ -4,11 +4,11 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
-	"regexp"
 
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/lazyregexp"
 )
 
 // Bounds of what is read from a bucket.
@@ -49,9 +49,9 @@ type file struct {
 
 // validID matches ids of checkpoints, validShared the names of what is shared.
 var (
-	validID     = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,80}$`)
-	validShared = regexp.MustCompile(`^[a-z0-9-]{1,100}$`)
-	validName   = regexp.MustCompile(`^[A-Za-z0-9_-][A-Za-z0-9._-]{0,200}$`)
+	validID     = lazyregexp.New(`^[a-z0-9][a-z0-9-]{0,80}$`)
+	validShared = lazyregexp.New(`^[a-z0-9-]{1,100}$`)
+	validName   = lazyregexp.New(`^[A-Za-z0-9_-][A-Za-z0-9._-]{0,200}$`)
 )
 
 // parseManifest reads a manifest, which is not trusted.

@@ -3,18 +3,18 @@ package egress
 import (
 	"fmt"
 	"net/textproto"
-	"regexp"
 	"slices"
 	"strings"
 
 	"golang.org/x/net/http/httpguts"
 
 	"github.com/cove-sh/cove/internal/clip"
+	"github.com/cove-sh/cove/internal/lazyregexp"
 	"github.com/cove-sh/cove/sandbox"
 )
 
 // secretName matches the reference to a secret in a header's value.
-var secretName = regexp.MustCompile(`\$\{secret:([A-Za-z0-9_-]{1,63})\}`)
+var secretName = lazyregexp.New(`\$\{secret:([A-Za-z0-9_-]{1,63})\}`)
 
 // transportHeaders concern the connection or how a request travels, which the gateway
 // decides.

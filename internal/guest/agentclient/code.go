@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/internal/guest/wire/agentv1"
+	"github.com/cove-sh/cove/internal/lazyregexp"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -199,7 +199,7 @@ func plain(s string, limit int) string {
 	}, strings.ToValidUTF8(s, "\uFFFD"))
 }
 
-var mimeTypes = regexp.MustCompile(`^[a-z0-9][a-z0-9.+_-]{0,62}/[A-Za-z0-9][A-Za-z0-9.+_-]{0,126}(; ?[a-z]+=[A-Za-z0-9.+_-]{1,64})?$`)
+var mimeTypes = lazyregexp.New(`^[a-z0-9][a-z0-9.+_-]{0,62}/[A-Za-z0-9][A-Za-z0-9.+_-]{0,126}(; ?[a-z]+=[A-Za-z0-9.+_-]{1,64})?$`)
 
 // codeOutput translates a rich output, without parts that are invalid or too large. It
 // also returns its size, with names and paths.

@@ -35,11 +35,12 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/cove-sh/cove/internal/lazyregexp"
 )
 
 // Limits are the limits of a group. Zero fields set no limit.
@@ -93,7 +94,7 @@ const (
 	leafName   = "cove-daemon"
 )
 
-var validName = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,127}$`)
+var validName = lazyregexp.New(`^[a-z0-9][a-z0-9_-]{0,127}$`)
 
 // Group is one group. Its methods are safe for concurrent use.
 type Group struct {

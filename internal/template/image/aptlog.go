@@ -4,12 +4,12 @@ import (
 	"bufio"
 	"io"
 	"os/exec"
-	"regexp"
 	"strconv"
 	"strings"
 	"sync"
 	"unicode"
 
+	"github.com/cove-sh/cove/internal/lazyregexp"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -52,12 +52,12 @@ const (
 )
 
 var (
-	newlyInstalled = regexp.MustCompile(`^\d+ upgraded, (\d+) newly installed`)
-	diskSpace      = regexp.MustCompile(`^After this operation, ([0-9.,]+) ([kMG]?B) of additional disk space`)
+	newlyInstalled = lazyregexp.New(`^\d+ upgraded, (\d+) newly installed`)
+	diskSpace      = lazyregexp.New(`^After this operation, ([0-9.,]+) ([kMG]?B) of additional disk space`)
 )
 
 // noSpace matches the messages of tar, dpkg and apt for a full disk.
-var noSpace = regexp.MustCompile(`No space left on device|Disk quota exceeded|You don't have enough free space in `)
+var noSpace = lazyregexp.New(`No space left on device|Disk quota exceeded|You don't have enough free space in `)
 
 func newAptLog(report reporter) *aptLog {
 	return &aptLog{report: report, phase: -1, step: "starting"}

@@ -2,11 +2,11 @@ package image
 
 import (
 	"maps"
-	"regexp"
 	"runtime"
 	"slices"
 	"strings"
 
+	"github.com/cove-sh/cove/internal/lazyregexp"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -122,8 +122,8 @@ func builtin(host, debian source) map[string]definition {
 }
 
 var (
-	validTemplate = regexp.MustCompile(`^[a-z0-9]([a-z0-9_.-]{0,61}[a-z0-9])?$`)
-	validPackage  = regexp.MustCompile(`^[a-z0-9][a-z0-9+.-]*$`)
+	validTemplate = lazyregexp.New(`^[a-z0-9]([a-z0-9_.-]{0,61}[a-z0-9])?$`)
+	validPackage  = lazyregexp.New(`^[a-z0-9][a-z0-9+.-]*$`)
 )
 
 const (

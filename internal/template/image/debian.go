@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"runtime"
 	"strings"
 	"sync"
@@ -20,6 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-sh/cove/internal/lazyregexp"
 	"github.com/cove-sh/cove/internal/machine"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -286,7 +286,7 @@ func isDiskFull(err error) bool {
 
 // keptOptions matches settings of the machine's apt that a build needs to reach the
 // same mirrors.
-var keptOptions = regexp.MustCompile(`^(Acquire::(https?|ftp)::(Proxy|CaInfo|Timeout)|Acquire::(https?)::Proxy::[A-Za-z0-9.-]+|Acquire::(Check-Valid-Until|Check-Date|Retries|ForceIPv4|Max-FutureTime)) "[^"]*";$`)
+var keptOptions = lazyregexp.New(`^(Acquire::(https?|ftp)::(Proxy|CaInfo|Timeout)|Acquire::(https?)::Proxy::[A-Za-z0-9.-]+|Acquire::(Check-Valid-Until|Check-Date|Retries|ForceIPv4|Max-FutureTime)) "[^"]*";$`)
 
 // aptConf returns apt's configuration for the build.
 func (d *debianSource) aptConf() string {

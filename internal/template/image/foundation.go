@@ -12,12 +12,12 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"time"
 
 	"github.com/cove-sh/cove/internal/durable"
 	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/lazyregexp"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -149,7 +149,7 @@ func ChainKey(root engine.Root, step any) string { return chainKey(root.Digest, 
 // cacheMaxAge is how long a root stays in the cache after its last use.
 const cacheMaxAge = 7 * 24 * time.Hour
 
-var validKey = regexp.MustCompile(`^[0-9a-f]{64}$`)
+var validKey = lazyregexp.New(`^[0-9a-f]{64}$`)
 
 func (p *Provider) cacheFile(key string) string { return filepath.Join(p.dir, "cache", key+".json") }
 

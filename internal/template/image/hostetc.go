@@ -9,8 +9,9 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"regexp"
 	"strings"
+
+	"github.com/cove-sh/cove/internal/lazyregexp"
 )
 
 // check says how closely a file is read before it is copied.
@@ -55,11 +56,11 @@ const (
 )
 
 // linkable matches absolute paths that a copied link may point to.
-var linkable = regexp.MustCompile(`^/(usr|bin|sbin|lib|lib32|lib64|etc)/`)
+var linkable = lazyregexp.New(`^/(usr|bin|sbin|lib|lib32|lib64|etc)/`)
 
 var (
-	userInfo     = regexp.MustCompile(`^://[^/\s:@"']{1,128}:[^/\s@"']{1,256}@`)
-	secretScript = regexp.MustCompile(`(?im)^[^#\n]*(_proxy|proxy(host|port|user|password)?|token|passw(or)?d|secret|credentials?|api_?key|access_?key)\w*["']?\s*[=:]`)
+	userInfo     = lazyregexp.New(`^://[^/\s:@"']{1,128}:[^/\s@"']{1,256}@`)
+	secretScript = lazyregexp.New(`(?im)^[^#\n]*(_proxy|proxy(host|port|user|password)?|token|passw(or)?d|secret|credentials?|api_?key|access_?key)\w*["']?\s*[=:]`)
 )
 
 // holdsSecret reports whether data holds a private key or a URL with a password.

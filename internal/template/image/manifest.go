@@ -7,13 +7,13 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/cove-sh/cove/internal/durable"
 	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/lazyregexp"
 	"github.com/cove-sh/cove/internal/machine"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -59,7 +59,7 @@ type manifest struct {
 
 const manifestVersion = 1
 
-var validDigest = regexp.MustCompile(`^sha256-[0-9a-f]{64}$`)
+var validDigest = lazyregexp.New(`^sha256-[0-9a-f]{64}$`)
 
 func (m *manifest) template() sandbox.Template {
 	built := m.BuiltAt

@@ -11,16 +11,16 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"time"
 
+	"github.com/cove-sh/cove/internal/lazyregexp"
 	"github.com/cove-sh/cove/sandbox"
 )
 
 // validUpload matches the names of uploaded archives. Anyone who knows an upload's name can
 // use it, so names cannot be guessed.
-var validUpload = regexp.MustCompile(`^upload-[a-z2-7]{26}$`)
+var validUpload = lazyregexp.New(`^upload-[a-z2-7]{26}$`)
 
 // maxUploads bounds the size of all stored uploads together.
 const maxUploads = 32 << 30

@@ -10,12 +10,12 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/cove-sh/cove/internal/durable"
+	"github.com/cove-sh/cove/internal/lazyregexp"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -73,7 +73,7 @@ func (p *Provider) resolved(ref string) (string, int, error) {
 }
 
 // imageName matches references of images in Docker's notation.
-var imageName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:/@-]{1,254}$`)
+var imageName = lazyregexp.New(`^[A-Za-z0-9][A-Za-z0-9._:/@-]{1,254}$`)
 
 // imageNameError is the error for the name of an image in place of a template's.
 func imageNameError(ref string) error {

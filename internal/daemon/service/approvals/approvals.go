@@ -11,7 +11,6 @@ package approvals
 import (
 	"maps"
 	"net/netip"
-	"regexp"
 	"slices"
 	"sync"
 	"time"
@@ -21,6 +20,7 @@ import (
 	"github.com/cove-sh/cove/internal/daemon/service/call"
 	"github.com/cove-sh/cove/internal/daemon/service/validate"
 	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/lazyregexp"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -65,9 +65,9 @@ func New(tell func(Owner, sandbox.Approval)) *Book {
 }
 
 var (
-	validID     = regexp.MustCompile(`^apr-[a-z0-9]{26}$`)
-	validSecret = regexp.MustCompile(`^[a-z0-9]([a-z0-9_.-]{0,61}[a-z0-9])?$`)
-	validHost   = regexp.MustCompile(`^[a-z0-9_.-]{1,253}$`)
+	validID     = lazyregexp.New(`^apr-[a-z0-9]{26}$`)
+	validSecret = lazyregexp.New(`^[a-z0-9]([a-z0-9_.-]{0,61}[a-z0-9])?$`)
+	validHost   = lazyregexp.New(`^[a-z0-9_.-]{1,253}$`)
 )
 
 // valid reports whether a question is one that Cove's own cells could ask.

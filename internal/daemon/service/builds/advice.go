@@ -4,12 +4,12 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/cove-sh/cove/internal/daemon/service/validate"
+	"github.com/cove-sh/cove/internal/lazyregexp"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -20,7 +20,7 @@ const maxBlockedTold = 5
 const logWait = 2 * time.Second
 
 // ofNetwork matches the output of failures that the network may have caused.
-var ofNetwork = regexp.MustCompile(`(?i)resolve|not known|network|connect|refused|unreachable|timed? ?out|Failed to fetch|No matching distribution`)
+var ofNetwork = lazyregexp.New(`(?i)resolve|not known|network|connect|refused|unreachable|timed? ?out|Failed to fetch|No matching distribution`)
 
 // noPackage has, by installer, the words for packages that a registry does not have.
 var noPackage = map[string][]string{

@@ -10,11 +10,11 @@ import (
 	"net/netip"
 	"net/url"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/cove-sh/cove/internal/daemon/service/validate"
+	"github.com/cove-sh/cove/internal/lazyregexp"
 	"github.com/cove-sh/cove/internal/template/image"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -333,8 +333,8 @@ func (x *Builder) aptSetup(policy sandbox.NetworkPolicy) (map[string][]byte, san
 }
 
 var (
-	signedBy  = regexp.MustCompile(`signed-by=/[^\s\],]+`)
-	addresses = regexp.MustCompile(`https?://[^\s"\]]+`)
+	signedBy  = lazyregexp.New(`signed-by=/[^\s\],]+`)
+	addresses = lazyregexp.New(`https?://[^\s"\]]+`)
 )
 
 // maxKeyring bounds a keyring, in bytes.

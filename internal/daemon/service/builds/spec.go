@@ -4,12 +4,12 @@ import (
 	"cmp"
 	"fmt"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/cove-sh/cove/internal/daemon/service/validate"
+	"github.com/cove-sh/cove/internal/lazyregexp"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -26,7 +26,7 @@ const (
 
 // aptPackages matches the name of a Debian package, with an optional architecture and
 // an optional version or release.
-var aptPackages = regexp.MustCompile(`^[a-z0-9][a-z0-9+.-]{0,127}(:[a-z0-9-]{1,32})?([=/][A-Za-z0-9.+:~-]{1,128})?$`)
+var aptPackages = lazyregexp.New(`^[a-z0-9][a-z0-9+.-]{0,127}(:[a-z0-9-]{1,32})?([=/][A-Za-z0-9.+:~-]{1,128})?$`)
 
 // checkBuild refuses an invalid request for a build. It changes only a copy of the
 // spec.
@@ -237,7 +237,7 @@ func checkSteps(steps []sandbox.TemplateStep) error {
 }
 
 // uploads matches the name of an uploaded archive.
-var uploads = regexp.MustCompile(`^upload-[a-z2-7]{26}$`)
+var uploads = lazyregexp.New(`^upload-[a-z2-7]{26}$`)
 
 // checkOwner refuses an owner unless it is a user, or a user and a group, each by name
 // or number.
@@ -326,7 +326,7 @@ func checkDesktop(d *sandbox.Desktop) error {
 	return cmp.Or(validate.Range("desktop.width", int64(d.Width), 64, sandbox.MaxScreenWidth), validate.Range("desktop.height", int64(d.Height), 64, sandbox.MaxScreenHeight))
 }
 
-var displays = regexp.MustCompile(`^:[0-9]{1,4}$`)
+var displays = lazyregexp.New(`^:[0-9]{1,4}$`)
 
 // checkServed checks the ports on which a template serves something.
 func checkServed(ports []int) error {

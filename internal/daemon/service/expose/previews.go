@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net"
 	"net/url"
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -18,6 +17,7 @@ import (
 	"github.com/cove-sh/cove/internal/daemon/service/ids"
 	"github.com/cove-sh/cove/internal/daemon/service/validate"
 	"github.com/cove-sh/cove/internal/daemon/store"
+	"github.com/cove-sh/cove/internal/lazyregexp"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -29,7 +29,7 @@ const (
 
 // previewLabels matches the first label of a preview's host name: a port and the id of
 // a sandbox.
-var previewLabels = regexp.MustCompile(`^([1-9][0-9]{0,4})-(` + ids.Sandbox + `[a-z0-9]{26})$`)
+var previewLabels = lazyregexp.New(`^([1-9][0-9]{0,4})-(` + ids.Sandbox + `[a-z0-9]{26})$`)
 
 // ErrNoPreview is the error for every visitor of a preview that does not exist.
 var ErrNoPreview = sandbox.Errorf(sandbox.CodeNotFound, "there is no preview at this address; it may have expired, so ask the person who gave it to you")

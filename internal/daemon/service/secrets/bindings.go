@@ -2,7 +2,6 @@ package secrets
 
 import (
 	"context"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -10,12 +9,13 @@ import (
 	"github.com/cove-sh/cove/internal/daemon/service/validate"
 	"github.com/cove-sh/cove/internal/daemon/store"
 	"github.com/cove-sh/cove/internal/daemon/vault"
+	"github.com/cove-sh/cove/internal/lazyregexp"
 	"github.com/cove-sh/cove/sandbox"
 )
 
 // envNames matches the variables that can get a placeholder: names that every shell
 // accepts.
-var envNames = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
+var envNames = lazyregexp.New(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
 
 // AttachSecret implements [sandbox.Secrets].
 func (s *Secrets) AttachSecret(ctx context.Context, ref, secret, env string) (*sandbox.Sandbox, error) {

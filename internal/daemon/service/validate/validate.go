@@ -5,7 +5,6 @@ package validate
 import (
 	"fmt"
 	"path"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/cove-sh/cove/internal/daemon/service/ids"
+	"github.com/cove-sh/cove/internal/lazyregexp"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -31,24 +31,24 @@ func Quote(s string) string {
 
 // names matches the names of sandboxes, namespaces and teams: safe in a file name, in a
 // URL and, except for dot and underscore, in a host name.
-var names = regexp.MustCompile(`^[a-z0-9]([a-z0-9_.-]{0,61}[a-z0-9])?$`)
+var names = lazyregexp.New(`^[a-z0-9]([a-z0-9_.-]{0,61}[a-z0-9])?$`)
 
 // templateNames matches the names of templates. It leaves room for references to
 // images.
-var templateNames = regexp.MustCompile(`^[a-z0-9]([A-Za-z0-9._/:@-]{0,253}[A-Za-z0-9])?$`)
+var templateNames = lazyregexp.New(`^[a-z0-9]([A-Za-z0-9._/:@-]{0,253}[A-Za-z0-9])?$`)
 
 // NewTemplateNames matches the names of templates that callers define.
-var NewTemplateNames = regexp.MustCompile(`^[a-z0-9]([a-z0-9_.-]{0,61}[a-z0-9])?$`)
+var NewTemplateNames = lazyregexp.New(`^[a-z0-9]([a-z0-9_.-]{0,61}[a-z0-9])?$`)
 
 // PackageNames matches the names of Debian packages.
-var PackageNames = regexp.MustCompile(`^[a-z0-9][a-z0-9+.-]{1,127}$`)
+var PackageNames = lazyregexp.New(`^[a-z0-9][a-z0-9+.-]{1,127}$`)
 
-var userNames = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_.-]{0,31}|[0-9]{1,10}(:[0-9]{1,10})?)$`)
+var userNames = lazyregexp.New(`^([A-Za-z_][A-Za-z0-9_.-]{0,31}|[0-9]{1,10}(:[0-9]{1,10})?)$`)
 
-var modes = regexp.MustCompile(`^(0o)?[0-7]{1,5}$`)
+var modes = lazyregexp.New(`^(0o)?[0-7]{1,5}$`)
 
 // HostLabel matches one label of a host name.
-var HostLabel = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+var HostLabel = lazyregexp.New(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
 // windowsTemplate is what other products call a computer with Windows. Cove has none:
 // gVisor runs Linux programs, and Windows would need a virtual machine and a licence of

@@ -5,12 +5,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/cove-sh/cove/internal/lazyregexp"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -50,7 +50,7 @@ var imageTypes = []string{"image/png", "image/jpeg", "image/webp", "image/gif"}
 var shownTypes = []string{"text/markdown", "text/latex", "text/plain", "image/svg+xml", "text/html"}
 
 // objectName matches a text that only names an object.
-var objectName = regexp.MustCompile(`^<[\w.]+ object( at 0x[0-9a-f]+)?>$`)
+var objectName = lazyregexp.New(`^<[\w.]+ object( at 0x[0-9a-f]+)?>$`)
 
 // view returns the view of one output, and renders it to b.
 func (o *outputViews) view(b *strings.Builder, out *sandbox.CodeOutput) outputView {

@@ -1,10 +1,10 @@
 package native
 
 import (
-	"regexp"
 	"strings"
 
 	"github.com/cove-sh/cove/internal/doors/dialect"
+	"github.com/cove-sh/cove/internal/lazyregexp"
 )
 
 // Clients show a model the first 2,048 characters of the instructions, some only the
@@ -49,7 +49,7 @@ const (
 	moreByOwner = "The owner of the client can turn on further toolsets: "
 )
 
-var toolName = regexp.MustCompile(`\b[a-z]+_[a-z]+\b`)
+var toolName = lazyregexp.New(`\b[a-z]+_[a-z]+\b`)
 
 // Instructions tell a model how to use the given tools, and name no others.
 func (d *Dialect) Instructions(tools []dialect.Tool) string {

@@ -3,17 +3,18 @@ package native
 import (
 	"bytes"
 	"encoding/json"
-	"regexp"
 
 	"github.com/google/jsonschema-go/jsonschema"
+
+	"github.com/cove-sh/cove/internal/lazyregexp"
 )
 
 // The forms of numbers in strings that are corrected: decimal integers that a float64
 // holds exactly, the same with a fraction of zeros, and short fractions.
 var (
-	wholeNumber  = regexp.MustCompile(`^(0|-?[1-9][0-9]{0,14})$`)
-	zeroFraction = regexp.MustCompile(`^(0|-?[1-9][0-9]{0,14})\.0+$`)
-	shortDecimal = regexp.MustCompile(`^-?(0|[1-9][0-9]{0,14})(\.[0-9]{1,15})?$`)
+	wholeNumber  = lazyregexp.New(`^(0|-?[1-9][0-9]{0,14})$`)
+	zeroFraction = lazyregexp.New(`^(0|-?[1-9][0-9]{0,14})\.0+$`)
+	shortDecimal = lazyregexp.New(`^-?(0|[1-9][0-9]{0,14})(\.[0-9]{1,15})?$`)
 )
 
 // correct rewrites arguments whose type is wrong but whose meaning is certain:

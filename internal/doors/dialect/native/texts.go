@@ -5,11 +5,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"path"
-	"regexp"
 	"strconv"
 	"strings"
 	"sync"
 
+	"github.com/cove-sh/cove/internal/lazyregexp"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -150,7 +150,7 @@ func (t *textTable) add(toolset, section string) error {
 	}
 }
 
-var memberLine = regexp.MustCompile(`^(-> )?([a-z_.]+)(\*)?(\{[a-z_ ]*\})?(\?)?(?: = (\S+))?:(?: (.+))?$`)
+var memberLine = lazyregexp.New(`^(-> )?([a-z_.]+)(\*)?(\{[a-z_ ]*\})?(\?)?(?: = (\S+))?:(?: (.+))?$`)
 
 func addMembers(lines string, args, result *memberTexts) error {
 	for line := range strings.Lines(lines) {

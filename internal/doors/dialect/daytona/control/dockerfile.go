@@ -3,7 +3,6 @@ package control
 import (
 	"maps"
 	"path"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,13 +13,14 @@ import (
 	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/internal/doors/dialect"
 	"github.com/cove-sh/cove/internal/doors/dialect/daytona/answer"
+	"github.com/cove-sh/cove/internal/lazyregexp"
 	"github.com/cove-sh/cove/sandbox"
 )
 
 // imagePath is the usual PATH of images. An image's own is not known until it is pulled.
 const imagePath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+var envName = lazyregexp.New(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
 // dockerfile translates a Dockerfile of one stage that copies no files: each instruction is
 // in effect for those after it.

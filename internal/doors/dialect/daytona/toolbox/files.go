@@ -5,12 +5,12 @@ import (
 	"net/http"
 	"os"
 	"path"
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/cove-sh/cove/internal/doors/dialect/daytona/answer"
+	"github.com/cove-sh/cove/internal/lazyregexp"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -148,7 +148,7 @@ func (p *plane) fileInfo(w http.ResponseWriter, r *http.Request) error {
 	return ok(w, viewFile(f))
 }
 
-var octal = regexp.MustCompile(`^0?[0-7]{3,4}$`)
+var octal = lazyregexp.New(`^0?[0-7]{3,4}$`)
 
 func checkMode(mode string) error {
 	if mode != "" && !octal.MatchString(mode) {
@@ -223,7 +223,7 @@ func (p *plane) moveFile(w http.ResponseWriter, r *http.Request) error {
 	return done(w, http.StatusOK)
 }
 
-var account = regexp.MustCompile(`^[A-Za-z0-9_.][A-Za-z0-9_.-]{0,63}$`)
+var account = lazyregexp.New(`^[A-Za-z0-9_.][A-Za-z0-9_.-]{0,63}$`)
 
 // setPermissions changes mode and owner with the sandbox's own programs.
 func (p *plane) setPermissions(w http.ResponseWriter, r *http.Request) error {

@@ -11,11 +11,11 @@ import (
 	"net/http"
 	"net/textproto"
 	"path"
-	"regexp"
 	"strconv"
 
 	"github.com/cove-sh/cove/internal/doors/dialect/daytona/answer"
 	"github.com/cove-sh/cove/internal/doors/dialect/sdkdoor"
+	"github.com/cove-sh/cove/internal/lazyregexp"
 	"github.com/cove-sh/cove/internal/limits"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -27,7 +27,7 @@ const (
 	maxErrors = 100
 )
 
-var partName = regexp.MustCompile(`^files\[(\d{1,6})\]\.(path|file)$`)
+var partName = lazyregexp.New(`^files\[(\d{1,6})\]\.(path|file)$`)
 
 // uploaded is what came of a form.
 type uploaded struct {

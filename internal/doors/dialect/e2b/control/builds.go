@@ -6,7 +6,6 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,6 +15,7 @@ import (
 	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/internal/daemon/auth"
 	"github.com/cove-sh/cove/internal/doors/dialect/sdkdoor"
+	"github.com/cove-sh/cove/internal/lazyregexp"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -392,7 +392,7 @@ func (l *logWindow) add(message string) error {
 }
 
 // builtStep recognizes a step of the service's: its number, and how many there are.
-var builtStep = regexp.MustCompile(`^(?:step )?(\d+)(?:/| of )(\d+) `)
+var builtStep = lazyregexp.New(`^(?:step )?(\d+)(?:/| of )(\d+) `)
 
 // instruction returns the number of the client's instruction that a step of the service
 // belongs to, or "".

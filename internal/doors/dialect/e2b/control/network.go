@@ -6,10 +6,10 @@ import (
 	"maps"
 	"net/http"
 	"net/netip"
-	"regexp"
 	"slices"
 	"strings"
 
+	"github.com/cove-sh/cove/internal/lazyregexp"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -70,8 +70,8 @@ type networkRule struct {
 
 // How a header names a secret, in the product and in Cove.
 var (
-	e2bSecret  = regexp.MustCompile(`\$\{e2b\.secrets\.([A-Za-z0-9_-]+)\}`)
-	coveSecret = regexp.MustCompile(`\$\{secret:([A-Za-z0-9_-]+)\}`)
+	e2bSecret  = lazyregexp.New(`\$\{e2b\.secrets\.([A-Za-z0-9_-]+)\}`)
+	coveSecret = lazyregexp.New(`\$\{secret:([A-Za-z0-9_-]+)\}`)
 )
 
 // headersOf translates rules.

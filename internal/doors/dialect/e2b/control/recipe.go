@@ -6,12 +6,12 @@ import (
 	"crypto/rand"
 	"maps"
 	"path"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/cove-sh/cove/internal/doors/dialect"
+	"github.com/cove-sh/cove/internal/lazyregexp"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -325,10 +325,10 @@ func (r *recipe) setEnv(s *buildStep) error {
 }
 
 var (
-	envName  = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,255}$`)
-	userName = regexp.MustCompile(`^[a-z_][a-z0-9_-]{0,30}$`)
+	envName  = lazyregexp.New(`^[A-Za-z_][A-Za-z0-9_]{0,255}$`)
+	userName = lazyregexp.New(`^[a-z_][a-z0-9_-]{0,30}$`)
 	// variable matches a variable in a value, or an escaped character.
-	variable = regexp.MustCompile(`\\[$\\"` + "`" + `]|\$[A-Za-z_][A-Za-z0-9_]*|\$\{[A-Za-z_][A-Za-z0-9_]*(:-[^}]*)?\}`)
+	variable = lazyregexp.New(`\\[$\\"` + "`" + `]|\$[A-Za-z_][A-Za-z0-9_]*|\$\{[A-Za-z_][A-Za-z0-9_]*(:-[^}]*)?\}`)
 )
 
 // expand puts values in the place of variables, as a shell does between double quotes, as

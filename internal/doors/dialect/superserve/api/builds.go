@@ -6,13 +6,13 @@ import (
 	"encoding/hex"
 	"iter"
 	"net/http"
-	"regexp"
 	"strings"
 	"time"
 
 	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/internal/doors/dialect"
 	"github.com/cove-sh/cove/internal/doors/dialect/superserve/terms"
+	"github.com/cove-sh/cove/internal/lazyregexp"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -43,7 +43,7 @@ func viewBuild(b *sandbox.Build) build {
 }
 
 // stepFailed recognizes the failure of a build's command.
-var stepFailed = regexp.MustCompile(`(?i)\b(step|exit(ed)?( with)?( code| status)?) `)
+var stepFailed = lazyregexp.New(`(?i)\b(step|exit(ed)?( with)?( code| status)?) `)
 
 // failure returns the reason of a failed build in the product's form: a code and a text.
 func failure(reason string) string {

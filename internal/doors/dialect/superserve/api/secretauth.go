@@ -1,11 +1,11 @@
 package api
 
 import (
-	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/cove-sh/cove/internal/doors/dialect/superserve/terms"
+	"github.com/cove-sh/cove/internal/lazyregexp"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -30,7 +30,7 @@ type hostRule struct {
 }
 
 // valuePlace matches the placeholder for the value in a custom header.
-var valuePlace = regexp.MustCompile(`\{\{\s*value\s*\}\}`)
+var valuePlace = lazyregexp.New(`\{\{\s*value\s*\}\}`)
 
 // mapped returns the rule for hosts in the service's terms.
 func (a *secretAuth) mapped(hosts []string) (*sandbox.SecretAuth, error) {

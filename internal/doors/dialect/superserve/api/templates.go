@@ -4,12 +4,12 @@ import (
 	"cmp"
 	"context"
 	"net/http"
-	"regexp"
 	"strings"
 
 	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/internal/doors/dialect"
 	"github.com/cove-sh/cove/internal/doors/dialect/superserve/terms"
+	"github.com/cove-sh/cove/internal/lazyregexp"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -188,7 +188,7 @@ type step struct {
 
 const maxSteps = 200
 
-var templateName = regexp.MustCompile(`^[a-z0-9]([a-z0-9._/-]*[a-z0-9])?$`)
+var templateName = lazyregexp.New(`^[a-z0-9]([a-z0-9._/-]*[a-z0-9])?$`)
 
 // recipe checks the body, and returns what to build.
 func (b *templateBody) recipe() (*terms.Recipe, error) {

@@ -3,10 +3,10 @@ package terms
 import (
 	"maps"
 	"path"
-	"regexp"
 	"strings"
 
 	"github.com/cove-sh/cove/internal/doors/dialect"
+	"github.com/cove-sh/cove/internal/lazyregexp"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -31,8 +31,8 @@ type StepUser struct {
 const root = "root"
 
 var (
-	envName  = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,255}$`)
-	userName = regexp.MustCompile(`^[a-z_][a-z0-9_-]{0,30}$`)
+	envName  = lazyregexp.New(`^[A-Za-z_][A-Za-z0-9_]{0,255}$`)
+	userName = lazyregexp.New(`^[a-z_][a-z0-9_-]{0,30}$`)
 )
 
 // setting is the environment, user and directory in effect for a step.
