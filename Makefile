@@ -31,6 +31,11 @@ endif
 
 EMBEDDED = $(AGENT) $(CONSOLE) $(VIEWER)
 
+# What looks at the Go code. It needs more modules than Cove itself, which tools.mod is
+# spared.
+GOLANGCI_VERSION = v2.15.0
+GOLANGCI_LINT = bin/golangci-lint-$(GOLANGCI_VERSION)
+
 # Where make install puts the program.
 PREFIX ?= /usr/local
 
@@ -88,10 +93,13 @@ deps: ## install what the tests need (Debian; as an ordinary user it only says w
 
 # What lint, the program and its tests are compiled of, but for what is embedded. It is
 # compiled while deps waits for downloads and the disk.
-compiled: bin/gvisor.made
+compiled: bin/gvisor.made $(GOLANGCI_LINT)
 	go build -modfile bin/gvisor.mod -o /dev/null ./cmd/cove
 	$(if $(shell command -v gcc),CGO_ENABLED=1 go build -race -gcflags=modernc.org/sqlite/lib=-race=false ./internal/...)
-	$(GOLANGCI_LINT) version
+
+$(GOLANGCI_LINT):
+	GOBIN=$(CURDIR)/bin/install go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION)
+	mv bin/install/golangci-lint $@
 
 # What deps installs, Node.js among it, is looked for by another make.
 check: ## lint, and the tests that start no sandbox
@@ -119,19 +127,18 @@ test-templates: deps ## build the built-in templates for real and use them: minu
 	$(MAKE) build
 	COVE_BIN=$(CURDIR)/bin/cove go run ./test/templates
 
-# It needs more modules than Cove itself, which tools.mod is spared.
-GOLANGCI_LINT = go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
-
 # What looks at the OpenAPI description, by its lock file.
 OPENAPI_LINT = test/openapi/node_modules/.package-lock.json
 
 $(OPENAPI_LINT): test/openapi/package-lock.json
 	npm ci --prefix test/openapi
 
-lint: $(OPENAPI_LINT) $(if $(CONSOLE),$(NPM_PACKAGES)) ## golangci-lint, format, the OpenAPI description, and the console
+# It looks at Cove with the gVisor that bin/cove is compiled of, so that none other is
+# compiled for it.
+lint: $(OPENAPI_LINT) $(GOLANGCI_LINT) bin/gvisor.made $(if $(CONSOLE),$(NPM_PACKAGES)) ## golangci-lint, format, the OpenAPI description, and the console
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); exit 1; }
-	$(GOLANGCI_LINT) run ./...
-	cd deploy/controller && $(GOLANGCI_LINT) run --config $(CURDIR)/.golangci.yml ./...
+	GOWORK=$(CURDIR)/bin/gvisor.work $(GOLANGCI_LINT) run ./...
+	cd deploy/controller && $(CURDIR)/$(GOLANGCI_LINT) run --config $(CURDIR)/.golangci.yml ./...
 	cd test/openapi && REDOCLY_TELEMETRY=off REDOCLY_SUPPRESS_UPDATE_NOTICE=true node_modules/.bin/redocly lint --config redocly.yaml ../../api/openapi.yaml
 	cd test/openapi && node_modules/.bin/spectral lint --ruleset spectral.yaml --fail-severity hint ../../api/openapi.yaml
 	$(if $(CONSOLE),npm run check --prefix console)

@@ -12,10 +12,10 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// TestGoesBackToAutomaticCheckpoint kills the supervisor of a sandbox, while the daemon runs
+// TestWaitsGoesBackToAutomaticCheckpoint kills the supervisor of a sandbox, while the daemon runs
 // and while it does not: the sandbox continues, with its memory, from its last automatic
 // checkpoint.
-func TestGoesBackToAutomaticCheckpoint(t *testing.T) {
+func TestWaitsGoesBackToAutomaticCheckpoint(t *testing.T) {
 	needs.GVisor(t)
 	d := covetest.Start(t, covetest.Options{})
 	seconds := int64(sandbox.MinCheckpointInterval / time.Second)

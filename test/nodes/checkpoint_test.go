@@ -129,9 +129,9 @@ func (s *server) neverTwo(t *testing.T) {
 	})
 }
 
-// TestAutomaticCheckpoints takes first the server and then the node from a sandbox with
+// TestWaitsAutomaticCheckpoints takes first the server and then the node from a sandbox with
 // automatic checkpoints.
-func TestAutomaticCheckpoints(t *testing.T) {
+func TestWaitsAutomaticCheckpoints(t *testing.T) {
 	withDirectory(t, func(t *testing.T, s *server, a, b *node) {
 		sb, plain := s.Create(t, kept()), s.Create(t, covetest.Small())
 		s.startCounter(t, sb.ID)

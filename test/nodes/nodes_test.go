@@ -177,9 +177,9 @@ func TestSecret(t *testing.T) {
 	})
 }
 
-// TestNodeDies kills a node's process. Back within the lease, it has its sandboxes; back
+// TestWaitsNodeDies kills a node's process. Back within the lease, it has its sandboxes; back
 // later, it ends them.
-func TestNodeDies(t *testing.T) {
+func TestWaitsNodeDies(t *testing.T) {
 	oneUser(t, func(t *testing.T, s *server, a, b *node) {
 		on := s.onEach(t)
 		s.Sh(t, on[a].ID, "echo kept > /tmp/kept")
@@ -245,9 +245,9 @@ func TestServerDies(t *testing.T) {
 	})
 }
 
-// TestNetworkCut cuts the network between a node and the server, shorter and longer than
+// TestWaitsNetworkCut cuts the network between a node and the server, shorter and longer than
 // the lease. Neither end is told.
-func TestNetworkCut(t *testing.T) {
+func TestWaitsNetworkCut(t *testing.T) {
 	oneUser(t, func(t *testing.T, s *server, a, b *node) {
 		on := s.onEach(t)
 		s.Sh(t, on[a].ID, "echo kept > /tmp/kept")

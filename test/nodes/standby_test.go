@@ -191,9 +191,9 @@ func socketLink(t *testing.T, store sandbox.SecretValue) (*link, sandbox.SecretV
 	return k, sandbox.NewSecretValue(u.String())
 }
 
-// TestStandby takes the active one of two servers away in all ways: the other one has the same
+// TestWaitsStandby takes the active one of two servers away in all ways: the other one has the same
 // sandboxes, of which each ran once and without a gap.
-func TestStandby(t *testing.T) {
+func TestWaitsStandby(t *testing.T) {
 	needs.GVisor(t)
 	binary, err := covetest.Binary()
 	if err != nil {
