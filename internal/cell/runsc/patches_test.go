@@ -20,17 +20,19 @@ func TestPatchesApply(t *testing.T) {
 	}
 	for name, want := range map[string][]string{
 		"gvisor.mod": {"replace gvisor.dev/gvisor => " + out + "/gvisor"},
-		"gvisor/pkg/sentry/state/stateipc/background.go": {"func (*OpenResponse) ForkPatch() int", "BackgroundReads() (int, bool)"},
-		"gvisor/pkg/sentry/control/ondemand.go":          {"func (s *State) LoadInBackground(", `json:"left_bytes"`, `json:"memory_bytes"`, `json:"failures"`, `json:"reads"`, `json:"files_only"`},
-		"gvisor/pkg/sentry/control/freeze.go":            {"func (s *State) AccountMemory(", "func (s *State) Freezable(", "func (s *State) Freeze(", "func (s *State) Thaw(", `json:"id"`, `json:"keep"`, `json:"max_ranges"`, `json:"device"`, `json:"inode"`, `json:"ranges"`, `json:"files"`, `json:"whole"`},
-		"gvisor/pkg/sentry/fsimpl/tmpfs/regular_file.go": {"rf.unfreezeEnd(", "rf.translateFrozenLocked(", "rf.invalidateFrozen()", "rw.copyIn("},
-		"gvisor/pkg/sentry/kernel/shm/shm.go":            {"s.unfreezeLocked("},
-		"gvisor/runsc/container/procdir.go":              {"func (Args) SetProcDir(dir func(pid int) string)"},
-		"gvisor/runsc/container/container.go":            {`specutils.ProcPath(c.GoferPid.Load(), "root")`},
-		"gvisor/pkg/sentry/mm/address_space.go":          {"setMapUnit(mf.LoadUnit())"},
-		"gvisor/pkg/sentry/pgalloc/save_restore.go":      {"f.nextDataLocked(fr)", "f.withdrawFreezesLocked()", "f.releaseUnreferenced()"},
-		"gvisor/runsc/boot/loader.go":                    {"filter.Prepare(opts)"},
-		"gvisor/runsc/boot/restore.go":                   {"boostRestore()"},
+		"gvisor/pkg/sentry/state/stateipc/background.go":    {"func (*OpenResponse) ForkPatch() int", "BackgroundReads() (int, bool)"},
+		"gvisor/pkg/sentry/control/ondemand.go":             {"func (s *State) LoadInBackground(", `json:"left_bytes"`, `json:"memory_bytes"`, `json:"failures"`, `json:"reads"`, `json:"files_only"`},
+		"gvisor/pkg/sentry/control/freeze.go":               {"func (s *State) AccountMemory(", "func (s *State) Freezable(", "func (s *State) Freeze(", "func (s *State) Thaw(", `json:"id"`, `json:"keep"`, `json:"max_ranges"`, `json:"device"`, `json:"inode"`, `json:"ranges"`, `json:"files"`, `json:"whole"`},
+		"gvisor/pkg/sentry/fsimpl/tmpfs/regular_file.go":    {"rf.unfreezeEnd(", "rf.translateFrozenLocked(", "rf.invalidateFrozen()", "rw.copyIn("},
+		"gvisor/pkg/sentry/kernel/shm/shm.go":               {"s.unfreezeLocked("},
+		"gvisor/runsc/container/procdir.go":                 {"func (Args) SetProcDir(dir func(pid int) string)"},
+		"gvisor/runsc/container/container.go":               {`specutils.ProcPath(c.GoferPid.Load(), "root")`},
+		"gvisor/pkg/sentry/mm/address_space.go":             {"setMapUnit(mf.LoadUnit())"},
+		"gvisor/pkg/sentry/pgalloc/save_restore.go":         {"f.nextDataLocked(fr)", "f.withdrawFreezesLocked()", "f.releaseUnreferenced()"},
+		"gvisor/pkg/sentry/platform/systrap/filters.go":     {"vars.GetUint64(processIDVarName)"},
+		"gvisor/runsc/boot/filter/filter_precompiled.go":    {`HostFilesystem=true ProfileEnable=false`, `HostFilesystem=false ProfileEnable=false`},
+		"gvisor/runsc/fsgofer/filter/filter_precompiled.go": {`DirectFS=true LisafsNeeded=true`},
+		"gvisor/runsc/boot/restore.go":                      {"boostRestore()"},
 	} {
 		text, err := os.ReadFile(filepath.Join(out, name))
 		if err != nil {

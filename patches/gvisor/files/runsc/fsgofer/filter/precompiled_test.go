@@ -1,0 +1,33 @@
+package filter
+
+import (
+	"slices"
+	"testing"
+
+	"gvisor.dev/gvisor/pkg/seccomp"
+	"gvisor.dev/gvisor/runsc/fsgofer/filter/config"
+)
+
+// TestPrecompiled compares the programs in the source with those that are compiled here.
+func TestPrecompiled(t *testing.T) {
+	for _, opt := range []Options{{}, {DirectFS: true}, {LisafsNeeded: true}, {DirectFS: true, LisafsNeeded: true}} {
+		p, ok := GetPrecompiled(opt.ConfigKey())
+		if !ok {
+			t.Errorf("there is no program for %s, only for %q", opt.ConfigKey(), ListPrecompiled())
+			continue
+		}
+		got, err := p.RenderInstructions(opt.Vars())
+		if err != nil {
+			t.Fatal(err)
+		}
+		rules, denyRules := config.Rules(opt)
+		program := seccomp.Program{RuleSets: []seccomp.RuleSet{{Rules: denyRules}, {Rules: rules, Action: seccomp.Allow}}}
+		want, _, err := program.Build()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: the program in the source has %d instructions and differs from the %d that are compiled", opt.ConfigKey(), len(got), len(want))
+		}
+	}
+}
