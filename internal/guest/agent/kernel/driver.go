@@ -38,7 +38,9 @@ type driver struct {
 	hello []byte // the first data that is sent to it
 	// Descriptors in the interpreter; -1: none.
 	in, out, ack, mark int
-	codec              func(*Kernel) codec
+	// begins is set if it says when it begins code. A signal before that would end it.
+	begins bool
+	codec  func(*Kernel) codec
 }
 
 // codec encodes runs for a driver and decodes its messages.
@@ -93,6 +95,7 @@ func driverOf(files fs.FS, l sandbox.Language, env map[string]string) (*driver, 
 		d.args = []string{"--norc", "--noprofile", "--noediting", "-i"}
 		text, err = source(files, "bash.sh")
 		d.in, d.out, d.ack, d.mark, d.codec = 0, 3, -1, -1, newLines
+		d.begins = true
 	default:
 		return nil, fmt.Errorf("%s keeps no state", l)
 	}

@@ -86,7 +86,7 @@ var codeLimits = limits{
 
 // message is a message from a driver.
 type message struct {
-	Type string `json:"t"` // "ready", "rich", "done" or "refused"
+	Type string `json:"t"` // "ready", "begun", "rich", "done" or "refused"
 	Run  int64  `json:"run"`
 
 	// Of a rich output.

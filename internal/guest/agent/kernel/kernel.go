@@ -120,6 +120,10 @@ type Kernel struct {
 	run  int64     // guarded by mu; the number of the current run, or the last
 	box  *Outbox   // guarded by mu; of the current run
 	idle [2][]byte // guarded by mu; written between runs
+
+	begins bool // the driver says when it begins code
+	begun  bool // guarded by mu; it has begun the current run's
+	early  bool // guarded by mu; the current run is to be interrupted when it has
 }
 
 // Start starts an interpreter and waits until it is ready.
@@ -132,7 +136,7 @@ func Start(ctx context.Context, cfg Config) (_ *Kernel, err error) {
 	if err != nil {
 		return nil, err
 	}
-	k.codec = d.codec(k)
+	k.codec, k.begins = d.codec(k), d.begins
 	if err := k.spawn(d); err != nil {
 		return nil, err
 	}
@@ -283,6 +287,10 @@ func (k *Kernel) readMessages() string {
 
 // handle acts on a message. It ignores messages that are not about the current run.
 func (k *Kernel) handle(m *message) {
+	if m.Type == "begun" {
+		k.beginsCode(m.Run)
+		return
+	}
 	k.drain()
 	k.mu.Lock()
 	box := k.box
@@ -308,22 +316,41 @@ func (k *Kernel) handle(m *message) {
 	}
 }
 
+// beginsCode lets interrupts through to the code of a run, if it is the current one.
+func (k *Kernel) beginsCode(run int64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if run != k.run {
+		return
+	}
+	k.begun = true
+	if k.early {
+		k.proc.Interrupt()
+	}
+}
+
 // Prepare begins a run: from now on, interrupts are for the code that Run is called with
 // next, even if they come before the interpreter has begun it.
 func (k *Kernel) Prepare() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.run++
+	k.begun, k.early = false, false
 }
 
 // Interrupt interrupts the code of the run that was prepared last, as ^C does. The driver
-// ignores a signal that comes when it runs no code; the mark tells it that the code that it
-// is about to run was interrupted.
+// ignores a signal that comes when it runs no code. Of code that it is about to run, the
+// mark tells it that the code was interrupted; without a mark, the signal waits until the
+// driver has begun the code.
 func (k *Kernel) Interrupt() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.mark != nil {
 		_, _ = k.mark.WriteAt(binary.BigEndian.AppendUint64(nil, uint64(k.run)), 0)
+	}
+	if k.begins && !k.begun {
+		k.early = true
+		return
 	}
 	k.proc.Interrupt()
 }

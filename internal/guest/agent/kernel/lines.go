@@ -57,8 +57,9 @@ func (l *lines) run(r *Run) ([]byte, error) {
 	if r.Dir != "" {
 		run = fmt.Sprintf("if __cove_enter %s; then %s; fi", quote(r.Dir), run)
 	}
-	// The end is reported again only if an interrupt came during the first report.
-	fmt.Fprintf(&b, "__cove_begin\n%s\n__cove_end %d\n__cove_end %d\n__cove_unset%s\n", run, number, number, names)
+	// An interrupt ends the line in which it comes. The end is reported again only if one
+	// came during the first report.
+	fmt.Fprintf(&b, "__cove_begin %d; %s\n__cove_end %d\n__cove_end %d\n__cove_unset%s\n", number, run, number, number, names)
 	return []byte(b.String()), nil
 }
 
@@ -101,8 +102,8 @@ func (l *lines) tidy() {
 	l.files = nil
 }
 
-// read reads "done", the run, the exit code, whether it was interrupted, and
-// the directory; or "refused", the run, and why.
+// read reads "begun" and the run; "done", the run, the exit code, and the directory; or
+// "refused" and the same.
 func (l *lines) read(r *bufio.Reader) (*message, error) {
 	kind, err := field(r)
 	if err != nil {
@@ -111,13 +112,17 @@ func (l *lines) read(r *bufio.Reader) (*message, error) {
 	switch kind {
 	case "ready":
 		return &message{Type: kind}, nil
-	case "done", "refused":
+	case "begun", "done", "refused":
 	default:
 		return nil, fmt.Errorf("%w: an answer of unknown type", errProtocol)
 	}
 	m := &message{Type: kind}
 	var number, exit string
-	for _, to := range []*string{&number, &exit, &m.Dir} {
+	fields := []*string{&number, &exit, &m.Dir}
+	if kind == "begun" {
+		fields = fields[:1]
+	}
+	for _, to := range fields {
 		if *to, err = field(r); err != nil {
 			return nil, err
 		}
@@ -125,6 +130,9 @@ func (l *lines) read(r *bufio.Reader) (*message, error) {
 	m.Run, err = strconv.ParseInt(number, 10, 64)
 	if err != nil {
 		return nil, fmt.Errorf("%w: an answer without a run: %w", errProtocol, err)
+	}
+	if kind == "begun" {
+		return m, nil
 	}
 	if kind == "refused" {
 		m.Why, m.Dir = "it cannot be entered", ""

@@ -6,7 +6,7 @@ declare -A __cove_old=()
 exit() { local __cove_s=$?; if [[ $BASHPID != "$$" ]]; then builtin exit "${1-$__cove_s}"; fi; __cove_code=$(( ${1-$__cove_s} & 255 )); exec {__cove_err}>&2 2>/dev/null; builtin kill -INT "$$"; }
 __cove_set() { if [[ -v $1 ]]; then __cove_old[$1]=${!1}; else builtin unset "__cove_old[$1]"; fi; builtin export "$1=$2"; }
 __cove_unset() { local n; for n; do if [[ -v __cove_old[$n] ]]; then builtin export "$n=${__cove_old[$n]}"; else builtin unset -v "$n"; fi; done; __cove_old=(); }
-__cove_begin() { trap - INT; builtin unset -v __cove_code __cove_back __cove_refused; }
+__cove_begin() { builtin unset -v __cove_code __cove_back __cove_refused; trap - INT; builtin printf 'begun\0%s\0' "$1" >&"$__cove_fd"; }
 __cove_enter() { __cove_back=$PWD; builtin cd -- "$1" 2>/dev/null || { __cove_refused=1; return 1; }; }
 __cove_end() { local s=$? k=done; trap '' INT; if [[ ${__cove_told-} == "$1" ]]; then return; fi; s=${__cove_code-$s}; if [[ -v __cove_err ]]; then exec 2>&"$__cove_err" {__cove_err}>&-; builtin unset -v __cove_err; fi; if [[ -v __cove_refused ]]; then k=refused; elif [[ -v __cove_back ]]; then builtin cd -- "$__cove_back" 2>/dev/null; fi; builtin printf '%s\0%s\0%s\0%s\0' "$k" "$1" "$s" "$PWD" >&"$__cove_fd"; __cove_told=$1; }
 __cove_failed() { if [[ $- == *e* && $BASHPID == "$$" ]]; then exit "$1"; fi; }
