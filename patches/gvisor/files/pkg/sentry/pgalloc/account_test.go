@@ -15,17 +15,7 @@ import (
 
 // newDataFile returns a MemoryFile as of one on a disk, whose pages are always cached.
 func newDataFile(t *testing.T) *MemoryFile {
-	t.Helper()
-	fd, err := unix.MemfdCreate("file", 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	mf, err := NewMemoryFile(os.NewFile(uintptr(fd), "file"), MemoryFileOpts{DiskBackedFile: true, DisableIMAWorkAround: true, DisableMemoryAccounting: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(mf.Destroy)
-	return mf
+	return newMemoryFile(t, MemoryFileOpts{DiskBackedFile: true})
 }
 
 func (f *MemoryFile) known() (all []memmap.FileRange) {

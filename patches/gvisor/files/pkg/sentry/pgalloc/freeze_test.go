@@ -239,13 +239,16 @@ func TestFreezeThawedAsSaveBegins(t *testing.T) {
 	}
 }
 
-func newMemory(t *testing.T) *MemoryFile {
+func newMemory(t *testing.T) *MemoryFile { return newMemoryFile(t, MemoryFileOpts{}) }
+
+func newMemoryFile(t *testing.T, opts MemoryFileOpts) *MemoryFile {
 	t.Helper()
 	fd, err := unix.MemfdCreate("memory", 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	mf, err := NewMemoryFile(os.NewFile(uintptr(fd), "memory"), MemoryFileOpts{DisableIMAWorkAround: true, DisableMemoryAccounting: true})
+	opts.DisableIMAWorkAround, opts.DisableMemoryAccounting = true, true
+	mf, err := NewMemoryFile(os.NewFile(uintptr(fd), "memory"), opts)
 	if err != nil {
 		t.Fatal(err)
 	}
