@@ -298,7 +298,7 @@ async function handle(message) {
   failed.catch(() => {});
   now = run;
   control.unref(); // so that it is seen when nothing is left to do
-  const unwatch = watchdog && watchdog.whileAwaiting(() => run.fail(INTERRUPTED));
+  const unwatch = watchdog && watchdog.whileAwaiting(run);
   const name = "<cell " + message.count + ">";
   let outcome = { exit: 0 };
   try {
@@ -352,9 +352,10 @@ let watchdog = null;
 
 // startWatchdog makes Node's watchdog, which stops scripts, the handler of SIGINT for good.
 // Node itself takes all handlers away before a script, starts the watchdog, and puts them
-// back after: a signal in between ends the process. A Node without it gives null.
+// back after: a signal in between ends the process. So handlers of the code's own are called
+// from here, and Node does not hear of them. A Node without all that gives null.
 function startWatchdog() {
-  const { setInterval, clearInterval, setTimeout, setImmediate } = globalThis; // code may change them
+  const { setInterval, clearInterval, setTimeout, setImmediate, performance } = globalThis; // code may change them
   const kill = process.kill.bind(process);
   const warn = process.emitWarning;
   process.emitWarning = () => {}; // that bindings may go
@@ -365,35 +366,37 @@ function startWatchdog() {
     process.emitWarning = warn;
   }
   const { startSigintWatchdog: start, stopSigintWatchdog: stop, watchdogHasPendingSigint: pending } = binding || {};
-  if (!start || !stop || !pending) return null;
+  const hooks = [["newListener", "startListeningIfSignal"], ["removeListener", "stopListeningIfSignal"]]
+    .map(([event, name]) => [event, process.listeners(event).find((f) => f.name === name)]);
+  if (!start || !stop || !pending || !hooks.every(([, hook]) => hook)) return null;
 
+  for (const [event, hook] of hooks) {
+    process.removeListener(event, hook);
+    process.prependListener(event, (name) => { if (name !== "SIGINT") hook(name); });
+  }
   start();
-  // Code that removes its own handler leaves none, and a watchdog that is started within a
-  // script does not become the handler again.
-  const restart = () => {
-    if (!process.listenerCount("SIGINT")) stop(), start();
-  };
-  process.on("removeListener", (name) => {
-    if (name === "SIGINT") restart(), setImmediate(restart);
-  });
   const forget = () => { start(); stop(); }; // one that stops within another's time forgets the signal
 
   return {
-    // whileAwaiting calls f when a signal comes from now on while no script runs, until what
-    // it returns is called.
-    whileAwaiting(f) {
+    // whileAwaiting interrupts a run when a signal for it comes while no script runs, until
+    // what it returns is called. Handlers of the code's own take other signals.
+    whileAwaiting(run) {
       forget();
-      const timer = setInterval(() => { if (pending()) forget(), f(); }, AWAITED_INTERRUPT_MS);
+      const timer = setInterval(() => {
+        const interrupted = interruptedRun() === run.id;
+        if (!interrupted && !(run.settled && pending())) return;
+        forget();
+        if (!process.emit("SIGINT", "SIGINT", 2) || interrupted) run.fail(INTERRUPTED);
+      }, AWAITED_INTERRUPT_MS);
       timer.unref();
       return () => clearInterval(timer);
     },
     // flush takes the signals that were sent before. One of its own comes last, and those
     // that another thread has begun to take are taken soon.
     async flush() {
-      if (process.listenerCount("SIGINT")) return;
       forget();
       kill(process.pid, "SIGINT");
-      for (let i = 0; i < 1000 && !pending(); i++) await new Promise((done) => setImmediate(done));
+      for (const end = performance.now() + 1000; !pending() && performance.now() < end; ) await new Promise((done) => setImmediate(done));
       await new Promise((done) => setTimeout(done, 5));
       forget();
     },
