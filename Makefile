@@ -34,7 +34,7 @@ EMBEDDED = $(AGENT) $(CONSOLE) $(VIEWER)
 # What looks at the Go code. It needs more modules than Cove itself, which tools.mod is
 # spared.
 GOLANGCI_VERSION = v2.15.0
-GOLANGCI_LINT = bin/golangci-lint-$(GOLANGCI_VERSION)
+GOLANGCI_LINT := bin/golangci-lint-$(GOLANGCI_VERSION)-$(shell go env GOVERSION)
 
 # Where make install puts the program.
 PREFIX ?= /usr/local
@@ -98,7 +98,7 @@ compiled: bin/gvisor.made $(GOLANGCI_LINT)
 	$(if $(shell command -v gcc),CGO_ENABLED=1 go build -race -gcflags=modernc.org/sqlite/lib=-race=false ./internal/...)
 
 $(GOLANGCI_LINT):
-	GOBIN=$(CURDIR)/bin/install go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION)
+	GOOS= GOARCH= GOBIN=$(CURDIR)/bin/install go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION)
 	mv bin/install/golangci-lint $@
 
 # What deps installs, Node.js among it, is looked for by another make.

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"testing"
 
+	"gvisor.dev/gvisor/pkg/abi/linux"
+	"gvisor.dev/gvisor/pkg/bpf"
 	"gvisor.dev/gvisor/pkg/seccomp"
 	"gvisor.dev/gvisor/runsc/fsgofer/filter/config"
 )
@@ -19,6 +21,11 @@ func TestPrecompiled(t *testing.T) {
 		got, err := p.RenderInstructions(opt.Vars())
 		if err != nil {
 			t.Fatal(err)
+		}
+		for i, insn := range got {
+			if insn.OpCode == bpf.Ret|bpf.K && insn.K != uint32(linux.SECCOMP_RET_ALLOW) && insn.K != uint32(linux.SECCOMP_RET_KILL_PROCESS) {
+				t.Errorf("%s: instruction %d neither allows a call nor kills the process: %#x", opt.ConfigKey(), i, insn.K)
+			}
 		}
 		rules, denyRules := config.Rules(opt)
 		program := seccomp.Program{RuleSets: []seccomp.RuleSet{{Rules: denyRules}, {Rules: rules, Action: seccomp.Allow}}}

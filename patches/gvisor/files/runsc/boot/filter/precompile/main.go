@@ -2,14 +2,21 @@
 // gofer for the options with which Cove starts them, and puts them into the source of the
 // module in the directory of its argument. There, the packages that install the filters
 // have a place for such programs, which gVisor's own build fills.
+//
+// On a machine whose kernel cannot kill a process for a system call, it leaves the programs
+// out: what they do instead would be compiled for all machines.
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 
+	"gvisor.dev/gvisor/pkg/abi/linux"
+	"gvisor.dev/gvisor/pkg/bpf"
+	"gvisor.dev/gvisor/pkg/seccomp"
 	"gvisor.dev/gvisor/pkg/seccomp/precompiledseccomp"
 	"gvisor.dev/gvisor/pkg/sentry/platform/systrap"
 	sentry "gvisor.dev/gvisor/runsc/boot/filter/config"
@@ -17,13 +24,23 @@ import (
 )
 
 func main() {
-	if err := run(os.Args[1]); err != nil {
+	err := run(os.Args[1])
+	if errors.Is(err, errWeaker) {
+		fmt.Fprintln(os.Stderr, "precompile:", err)
+		return
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "precompile:", err)
 		os.Exit(1)
 	}
 }
 
+var errWeaker = errors.New("filters of system calls are compiled each time that a sandbox starts, because this machine's kernel cannot kill a process for a system call")
+
 func run(module string) error {
+	if ok, err := killsProcess(); err != nil || !ok {
+		return errors.Join(errWeaker, err)
+	}
 	var ofSentry, ofGofer []precompiledseccomp.Program
 	wanted := map[string]bool{}
 	for _, direct := range []bool{true, false} {
@@ -54,6 +71,21 @@ func run(module string) error {
 		}
 	}
 	return nil
+}
+
+// killsProcess reports whether programs that are compiled here kill a process for a system
+// call that it must not make.
+func killsProcess() (bool, error) {
+	insns, _, err := (&seccomp.Program{}).Build()
+	if err != nil {
+		return false, err
+	}
+	for _, insn := range insns {
+		if insn.OpCode == bpf.Ret|bpf.K && insn.K != uint32(linux.SECCOMP_RET_ALLOW) && insn.K != uint32(linux.SECCOMP_RET_KILL_PROCESS) {
+			return false, nil
+		}
+	}
+	return true, nil
 }
 
 // register adds programs to the map that a file makes of them.
