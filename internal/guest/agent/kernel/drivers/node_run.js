@@ -298,7 +298,7 @@ async function handle(message) {
   failed.catch(() => {});
   now = run;
   control.unref(); // so that it is seen when nothing is left to do
-  const unwatch = watchdog && watchdog.whileAwaiting(run);
+  const unwatch = watchdog?.whileAwaiting(run);
   const name = "<cell " + message.count + ">";
   let outcome = { exit: 0 };
   try {
@@ -312,7 +312,7 @@ async function handle(message) {
   } catch (err) {
     outcome = verdict(err, name, run);
   }
-  if (unwatch) unwatch();
+  unwatch?.();
   control.ref();
   if (outcome.exit === 0 && (run.exit ?? process.exitCode)) outcome.exit = (run.exit ?? process.exitCode) & 255;
   process.exitCode = undefined;

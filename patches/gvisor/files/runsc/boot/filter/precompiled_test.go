@@ -1,17 +1,13 @@
 package filter
 
 import (
-	"slices"
 	"testing"
 
-	"gvisor.dev/gvisor/pkg/abi/linux"
-	"gvisor.dev/gvisor/pkg/bpf"
-	"gvisor.dev/gvisor/pkg/seccomp"
 	"gvisor.dev/gvisor/pkg/sentry/platform/systrap"
 	"gvisor.dev/gvisor/runsc/boot/filter/config"
+	"gvisor.dev/gvisor/runsc/boot/filter/filtertest"
 )
 
-// TestPrecompiled compares the programs in the source with those that are compiled here.
 func TestPrecompiled(t *testing.T) {
 	for _, direct := range []bool{true, false} {
 		opt := Options{Platform: (*systrap.Systrap)(nil).SeccompInfo(), HostFilesystem: direct, ControllerFD: 7}
@@ -20,27 +16,8 @@ func TestPrecompiled(t *testing.T) {
 			t.Errorf("there is no program for %s, only for %q", opt.ConfigKey(), ListPrecompiled())
 			continue
 		}
-		got, err := p.RenderInstructions(opt.Vars())
-		if err != nil {
-			t.Fatal(err)
-		}
-		for i, insn := range got {
-			if insn.OpCode == bpf.Ret|bpf.K && insn.K != uint32(linux.SECCOMP_RET_ALLOW) && insn.K != uint32(linux.SECCOMP_RET_KILL_PROCESS) {
-				t.Errorf("%s: instruction %d neither allows a call nor kills the process: %#x", opt.ConfigKey(), i, insn.K)
-			}
-		}
 		rules, denyRules := config.Rules(opt)
-		program := seccomp.Program{
-			RuleSets: []seccomp.RuleSet{{Rules: denyRules}, {Rules: rules, Action: seccomp.Allow}},
-			Options:  config.SeccompOptions(opt),
-		}
-		want, _, err := program.Build()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !slices.Equal(got, want) {
-			t.Errorf("%s: the program in the source has %d instructions and differs from the %d that are compiled", opt.ConfigKey(), len(got), len(want))
-		}
+		filtertest.Check(t, p, opt.Vars(), rules, denyRules, config.SeccompOptions(opt))
 		opt.ProfileEnable = true
 		if _, ok := GetPrecompiled(opt.ConfigKey()); ok {
 			t.Error("there is a program for a sentry with a profiler")

@@ -25,7 +25,7 @@ import (
 
 func main() {
 	err := run(os.Args[1])
-	if errors.Is(err, errWeaker) {
+	if errors.Is(err, errCannotKill) {
 		fmt.Fprintln(os.Stderr, "precompile:", err)
 		return
 	}
@@ -35,11 +35,11 @@ func main() {
 	}
 }
 
-var errWeaker = errors.New("filters of system calls are compiled each time that a sandbox starts, because this machine's kernel cannot kill a process for a system call")
+var errCannotKill = errors.New("filters of system calls are compiled each time that a sandbox starts, because this machine's kernel cannot kill a process for a system call")
 
 func run(module string) error {
 	if ok, err := killsProcess(); err != nil || !ok {
-		return errors.Join(errWeaker, err)
+		return errors.Join(errCannotKill, err)
 	}
 	var ofSentry, ofGofer []precompiledseccomp.Program
 	wanted := map[string]bool{}
