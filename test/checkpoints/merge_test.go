@@ -486,3 +486,31 @@ func TestRewind(t *testing.T) {
 		}
 	})
 }
+
+// Files with holes are compared as what they hold, and merged with their holes.
+func TestHolesAreMerged(t *testing.T) {
+	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
+		parent := d.Create(t, sandbox.CreateRequest{})
+		d.Sh(t, parent.ID, "truncate -s 8M untouched; truncate -s 8M full; truncate -s 8M part; truncate -s 100M data; echo data >> data")
+		wantChanges(t, "of the template", changesOf(t, d, parent.ID, ""),
+			"added file /workspace/data", "added file /workspace/full", "added file /workspace/part", "added file /workspace/untouched")
+		winner := forkOf(t, d, parent.ID, "winner")
+		d.Sh(t, winner, `head -c 8M /dev/zero > full
+			printf x | dd of=part bs=1 seek=7000000 conv=notrunc status=none
+			truncate -s 200M new; echo end >> new`)
+		wantChanges(t, "of the fork", changesOf(t, d, winner, parent.ID),
+			"added file /workspace/new", "modified file /workspace/part content 8388608 to 8388608")
+		const state = "sha256sum *"
+		want := d.Sh(t, winner, state)
+		res, err := d.Client.Merge(t.Context(), parent.ID, sandbox.MergeRequest{Winner: winner, Kind: sandbox.MergeFiles})
+		if err != nil || !res.Merged {
+			t.Fatalf("merge: %+v, %v", res, err)
+		}
+		if got := d.Sh(t, parent.ID, state); got != want {
+			t.Errorf("the files are\n%s\nwant\n%s", got, want)
+		}
+		if st, err := d.Client.Stats(t.Context(), parent.ID); err != nil || st.DiskBytes > 50<<20 {
+			t.Errorf("with a file of 200 MiB, of which all is a hole but its last line: %+v, %v", st, err)
+		}
+	})
+}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -62,15 +61,13 @@ func (iw *imageWriter) add(h *tar.Header, p string, content io.Reader) error {
 		return tooLarge("more than %d files were changed; remove some of them", MaxEntries)
 	}
 	// Files that are left out count too: a few bytes of stream can stand for a file of any
-	// size, which is read to its end.
+	// size, which is read to its end. Holes are written as zeros.
 	if iw.left -= h.Size; h.Size < 0 || iw.left < 0 {
 		return tooLarge("the changed files are larger than %d bytes together; remove some of them", iw.opts.MaxBytes)
 	}
 	if h.Typeflag == tar.TypeLink {
 		return iw.link(h, p)
 	}
-	// Holes are written as zeros, and count.
-	maps.DeleteFunc(h.PAXRecords, func(k, _ string) bool { return strings.HasPrefix(k, "GNU.sparse.") })
 	e, err := metadata(h)
 	if err != nil {
 		return err

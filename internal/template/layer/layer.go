@@ -48,7 +48,8 @@ func (k Kind) FileType() sandbox.FileType {
 	return sandbox.TypeOther
 }
 
-// Hash is the SHA-256 digest of a file's content.
+// Hash identifies the content of a file of a known size: the SHA-256 digest of its parts
+// that are not zero, with their offsets, so that holes cost little.
 type Hash [sha256.Size]byte
 
 // Entry describes the file at a path. Hard links in a layer share one Entry. An Entry is

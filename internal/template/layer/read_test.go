@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	"fmt"
 	"io"
 	"maps"
 	"os"
@@ -226,15 +227,75 @@ func TestReadRefuses(t *testing.T) {
 	}
 }
 
-// TestReadRefusesSparse refuses a sparse file of a petabyte, which takes a few bytes of
-// stream and days to hash.
-func TestReadRefusesSparse(t *testing.T) {
+// sparseTar returns a stream with a file of a size that holds data at the end of a hole, in
+// the format PAX sparse 1.0.
+func sparseTar(t testing.TB, size int64, data string) []byte {
 	e := head(tar.TypeReg, "./f")
-	e.PAXRecords = map[string]string{"XYZ.sparse.major": "1", "XYZ.sparse.minor": "0", "XYZ.sparse.realsize": "999999999999"}
-	e.content = "0\n" + strings.Repeat("\x00", 510)
-	stream := bytes.ReplaceAll(tarOf(t, rootEntry, e), []byte("XYZ.sparse"), []byte("GNU.sparse"))
-	if _, err := Read(bytes.NewReader(stream), ReadOptions{}); err == nil || !strings.Contains(err.Error(), "sparse file") {
-		t.Errorf("got %v", err)
+	e.PAXRecords = map[string]string{"XYZ.sparse.major": "1", "XYZ.sparse.minor": "0", "XYZ.sparse.realsize": fmt.Sprint(size)}
+	table := fmt.Sprintf("1\n%d\n%d\n", size-int64(len(data)), len(data))
+	e.content = table + strings.Repeat("\x00", 512-len(table)) + data
+	return bytes.ReplaceAll(tarOf(t, rootEntry, e), []byte("XYZ.sparse"), []byte("GNU.sparse"))
+}
+
+// TestReadSparse checks that a hole and zeros are the same content, and other content is
+// not.
+func TestReadSparse(t *testing.T) {
+	const size = 5*hashUnit/2 + 7
+	read := func(stream []byte) *Entry {
+		t.Helper()
+		l, err := Read(bytes.NewReader(stream), ReadOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l.Entry("/f")
+	}
+	plain := func(content string) *Entry {
+		e := head(tar.TypeReg, "./f")
+		e.content = content
+		return read(tarOf(t, rootEntry, e))
+	}
+	hole := strings.Repeat("\x00", size-4)
+	sparse := read(sparseTar(t, size, "data"))
+	if same := plain(hole + "data"); sparse.Size != size || sparse.hash != same.hash {
+		t.Errorf("a file with a hole is %+v, and with zeros %+v", sparse, same)
+	}
+	for what, content := range map[string]string{
+		"all zeros":        hole + "\x00\x00\x00\x00",
+		"other data":       hole + "date",
+		"data of the hole": hole[:hashUnit-1] + "x" + hole[hashUnit:] + "data",
+	} {
+		if other := plain(content); other.hash == sparse.hash {
+			t.Errorf("%s has the hash of %q after a hole", what, "data")
+		}
+	}
+	// The same data in another part of the file.
+	first := plain("data" + strings.Repeat("\x00", 2*hashUnit))
+	if second := plain(strings.Repeat("\x00", hashUnit) + "data" + strings.Repeat("\x00", hashUnit)); first.hash == second.hash {
+		t.Error("data at two offsets have one hash")
+	}
+}
+
+// TestReadBoundsSparse refuses sparse files of a petabyte, or together larger than the
+// limit: they take a few bytes of stream and days to read.
+func TestReadBoundsSparse(t *testing.T) {
+	for _, size := range []int64{1 << 50, MaxSparseBytes + 1} {
+		if _, err := Read(bytes.NewReader(sparseTar(t, size, "data")), ReadOptions{}); sandbox.CodeOf(err) != sandbox.CodeTooLarge {
+			t.Errorf("%d bytes: %v", size, err)
+		}
+	}
+	if _, err := Read(bytes.NewReader(sparseTar(t, 1001, "data")), ReadOptions{MaxSparseBytes: 1000}); sandbox.CodeOf(err) != sandbox.CodeTooLarge {
+		t.Error(err)
+	}
+}
+
+func BenchmarkReadSparse(b *testing.B) {
+	const size = 1 << 30
+	stream := sparseTar(b, size, "data")
+	b.SetBytes(size)
+	for b.Loop() {
+		if _, err := Read(bytes.NewReader(stream), ReadOptions{}); err != nil {
+			b.Fatal(err)
+		}
 	}
 }
 

@@ -2,7 +2,6 @@ package layer
 
 import (
 	"archive/tar"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -131,12 +130,11 @@ func (s *planWriter) content(f write, r io.Reader) error {
 	if err := s.header(headerOf(f)); err != nil {
 		return err
 	}
-	sum := sha256.New()
-	n, err := copyContent(io.MultiWriter(s.tw, sum), io.LimitReader(r, f.entry.Size))
+	n, sum, err := hashContent(s.tw, io.LimitReader(r, f.entry.Size))
 	if err != nil {
 		return err
 	}
-	if n != f.entry.Size || f.entry.hashed && Hash(sum.Sum(nil)) != f.entry.hash {
+	if n != f.entry.Size || f.entry.hashed && sum != f.entry.hash {
 		return fmt.Errorf("layer: %.200q has changed since the merge was planned", f.path)
 	}
 	return nil

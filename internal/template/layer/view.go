@@ -2,7 +2,6 @@ package layer
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"io"
 	"io/fs"
@@ -110,13 +109,12 @@ func (l *lookup) hashOf(e *Entry, p string) (Hash, error) {
 		return Hash{}, err
 	}
 	defer f.Close()
-	sum := sha256.New()
-	if _, err := copyContent(sum, &contextReader{l.ctx, f}); err != nil {
+	_, sum, err := hashContent(nil, &contextReader{l.ctx, f})
+	if err != nil {
 		return Hash{}, err
 	}
-	sum.Sum(e.hash[:0])
-	e.hashed = true
-	return e.hash, nil
+	e.hash, e.hashed = sum, true
+	return sum, nil
 }
 
 // contextReader stops when its context ends.

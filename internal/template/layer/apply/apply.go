@@ -2,6 +2,7 @@ package apply
 
 import (
 	"archive/tar"
+	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -9,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -244,13 +246,42 @@ func (s *stage) write(name string, content io.Reader) error {
 		return err
 	}
 	f := os.NewFile(uintptr(fd), name)
-	// Hide the file's ReadFrom, which would copy in small pieces.
-	buf := make([]byte, 128<<10)
-	_, err = io.CopyBuffer(struct{ io.Writer }{f}, struct{ io.Reader }{content}, buf)
+	err = copySparse(f, content)
 	if errors.Is(err, io.ErrUnexpectedEOF) {
 		err = readError(err)
 	}
 	return errors.Join(err, f.Close())
+}
+
+var zeros [64 << 10]byte
+
+// copySparse copies to a new file, in which what is zero becomes a hole: holes come as
+// zeros.
+func copySparse(f *os.File, r io.Reader) error {
+	buf, at := make([]byte, 2*len(zeros)), int64(0)
+	for {
+		n := 0
+		var err error
+		for n < len(buf) && err == nil {
+			var m int
+			m, err = r.Read(buf[n:])
+			n += m
+		}
+		for part := range slices.Chunk(buf[:n], len(zeros)) {
+			if !bytes.Equal(part, zeros[:len(part)]) {
+				if _, err := f.WriteAt(part, at); err != nil {
+					return err
+				}
+			}
+			at += int64(len(part))
+		}
+		if errors.Is(err, io.EOF) {
+			return f.Truncate(at)
+		}
+		if err != nil {
+			return err
+		}
+	}
 }
 
 // commit moves all files into place, or undoes the moves.
