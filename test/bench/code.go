@@ -12,6 +12,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/cove-sh/cove/internal/testing/figures"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -30,7 +31,7 @@ func isAnswer(r *sandbox.CodeResult, err error) error {
 func (b *bench) code(ctx context.Context) error {
 	err := b.withSandbox(ctx, func(id string) error {
 		run := func(ctx context.Context) error { return isAnswer(b.d.Client.RunCode(ctx, id, answer, nil)) }
-		if err := b.time(ctx, "print(6*7) in a warm kernel, Go client, unix socket", "< 4 ms", 10*b.n, whole(run)); err != nil {
+		if err := b.time(ctx, "print(6*7) in a warm kernel, Go client, unix socket", "< 4 ms", 10*b.n, figures.Whole(run)); err != nil {
 			return err
 		}
 		if err := b.time(ctx, "run_code print(6*7), MCP HTTP", "< 8 ms", 10*b.n, b.mcpCode(ctx, id)); err != nil {
@@ -50,13 +51,13 @@ func (b *bench) code(ctx context.Context) error {
 	if err := b.time(ctx, "isolated print(6*7): create, run, gone; template host", "", b.n, b.isolated("")); err != nil {
 		return err
 	}
-	return b.time(ctx, "python3 -c 'print(6*7)' on the host", "", b.n, whole(func(ctx context.Context) error {
+	return b.time(ctx, "python3 -c 'print(6*7)' on the host", "", b.n, figures.Whole(func(ctx context.Context) error {
 		return exec.CommandContext(ctx, "python3", "-c", answer.Code).Run()
 	}))
 }
 
 // firstRun measures the first code in a new sandbox.
-func (b *bench) firstRun(template string) timed {
+func (b *bench) firstRun(template string) figures.Timed {
 	return func(ctx context.Context) (time.Duration, error) {
 		if err := rest(ctx); err != nil {
 			return 0, err
@@ -74,10 +75,10 @@ func (b *bench) firstRun(template string) timed {
 }
 
 // mcpCode returns a call of run_code over a session that stays open.
-func (b *bench) mcpCode(ctx context.Context, id string) timed {
+func (b *bench) mcpCode(ctx context.Context, id string) figures.Timed {
 	client := mcp.NewClient(&mcp.Implementation{Name: "bench", Version: "1"}, nil)
 	session, err := client.Connect(ctx, &mcp.StreamableClientTransport{Endpoint: b.d.URL + "/mcp"}, nil)
-	return whole(func(ctx context.Context) error {
+	return figures.Whole(func(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
@@ -96,7 +97,7 @@ func (b *bench) flow(ctx context.Context, id string) error {
 		Language: sandbox.Python, KeepBytes: size,
 		Code: fmt.Sprintf("import sys\nfor _ in range(%d): sys.stdout.write('x'*65535+'\\n')", size>>16),
 	}
-	return b.rate(ctx, "16 MiB of output as a stream", "", 5, size, whole(func(ctx context.Context) error {
+	return b.rate(ctx, "16 MiB of output as a stream", "", 5, size, figures.Whole(func(ctx context.Context) error {
 		got := 0
 		_, err := b.d.Client.RunCode(ctx, id, req, func(e sandbox.CodeEvent) error { got += len(e.Data); return nil })
 		if err == nil && got != size {
@@ -188,7 +189,7 @@ func (b *bench) warmKernels(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = b.time(ctx, "python3 -c 'import pandas' in a sandbox that runs", "", 3, whole(func(ctx context.Context) error {
+	err = b.time(ctx, "python3 -c 'import pandas' in a sandbox that runs", "", 3, figures.Whole(func(ctx context.Context) error {
 		return b.sh(ctx, s.ID, "python3 -c 'import pandas'")
 	}))
 	if _, kerr := b.d.Client.Kill(context.WithoutCancel(ctx), s.ID); err != nil || kerr != nil {
@@ -198,7 +199,7 @@ func (b *bench) warmKernels(ctx context.Context) error {
 	imports := func(ctx context.Context) error { return command(ctx, "python3", "-c", "import pandas") }
 	if imports(ctx) != nil {
 		b.note(here, "", "this machine's Python has no pandas")
-	} else if err := b.time(ctx, here, "", 3, whole(imports)); err != nil {
+	} else if err := b.time(ctx, here, "", 3, figures.Whole(imports)); err != nil {
 		return err
 	}
 	if err := b.time(ctx, name, "< 200 ms", b.n, once); err != nil {
@@ -211,7 +212,7 @@ func (b *bench) warmKernels(ctx context.Context) error {
 }
 
 // isolated returns a run in a sandbox of its own.
-func (b *bench) isolated(template string) timed {
+func (b *bench) isolated(template string) figures.Timed {
 	return func(ctx context.Context) (time.Duration, error) {
 		if err := rest(ctx); err != nil {
 			return 0, err

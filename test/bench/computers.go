@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cove-sh/cove/internal/testing/figures"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -122,7 +123,7 @@ func (b *bench) screenshots(ctx context.Context, id string) error {
 		{"PNG of 200x100 pixels", "", sandbox.ScreenshotRequest{Region: &sandbox.Region{X: 100, Y: 100, Width: 200, Height: 100}}},
 	} {
 		size := 0
-		if err := b.time(ctx, "screenshot, "+c.name, c.target, 3*b.n, whole(func(ctx context.Context) error {
+		if err := b.time(ctx, "screenshot, "+c.name, c.target, 3*b.n, figures.Whole(func(ctx context.Context) error {
 			shot, err := b.d.Client.Screenshot(ctx, id, c.req)
 			if err == nil {
 				size = len(shot.Data)
@@ -131,7 +132,7 @@ func (b *bench) screenshots(ctx context.Context, id string) error {
 		})); err != nil {
 			return err
 		}
-		b.rows[len(b.rows)-1].name += fmt.Sprintf(" (%d KiB)", size>>10)
+		b.rows[len(b.rows)-1].Name += fmt.Sprintf(" (%d KiB)", size>>10)
 	}
 	return nil
 }
@@ -194,7 +195,7 @@ func (b *bench) inputs(ctx context.Context, id string) error {
 			return err
 		}
 	}
-	return b.time(ctx, "list windows", "", b.n, whole(func(ctx context.Context) error {
+	return b.time(ctx, "list windows", "", b.n, figures.Whole(func(ctx context.Context) error {
 		_, err := b.d.Client.ListWindows(ctx, id)
 		return err
 	}))

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/cove-sh/cove/internal/testing/covetest"
+	"github.com/cove-sh/cove/internal/testing/figures"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -18,7 +19,7 @@ import (
 // the SDK and a login shell, which it starts for each command.
 func (b *bench) e2b(ctx context.Context) error {
 	const what = "create, first true, "
-	first := func(req sandbox.ExecRequest) timed {
+	first := func(req sandbox.ExecRequest) figures.Timed {
 		return func(ctx context.Context) (time.Duration, error) {
 			if err := rest(ctx); err != nil {
 				return 0, err
@@ -45,14 +46,14 @@ func (b *bench) e2b(ctx context.Context) error {
 	if err != nil || firstE2B == nil {
 		return err
 	}
-	b.rows = append(b.rows, series{name: what + "E2B's SDK", values: firstE2B})
+	b.rows = append(b.rows, figures.Series{Name: what + "E2B's SDK", Values: firstE2B})
 	err = b.withSandbox(ctx, func(id string) error {
-		return b.time(ctx, "bash -l -c true, Go client, unix socket", "", 10*b.n, whole(func(ctx context.Context) error {
+		return b.time(ctx, "bash -l -c true, Go client, unix socket", "", 10*b.n, figures.Whole(func(ctx context.Context) error {
 			_, err := b.d.Client.Exec(ctx, id, shell, nil)
 			return err
 		}))
 	})
-	b.rows = append(b.rows, series{name: "commands.run('true'), E2B's SDK, HTTP", values: rounds})
+	b.rows = append(b.rows, figures.Series{Name: "commands.run('true'), E2B's SDK, HTTP", Values: rounds})
 	return err
 }
 

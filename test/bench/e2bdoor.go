@@ -15,6 +15,7 @@ import (
 	"github.com/cove-sh/cove/client"
 	pb "github.com/cove-sh/cove/internal/doors/dialect/e2b/envd/processpb"
 	"github.com/cove-sh/cove/internal/doors/dialect/e2b/envd/processpb/processpbconnect"
+	"github.com/cove-sh/cove/internal/testing/figures"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -46,7 +47,7 @@ func (b *bench) door(ctx context.Context, shell sandbox.ExecRequest) error {
 				}
 			}
 		}
-		b.rows = append(b.rows, series{name: "bash -l -c true, Go client, HTTP", values: direct}, series{name: "the same in turn by E2B's request, Go, HTTP", values: through})
+		b.rows = append(b.rows, figures.Series{Name: "bash -l -c true, Go client, HTTP", Values: direct}, figures.Series{Name: "the same in turn by E2B's request, Go, HTTP", Values: through})
 		b.note("E2B's door, added to the median", "< 2 ms", "%.2f ms", float64((median(through)-median(direct)).Microseconds())/1000)
 		return nil
 	})

@@ -6,6 +6,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/cove-sh/cove/internal/testing/figures"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -18,13 +19,13 @@ func (b *bench) files(ctx context.Context) error {
 			runs  int
 		}{{"1 MiB", 1 << 20, b.n}, {"100 MiB", 100 << 20, max(3, b.n/6)}} {
 			path := "/workspace/blob"
-			if err := b.rate(ctx, "file in, "+size.name, "", size.runs, size.bytes, whole(func(ctx context.Context) error {
+			if err := b.rate(ctx, "file in, "+size.name, "", size.runs, size.bytes, figures.Whole(func(ctx context.Context) error {
 				_, err := b.d.Client.WriteFile(ctx, id, sandbox.WriteFileRequest{Path: path}, io.LimitReader(pattern{}, size.bytes))
 				return err
 			})); err != nil {
 				return err
 			}
-			if err := b.rate(ctx, "file out, "+size.name, "", size.runs, size.bytes, whole(func(ctx context.Context) error {
+			if err := b.rate(ctx, "file out, "+size.name, "", size.runs, size.bytes, figures.Whole(func(ctx context.Context) error {
 				return b.readBack(ctx, id, path, size.bytes)
 			})); err != nil {
 				return err

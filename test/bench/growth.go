@@ -89,13 +89,13 @@ const (
 
 var growthColumns = []string{gStall, gFirst, gLast, gTouch, gMemory, gCPU, gPause, gResume, gBack}
 
-// figures are the values of a row's columns.
-type figures map[string][]float64
+// columns are the values of a row's columns.
+type columns map[string][]float64
 
-func (f figures) add(column string, v float64)        { f[column] = append(f[column], v) }
-func (f figures) took(column string, d time.Duration) { f.add(column, float64(d.Microseconds())/1000) }
-func (f figures) median(column string) (float64, bool) {
-	values := slices.Sorted(slices.Values(f[column]))
+func (c columns) add(column string, v float64)        { c[column] = append(c[column], v) }
+func (c columns) took(column string, d time.Duration) { c.add(column, float64(d.Microseconds())/1000) }
+func (c columns) median(column string) (float64, bool) {
+	values := slices.Sorted(slices.Values(c[column]))
 	if len(values) == 0 {
 		return 0, false
 	}
@@ -130,11 +130,11 @@ func (b *bench) growth(ctx context.Context) error {
 	tw := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintf(tw, "holds\tforks\t%s\t\n", strings.Join(growthColumns, "\t"))
 	for _, l := range b.grow.loads() {
-		rows := make([]map[int64]figures, len(daemons))
+		rows := make([]map[int64]columns, len(daemons))
 		for i := range rows {
-			rows[i] = map[int64]figures{0: {}}
+			rows[i] = map[int64]columns{0: {}}
 			for _, n := range b.grow.forks {
-				rows[i][n] = figures{}
+				rows[i][n] = columns{}
 			}
 		}
 		for round := range max(1, b.n/10) {
@@ -153,7 +153,7 @@ func (b *bench) growth(ctx context.Context) error {
 		if err := tw.Flush(); err != nil {
 			return err
 		}
-		var first []figures
+		var first []columns
 		for _, r := range rows {
 			first = append(first, r[b.grow.forks[0]])
 		}
@@ -167,7 +167,7 @@ func (b *bench) growth(ctx context.Context) error {
 
 // printGrowth writes a row, with the figures of all programs side by side. Zero forks means
 // a pause and a resume.
-func printGrowth(tw *tabwriter.Writer, name string, n int64, rows []map[int64]figures) {
+func printGrowth(tw *tabwriter.Writer, name string, n int64, rows []map[int64]columns) {
 	fmt.Fprintf(tw, "%s\t%d\t", name, n)
 	for _, column := range growthColumns {
 		var cells []string
@@ -195,7 +195,7 @@ type grower struct {
 	*bench
 	load load
 	gap  string // the program
-	rows map[int64]figures
+	rows map[int64]columns
 	id   string
 }
 

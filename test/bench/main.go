@@ -23,6 +23,7 @@ import (
 
 	"github.com/cove-sh/cove/internal/testing/covetest"
 	"github.com/cove-sh/cove/internal/testing/covetest/internet"
+	"github.com/cove-sh/cove/internal/testing/figures"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -63,7 +64,7 @@ type bench struct {
 	d    *covetest.Daemon
 	net  *internet.Internet // used by all measurements
 	grow growthConfig
-	rows []series
+	rows []figures.Series
 }
 
 // part is a group of measurements.
@@ -125,25 +126,25 @@ func run(ctx context.Context, b *bench, only, state string) (err error) {
 	if len(b.rows) == 0 {
 		return nil // these parts have printed their own tables
 	}
-	return report(os.Stdout, b.rows)
+	return figures.Print(os.Stdout, b.rows)
 }
 
 // time adds a measurement to the table.
-func (b *bench) time(ctx context.Context, name, target string, n int, do timed) error {
-	s, err := measure(ctx, name, target, n, do)
+func (b *bench) time(ctx context.Context, name, target string, n int, do figures.Timed) error {
+	s, err := figures.Measure(ctx, name, target, n, do)
 	b.rows = append(b.rows, s)
 	return err
 }
 
 // rate adds a measurement of throughput.
-func (b *bench) rate(ctx context.Context, name, target string, n int, bytes int64, do timed) error {
+func (b *bench) rate(ctx context.Context, name, target string, n int, bytes int64, do figures.Timed) error {
 	err := b.time(ctx, name, target, n, do)
-	b.rows[len(b.rows)-1].bytes = bytes
+	b.rows[len(b.rows)-1].Bytes = bytes
 	return err
 }
 
 func (b *bench) note(name, target, format string, args ...any) {
-	b.rows = append(b.rows, series{name: name, target: target, note: fmt.Sprintf(format, args...)})
+	b.rows = append(b.rows, figures.Series{Name: name, Target: target, Note: fmt.Sprintf(format, args...)})
 }
 
 // withSandbox runs do with a sandbox and kills it afterwards.
@@ -158,15 +159,15 @@ func (b *bench) withSandbox(ctx context.Context, do func(id string) error) error
 
 // create measures creating sandboxes from the pool, and killing them.
 func (b *bench) create(ctx context.Context) error {
-	kills := series{name: "kill"}
-	first := series{name: "create from the pool, then first exec"}
+	kills := figures.Series{Name: "kill"}
+	first := figures.Series{Name: "create from the pool, then first exec"}
 	err := b.time(ctx, "create from the pool", "< 15 ms", b.n, func(ctx context.Context) (time.Duration, error) {
 		// An agent does not create sandboxes without pauses; give the pool time to fill.
 		if err := rest(ctx); err != nil {
 			return 0, err
 		}
 		took, whole, kill, err := lifetime(ctx, b.d)
-		first.values, kills.values = append(first.values, whole), append(kills.values, kill)
+		first.Values, kills.Values = append(first.Values, whole), append(kills.Values, kill)
 		return took, err
 	})
 	b.rows = append(b.rows, first, kills)
@@ -231,8 +232,8 @@ func (b *bench) exec(ctx context.Context) error {
 			return err
 		}
 		b.rows = append(b.rows, floor)
-		target := "≤ 1.3 × floor: " + ms(floor.percentile(50)*13/10)
-		if err := b.time(ctx, "exec true, Go client, unix socket", target, 3*b.n, whole(func(ctx context.Context) error {
+		target := "≤ 1.3 × floor: " + figures.Millis(floor.Percentile(50)*13/10)
+		if err := b.time(ctx, "exec true, Go client, unix socket", target, 3*b.n, figures.Whole(func(ctx context.Context) error {
 			return b.execTrue(ctx, id)
 		})); err != nil {
 			return err
@@ -245,8 +246,8 @@ func (b *bench) exec(ctx context.Context) error {
 }
 
 // floor measures, from inside, how long starting a program takes.
-func (b *bench) floor(ctx context.Context, id string) (series, error) {
-	s := series{name: "floor: vfork, execve, wait of true, inside"}
+func (b *bench) floor(ctx context.Context, id string) (figures.Series, error) {
+	s := figures.Series{Name: "floor: vfork, execve, wait of true, inside"}
 	spawn, err := buildSpawn(ctx)
 	if err != nil {
 		return s, err
@@ -269,7 +270,7 @@ func (b *bench) floor(ctx context.Context, id string) (series, error) {
 		if err != nil {
 			return s, fmt.Errorf("spawn said %q: %w", res.Stdout+res.Stderr, err)
 		}
-		s.values = append(s.values, time.Duration(n))
+		s.Values = append(s.Values, time.Duration(n))
 	}
 	return s, nil
 }
@@ -296,10 +297,10 @@ func (b *bench) stdio() mcp.Transport {
 }
 
 // mcpExec returns a call of sandbox_exec over a session that stays open.
-func (b *bench) mcpExec(ctx context.Context, id string, transport mcp.Transport) timed {
+func (b *bench) mcpExec(ctx context.Context, id string, transport mcp.Transport) figures.Timed {
 	client := mcp.NewClient(&mcp.Implementation{Name: "bench", Version: "1"}, nil)
 	session, err := client.Connect(ctx, transport, nil)
-	return whole(func(ctx context.Context) error {
+	return figures.Whole(func(ctx context.Context) error {
 		if err != nil {
 			return err
 		}

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cove-sh/cove/internal/testing/figures"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -25,7 +26,7 @@ const (
 // one: plain TCP on the host's loopback, and the host's own connections to the same
 // servers.
 func (b *bench) network(ctx context.Context) error {
-	if err := b.rate(ctx, "TCP copy on the host's loopback, 256 MiB", "", min(b.n, 10), transferBytes, whole(loopbackCopy)); err != nil {
+	if err := b.rate(ctx, "TCP copy on the host's loopback, 256 MiB", "", min(b.n, 10), transferBytes, figures.Whole(loopbackCopy)); err != nil {
 		return err
 	}
 	load, err := buildHelper(ctx, "netload")
@@ -146,13 +147,13 @@ func (b *bench) load(ctx context.Context, name, program, id string, args ...stri
 		}
 		out = res.Stdout
 	}
-	s := series{name: name}
+	s := figures.Series{Name: name}
 	for line := range strings.Lines(out) {
 		n, err := strconv.ParseInt(strings.TrimSpace(line), 10, 64)
 		if err != nil {
 			return fmt.Errorf("%s: netload said %q", name, out)
 		}
-		s.values = append(s.values, time.Duration(n))
+		s.Values = append(s.Values, time.Duration(n))
 	}
 	b.rows = append(b.rows, s)
 	return nil
@@ -185,7 +186,7 @@ func (b *bench) latencies(ctx context.Context, program, id string) error {
 		if err := b.load(ctx, name, program, at.id, "flood", strconv.Itoa(connections), strconv.Itoa(atOnce), "198.51.100.10:7"); err != nil {
 			return err
 		}
-		took := b.rows[len(b.rows)-1].values[0]
+		took := b.rows[len(b.rows)-1].Values[0]
 		b.note("new connections, "+at.where, "", "%.0f a second", connections/took.Seconds())
 	}
 	return nil
@@ -268,5 +269,5 @@ func (b *bench) previews(ctx context.Context, id string) error {
 	for limit := time.Now().Add(10 * time.Second); ask(ctx) != nil && time.Now().Before(limit); {
 		time.Sleep(20 * time.Millisecond)
 	}
-	return b.time(ctx, "request through a preview", "", 10*b.n, whole(ask))
+	return b.time(ctx, "request through a preview", "", 10*b.n, figures.Whole(ask))
 }

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 
+	"github.com/cove-sh/cove/internal/testing/figures"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 )
 
@@ -26,7 +27,7 @@ func (b *bench) others(ctx context.Context) error {
 		b.note("bwrap", "", "not installed (apt-get install bubblewrap)")
 		return nil
 	}
-	return b.time(ctx, "bwrap: run true, no kernel isolation", "", b.n, whole(func(ctx context.Context) error {
+	return b.time(ctx, "bwrap: run true, no kernel isolation", "", b.n, figures.Whole(func(ctx context.Context) error {
 		return command(ctx, bwrap, "--ro-bind", "/", "/", "--unshare-all", "/bin/true")
 	}))
 }
@@ -52,7 +53,7 @@ func (b *bench) plainRunsc(ctx context.Context) error {
 	// root directory unless it gets one of its own.
 	global := []string{"--root", filepath.Join(dir, "state"), "--network=none", "--ignore-cgroups", "--gofer-network-namespace=new"}
 	i := 0
-	if err := b.time(ctx, "plain runsc: run true", "", b.n, whole(func(ctx context.Context) error {
+	if err := b.time(ctx, "plain runsc: run true", "", b.n, figures.Whole(func(ctx context.Context) error {
 		i++
 		return command(ctx, runsc, append(global, "run", "--bundle", dir, fmt.Sprintf("bench-%d", i))...)
 	})); err != nil {
@@ -65,7 +66,7 @@ func (b *bench) plainRunsc(ctx context.Context) error {
 		return err
 	}
 	defer command(context.WithoutCancel(ctx), runsc, append(global, "delete", "--force", "bench-exec")...)
-	return b.time(ctx, "plain runsc: exec true", "", b.n, whole(func(ctx context.Context) error {
+	return b.time(ctx, "plain runsc: exec true", "", b.n, figures.Whole(func(ctx context.Context) error {
 		return command(ctx, runsc, append(global, "exec", "bench-exec", "/bin/true")...)
 	}))
 }

@@ -36,7 +36,7 @@ func newPlot(programs []string) *plot {
 }
 
 // add appends the medians of a load, measured with one figure for each program.
-func (p *plot) add(l load, programs []figures) {
+func (p *plot) add(l load, programs []columns) {
 	p.loads = append(p.loads, l.short())
 	if l.files > 0 {
 		p.axis = "memory in use, or written files"

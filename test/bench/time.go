@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cove-sh/cove/internal/testing/figures"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -46,13 +47,13 @@ func (b *bench) sh(ctx context.Context, id, line string) error {
 // inTime measures pause, resume, snapshots, fork and the history.
 func (b *bench) inTime(ctx context.Context) error {
 	err := b.withLoad(ctx, 100<<20, 0, func(id string) error {
-		resumed := series{name: "resume, 100 MB of memory", target: "< 120 ms"}
+		resumed := figures.Series{Name: "resume, 100 MB of memory", Target: "< 120 ms"}
 		err := b.time(ctx, "pause, 100 MB of memory", "< 150 ms", b.n, func(ctx context.Context) (time.Duration, error) {
 			if err := rest(ctx); err != nil {
 				return 0, err
 			}
 			pause, resume, err := b.pauseAndResume(ctx, id)
-			resumed.values = append(resumed.values, resume)
+			resumed.Values = append(resumed.Values, resume)
 			return pause, err
 		})
 		b.rows = append(b.rows, resumed)
@@ -103,7 +104,7 @@ func (b *bench) pauseAndResume(ctx context.Context, id string) (pause, resume ti
 // snapshots measures making a snapshot of a running sandbox, restoring it, and its size on
 // disk.
 func (b *bench) snapshots(ctx context.Context, id string) error {
-	restored := series{name: "restore of it"}
+	restored := figures.Series{Name: "restore of it"}
 	var size int64
 	err := b.time(ctx, "snapshot, 100 MB of memory", "", b.n, func(ctx context.Context) (time.Duration, error) {
 		if err := rest(ctx); err != nil {
@@ -118,7 +119,7 @@ func (b *bench) snapshots(ctx context.Context, id string) error {
 		size = snapshot.SizeBytes
 		began = time.Now()
 		_, err = b.d.Client.RestoreSnapshot(ctx, id, sandbox.RestoreRequest{Snapshot: snapshot.ID})
-		restored.values = append(restored.values, time.Since(began))
+		restored.Values = append(restored.Values, time.Since(began))
 		_, derr := b.d.Client.DeleteSnapshot(ctx, snapshot.ID)
 		return took, errors.Join(err, derr)
 	})
@@ -164,7 +165,7 @@ func (b *bench) stall(ctx context.Context, id, name, target string) error {
 	if err != nil {
 		return err
 	}
-	s := series{name: name, target: target}
+	s := figures.Series{Name: name, Target: target}
 	seen := int64(0)
 	for range max(3, b.n/3) {
 		if err := rest(ctx); err != nil {
@@ -180,7 +181,7 @@ func (b *bench) stall(ctx context.Context, id, name, target string) error {
 		if seen, longest, err = b.gaps(ctx, id, job.ID, seen); err != nil {
 			return err
 		}
-		s.values = append(s.values, longest)
+		s.Values = append(s.Values, longest)
 	}
 	b.rows = append(b.rows, s)
 	_, err = b.d.Client.SignalJob(ctx, id, job.ID, "KILL", 0)
@@ -208,7 +209,7 @@ func (b *bench) history(ctx context.Context) error {
 		return err
 	}
 	defer b.d.Client.Kill(context.WithoutCancel(ctx), s.ID)
-	return b.time(ctx, "exec true with history: 5", "", b.n, whole(func(ctx context.Context) error { return b.execTrue(ctx, s.ID) }))
+	return b.time(ctx, "exec true with history: 5", "", b.n, figures.Whole(func(ctx context.Context) error { return b.execTrue(ctx, s.ID) }))
 }
 
 // merges measures comparing and merging.
@@ -249,7 +250,7 @@ func (b *bench) changes(ctx context.Context, id, name string) error {
 	if err := b.sh(ctx, child, "cd /workspace/tree && for i in $(seq 1000); do echo changed >> small.$i; done"); err != nil {
 		return err
 	}
-	return b.time(ctx, name, "", max(2, b.n/10), whole(func(ctx context.Context) error {
+	return b.time(ctx, name, "", max(2, b.n/10), figures.Whole(func(ctx context.Context) error {
 		d, err := b.d.Client.Diff(ctx, child, sandbox.DiffRequest{Against: id})
 		if err == nil && d.Modified != 1000 {
 			err = fmt.Errorf("%d files are modified, want 1000", d.Modified)

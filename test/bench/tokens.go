@@ -4,6 +4,8 @@ import (
 	"context"
 	"os"
 	"strconv"
+
+	"github.com/cove-sh/cove/internal/testing/figures"
 )
 
 // tokens measures how much the first token of a model's answer is delayed if the gateway
@@ -23,7 +25,7 @@ func (b *bench) tokens(ctx context.Context) error {
 			}
 		}
 		ways := []struct{ kind, connection string }{{"tokens", "kept connection"}, {"newtokens", "new connection"}}
-		without := map[string]series{}
+		without := map[string]figures.Series{}
 		for _, w := range ways {
 			if err := b.load(ctx, "first token, "+w.connection+", passed through", "", id, w.kind, n, "https://example.com/tokens", "/tmp/ca.pem"); err != nil {
 				return err
@@ -39,9 +41,9 @@ func (b *bench) tokens(ctx context.Context) error {
 				return err
 			}
 			row := &b.rows[len(b.rows)-1]
-			row.target = "< 15 ms"
-			for i := range row.values {
-				row.values[i] -= without[w.kind].percentile(50)
+			row.Target = "< 15 ms"
+			for i := range row.Values {
+				row.Values[i] -= without[w.kind].Percentile(50)
 			}
 		}
 		return b.detachSecret(ctx, id)

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -18,6 +17,7 @@ import (
 	"github.com/cove-sh/cove/internal/durable"
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/engine/fleet"
+	"github.com/cove-sh/cove/internal/testing/figures"
 	"github.com/cove-sh/cove/internal/testing/postgrestest"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -113,11 +113,11 @@ func BenchmarkFleet(b *testing.B) {
 	percentiles(b, fmt.Sprintf("place-%d-at-once", together), whole)
 }
 
-// percentiles reports the 50th, 95th and 99th percentile by the nearest-rank method.
+// percentiles reports the 50th, 95th and 99th percentile.
 func percentiles(b *testing.B, name string, values []time.Duration) {
-	slices.Sort(values)
+	s := figures.Series{Values: values}
 	for _, p := range []int{50, 95, 99} {
-		b.ReportMetric(float64(values[max((p*len(values)+99)/100, 1)-1].Microseconds())/1000, fmt.Sprintf("%s-p%d-ms", name, p))
+		b.ReportMetric(float64(s.Percentile(p).Microseconds())/1000, fmt.Sprintf("%s-p%d-ms", name, p))
 	}
 }
 
