@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -180,6 +181,31 @@ func TestBashState(t *testing.T) {
 	req.Workdir = "/nonexistent"
 	_, err := s.tryCode(t.Context(), req)
 	wantCode(t, err, connect.CodeInvalidArgument, "working directory")
+}
+
+// TestBashTrace checks that "set -x" traces what was sent, and stays on or off as a run left
+// it.
+func TestBashTrace(t *testing.T) {
+	s := start(t)
+	const source = "+ . FILE\n"
+	for _, run := range []struct {
+		code, want string
+		exit       int32
+	}{
+		{"set -x\necho a", "++ echo a\n", 0},
+		{"echo b; false; (exit 2)", source + "++ echo b\n++ false\n++ exit 2\n", 2},
+		{"exit 3", source + "++ exit 3\n", 3},
+		{"IFS=x; set -eu; false", source + "++ IFS=x\n++ set -eu\n++ false\n+++ exit 1\n", 1},
+		{"set +eu; no() { exit 4; }; no", source + "++ set +eu\n++ no\n++ exit 4\n", 4},
+		{"set +x; echo c", source + "++ set +x\n", 0},
+		{"echo d", "", 0},
+	} {
+		r := s.code(t, in("bash", run.code))
+		got := regexp.MustCompile(`(?m)^\+ \. .*$`).ReplaceAllString(r.stderr, "+ . FILE")
+		if got != run.want || r.GetExitCode() != run.exit || r.GetRestarted() {
+			t.Errorf("%q: %d, %q, want %d, %q", run.code, r.GetExitCode(), got, run.exit, run.want)
+		}
+	}
 }
 
 func TestGoCode(t *testing.T) {

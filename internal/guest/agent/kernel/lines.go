@@ -53,13 +53,15 @@ func (l *lines) run(r *Run) ([]byte, error) {
 	if r.Home != "" {
 		fmt.Fprintf(&b, "cd -- %s\n", quote(r.Home))
 	}
-	run := fmt.Sprintf(". %s < %s", quote(cell), quote(input))
+	// What "set -x" traces is the code only: between runs it is off.
+	run := fmt.Sprintf("if [[ -v __cove_was ]]; then set -x; fi; . %s < %s", quote(cell), quote(input))
 	if r.Dir != "" {
 		run = fmt.Sprintf("if __cove_enter %s; then %s; fi", quote(r.Dir), run)
 	}
 	// An interrupt ends the line in which it comes. The end is reported again only if one
 	// came during the first report.
-	fmt.Fprintf(&b, "__cove_begin %d; %s\n__cove_end %d\n__cove_end %d\n__cove_unset%s\n", number, run, number, number, names)
+	end := fmt.Sprintf("{ __cove_s=$?; __cove_quiet; } 2>/dev/null; __cove_end %d \"$__cove_s\"", number)
+	fmt.Fprintf(&b, "__cove_begin %d; %s\n%s\n%s\n__cove_unset%s\n", number, run, end, end, names)
 	return []byte(b.String()), nil
 }
 
