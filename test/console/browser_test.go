@@ -111,12 +111,15 @@ func (p *tab) eval(script string, out any) {
 	p.run(chromedp.Evaluate(script, out, func(e *runtime.EvaluateParams) *runtime.EvaluateParams { return e.WithAwaitPromise(true) }))
 }
 
-// text returns the text of the page, for messages.
+// text returns the text of the page, its fields and its newest requests, for messages.
 func (p *tab) text() string {
 	ctx, cancel := context.WithTimeout(p.ctx, 5*time.Second)
 	defer cancel()
 	var text string
-	_ = chromedp.Run(ctx, chromedp.Evaluate(`document.body?.innerText?.slice(0, 3000) ?? ""`, &text))
+	_ = chromedp.Run(ctx, chromedp.Evaluate(`(document.body?.innerText?.slice(0, 3000) ?? "") + "\n\nIts fields: "
+		+ [...document.querySelectorAll("input, textarea, select")].map((e) => (e.ariaLabel || e.labels?.[0]?.innerText) + " = " + e.value).join(", ").slice(0, 1000)
+		+ "\nWhat it asked for, and after how many milliseconds it had the answer:\n"
+		+ performance.getEntriesByType("resource").slice(-20).map((e) => e.startTime.toFixed() + " to " + e.responseEnd.toFixed() + " " + e.name).join("\n")`, &text))
 	return text
 }
 

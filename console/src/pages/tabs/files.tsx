@@ -1,5 +1,5 @@
 import { useComputed, useSignal } from "@preact/signals";
-import { useEffect, useRef } from "preact/hooks";
+import { useLayoutEffect, useRef } from "preact/hooks";
 import { api, enc, type FileInfo, pages, type Sandbox, want } from "../../api/client";
 import { may } from "../../api/session";
 import type { Call } from "../../lib/call";
@@ -71,7 +71,8 @@ export function FilesTab({ of: s }: { of: Sandbox }) {
     open.value = new Map();
     void list(path);
   };
-  useEffect(() => go(s.workdir || "/"), [s.id]);
+  // Before anything can be typed, which it would replace.
+  useLayoutEffect(() => go(s.workdir || "/"), [s.id]);
 
   const nodes = useComputed(() => {
     const all: Node[] = [];
