@@ -39,7 +39,7 @@ GOLANGCI_LINT := bin/golangci-lint-$(GOLANGCI_VERSION)-$(shell go env GOVERSION)
 # Where make install puts the program.
 PREFIX ?= /usr/local
 
-.PHONY: build embedded install demo check test soak test-templates test-kube lint fuzz bench bench-fleet generate clean deps compiled
+.PHONY: build embedded install demo check test soak test-templates test-kube lint fuzz bench bench-fleet bench-kube generate clean deps compiled
 
 build: bin/cove ## build bin/cove
 
@@ -151,6 +151,11 @@ bench: build ## print the numbers of GOALS.md; ONLY=e2b,code measures parts
 
 bench-fleet: ## print how long a restart and a placement take with 50,000 sandboxes on 200 nodes (PostgreSQL)
 	go test -run '^$$' -bench Fleet -benchtime 1x -timeout 30m ./test/bench/fleet
+
+bench-kube: ## print the times of sandboxes on a real Kubernetes on this machine, beside those of one machine (root)
+	./scripts/install-kube-deps
+	$(MAKE) build
+	COVE_BIN=$(CURDIR)/bin/cove go test -tags kube -run '^$$' -bench Cluster -benchtime 1x -timeout 60m ./test/kube
 
 generate: ## regenerate protobuf code, OpenAPI file and snapshots
 	./scripts/generate

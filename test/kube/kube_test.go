@@ -213,11 +213,7 @@ func podReplaced(t *testing.T, i *installation) {
 // podDrained deletes a Pod of the pool where there is an object store: its sandboxes continue
 // in the other Pod, with what is in memory.
 func podDrained(t *testing.T, i *installation) {
-	// A directory of the server is enough of a store: Pods never see it.
-	const store = "/var/lib/cove/state/store"
-	i.kubectl(t, "-n", "cove", "exec", "cove-server-0", "--", "mkdir", store)
-	i.kubectl(t, "-n", "cove", "create", "secret", "generic", "cove-objects", "--from-literal=COVE_OBJECTS=file://"+store)
-	i.apply(t, "components/objects")
+	i.storeObjects(t)
 	i.awaitNodes(t)
 	all := i.onEach(t)
 	moving := all["cove-node-0"]

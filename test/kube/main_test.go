@@ -42,7 +42,7 @@ type installation struct {
 }
 
 // install starts a cluster, and installs Cove on it.
-func install(t *testing.T) *installation {
+func install(t testing.TB) *installation {
 	t.Helper()
 	ctx := t.Context()
 	root, err := covetest.Root()
@@ -99,7 +99,7 @@ func install(t *testing.T) *installation {
 
 // makeImage makes the image as docs/kubernetes.md says, on a Debian of this machine's
 // release, which is made once: no registry is needed.
-func makeImage(t *testing.T, root, cache, dir string) string {
+func makeImage(t testing.TB, root, cache, dir string) string {
 	t.Helper()
 	program, err := covetest.Binary()
 	if err != nil {
@@ -119,7 +119,7 @@ func makeImage(t *testing.T, root, cache, dir string) string {
 	return out
 }
 
-func run(t *testing.T, dir, name string, args ...string) string {
+func run(t testing.TB, dir, name string, args ...string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), name, args...)
 	cmd.Dir = dir
@@ -134,7 +134,7 @@ func run(t *testing.T, dir, name string, args ...string) string {
 
 // apply applies deploy/kustomize/base and components, with what this cluster needs: the
 // name of the image, and addresses in place of names.
-func (i *installation) apply(t *testing.T, components ...string) {
+func (i *installation) apply(t testing.TB, components ...string) {
 	t.Helper()
 	overlay := filepath.Join(i.dir, "overlay")
 	if err := os.MkdirAll(overlay, 0o755); err != nil {
@@ -170,8 +170,18 @@ patches:
 	i.kubectl(t, "-n", "cove-nodes", "rollout", "status", "--timeout=5m", "statefulset/cove-node")
 }
 
+// storeObjects gives the installation an object store: a directory of the server, which Pods
+// of the pool never see.
+func (i *installation) storeObjects(t testing.TB) {
+	t.Helper()
+	const store = "/var/lib/cove/state/store"
+	i.kubectl(t, "-n", "cove", "exec", "cove-server-0", "--", "mkdir", store)
+	i.kubectl(t, "-n", "cove", "create", "secret", "generic", "cove-objects", "--from-literal=COVE_OBJECTS=file://"+store)
+	i.apply(t, "components/objects")
+}
+
 // volumes are local ones on both nodes, one more than needed on each.
-func (i *installation) volumes(t *testing.T) string {
+func (i *installation) volumes(t testing.TB) string {
 	t.Helper()
 	var out strings.Builder
 	out.WriteString(`apiVersion: storage.k8s.io/v1
@@ -203,7 +213,7 @@ spec:
 	return out.String()
 }
 
-func write(t *testing.T, path, text string) {
+func write(t testing.TB, path, text string) {
 	t.Helper()
 	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
@@ -211,7 +221,7 @@ func write(t *testing.T, path, text string) {
 }
 
 // kubectl runs kubectl, and returns what it prints.
-func (i *installation) kubectl(t *testing.T, args ...string) string {
+func (i *installation) kubectl(t testing.TB, args ...string) string {
 	t.Helper()
 	var out bytes.Buffer
 	if err := i.Kubectl(t.Context(), nil, &out, args...); err != nil {
@@ -241,7 +251,7 @@ func (i *installation) state() string {
 }
 
 // nodes returns the nodes of the server by name.
-func (i *installation) nodes(t *testing.T) map[string]sandbox.Node {
+func (i *installation) nodes(t testing.TB) map[string]sandbox.Node {
 	t.Helper()
 	list, err := i.client.ListNodes(t.Context())
 	if err != nil {
@@ -255,7 +265,7 @@ func (i *installation) nodes(t *testing.T) map[string]sandbox.Node {
 }
 
 // awaitNodes waits until both nodes are ready.
-func (i *installation) awaitNodes(t *testing.T) {
+func (i *installation) awaitNodes(t testing.TB) {
 	t.Helper()
 	var all map[string]sandbox.Node
 	if !covetest.Eventually(5*time.Minute, func() bool {
@@ -267,13 +277,13 @@ func (i *installation) awaitNodes(t *testing.T) {
 }
 
 // sh runs a shell line in a sandbox.
-func (i *installation) sh(t *testing.T, id, line string) string {
+func (i *installation) sh(t testing.TB, id, line string) string {
 	t.Helper()
 	return strings.TrimSpace((&covetest.Daemon{Client: i.client}).Sh(t, id, line))
 }
 
 // onEach creates a sandbox on each node.
-func (i *installation) onEach(t *testing.T) map[string]string {
+func (i *installation) onEach(t testing.TB) map[string]string {
 	t.Helper()
 	found := map[string]string{}
 	for range 6 {
@@ -294,7 +304,7 @@ func (i *installation) onEach(t *testing.T) map[string]string {
 	return nil
 }
 
-func uidOf(t *testing.T, i *installation, namespace, pod string) string {
+func uidOf(t testing.TB, i *installation, namespace, pod string) string {
 	t.Helper()
 	var p struct{ Metadata struct{ UID string } }
 	if err := json.Unmarshal([]byte(i.kubectl(t, "-n", namespace, "get", "pod", pod, "-o", "json")), &p); err != nil {
@@ -303,7 +313,7 @@ func uidOf(t *testing.T, i *installation, namespace, pod string) string {
 	return p.Metadata.UID
 }
 
-func (i *installation) kill(t *testing.T, id string) {
+func (i *installation) kill(t testing.TB, id string) {
 	t.Helper()
 	if _, err := i.client.Kill(t.Context(), id); err != nil {
 		t.Error(err)
@@ -311,7 +321,7 @@ func (i *installation) kill(t *testing.T, id string) {
 }
 
 // warnings runs kubectl, and returns what the API warns of.
-func (i *installation) warnings(t *testing.T, args ...string) string {
+func (i *installation) warnings(t testing.TB, args ...string) string {
 	t.Helper()
 	out, err := i.KubectlCommand(t.Context(), args...).CombinedOutput()
 	if err != nil {
