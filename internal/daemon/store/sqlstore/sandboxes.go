@@ -95,6 +95,9 @@ func admit(ctx context.Context, tx conn, q store.Quota, team string, more store.
 	if err := tx.lockTeam(ctx, team); err != nil {
 		return err
 	}
+	if q == (store.Quota{}) {
+		return nil
+	}
 	u, err := usage(ctx, tx, team)
 	if err != nil {
 		return err
