@@ -4,6 +4,7 @@ package kube
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"testing"
@@ -79,6 +80,9 @@ func (p *place) measure(ctx context.Context) (rows []figures.Series, err error) 
 		_, err = p.client.Kill(ctx, s.ID)
 		return took, err
 	})
+	if err != nil {
+		return nil, err
+	}
 	id, err := p.holding(ctx)
 	if err != nil {
 		return nil, err
@@ -113,6 +117,7 @@ func (p *place) measure(ctx context.Context) (rows []figures.Series, err error) 
 	if err != nil {
 		return nil, err
 	}
+	resumed.Values = resumed.Values[1:] // the warm-up run
 	rows = append(rows, resumed)
 	rate, err := p.rate(ctx)
 	return append(rows, rate), err
@@ -179,12 +184,19 @@ func (i *installation) elsewhere(ctx context.Context) (took time.Duration, err e
 	if _, err := i.client.DrainNode(ctx, s.Node, sandbox.DrainRequest{Move: true}); err != nil {
 		return 0, err
 	}
+	defer func() {
+		_, uerr := i.client.UndrainNode(context.WithoutCancel(ctx), s.Node)
+		err = errors.Join(err, uerr)
+	}()
 	if !covetest.Eventually(slowest, func() bool {
 		var at *sandbox.Sandbox
 		at, err = i.client.Get(ctx, id)
 		return err != nil || at.Stored == sandbox.StoredBoth
-	}) || err != nil {
-		return 0, fmt.Errorf("the state of %s is not stored: %w", id, err)
+	}) {
+		return 0, fmt.Errorf("the state of %s is not stored after %s", id, slowest)
+	}
+	if err != nil {
+		return 0, err
 	}
 	began := time.Now()
 	if err := p.sh(ctx, id, "true"); err != nil {
@@ -195,9 +207,5 @@ func (i *installation) elsewhere(ctx context.Context) (took time.Duration, err e
 	if err == nil && at.Node == s.Node {
 		err = fmt.Errorf("%s was resumed on %s, which is drained", id, at.Node)
 	}
-	if err != nil {
-		return 0, err
-	}
-	_, err = i.client.UndrainNode(ctx, s.Node)
 	return took, err
 }

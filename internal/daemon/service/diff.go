@@ -204,7 +204,7 @@ func (s *Service) readLayer(ctx context.Context, of *subject, opts layer.ReadOpt
 	if copyTo != nil {
 		stream = io.TeeReader(r, copyTo)
 	}
-	l, err := layer.Read(stream, opts)
+	l, err := layer.Read(ctx, stream, opts)
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}

@@ -324,14 +324,17 @@ func (s *Service) applyPlan(ctx context.Context, parent *store.Record, plan *lay
 		return err
 	}
 	r, w := io.Pipe()
+	writing, cancel := context.WithCancel(ctx)
+	defer cancel()
 	written := make(chan struct{})
 	go func() {
 		defer close(written)
 		out := bufio.NewWriterSize(w, 256<<10)
-		err := layer.WritePlan(out, plan, bufio.NewReaderSize(spool, 1<<20))
+		err := layer.WritePlan(writing, out, plan, bufio.NewReaderSize(spool, 1<<20))
 		_ = w.CloseWithError(errors.Join(err, out.Flush()))
 	}()
 	err = h.client.Apply(ctx, r)
+	cancel()
 	_ = r.Close() // makes the writer end
 	<-written
 	return h.explain(ctx, err)

@@ -374,7 +374,7 @@ func BenchmarkCompare(b *testing.B) {
 	var buf bytes.Buffer
 	writeAll(b, &buf, want)
 	for b.Loop() {
-		l, err := Read(bytes.NewReader(buf.Bytes()), ReadOptions{})
+		l, err := Read(b.Context(), bytes.NewReader(buf.Bytes()), ReadOptions{})
 		if err != nil {
 			b.Fatal(err)
 		}

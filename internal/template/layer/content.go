@@ -11,13 +11,14 @@ import (
 	"sync"
 )
 
-// hashUnit is the part of a file that a [Hash] leaves out if it is zero.
-const hashUnit = 64 << 10
+// hashUnit is the part of a file that a [Hash] leaves out if it is zero: a page, so that
+// no more is hashed than a sandbox holds.
+const hashUnit = 4 << 10
 
 var zeroUnit [hashUnit]byte
 
 // buffers are for copying file content.
-var buffers = sync.Pool{New: func() any { b := make([]byte, 4*hashUnit); return &b }}
+var buffers = sync.Pool{New: func() any { b := make([]byte, 64*hashUnit); return &b }}
 
 // hashContent copies all of r to w, which may be nil, and returns its size and hash.
 func hashContent(w io.Writer, r io.Reader) (n int64, h Hash, err error) {

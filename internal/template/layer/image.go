@@ -3,6 +3,7 @@ package layer
 import (
 	"archive/tar"
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -28,10 +29,10 @@ type ImageOptions struct {
 // WriteImage turns the tar stream of a sandbox's changes into a layer of an OCI image.
 // Files that belong to each sandbox itself are left out, and so are devices, pipes and
 // memory. The stream is hostile: errors are as those of [Read].
-func WriteImage(w io.Writer, changes io.Reader, opts ImageOptions) error {
+func WriteImage(ctx context.Context, w io.Writer, changes io.Reader, opts ImageOptions) error {
 	opts.MaxBytes = cmp.Or(opts.MaxBytes, MaxContentBytes)
 	iw := imageWriter{out: tar.NewWriter(w), opts: opts, left: opts.MaxBytes, written: map[string]bool{}}
-	err := walkTar(changes, func(h *tar.Header, p string, content io.Reader) error {
+	err := walkTar(ctx, changes, func(h *tar.Header, p string, content io.Reader) error {
 		if err := iw.add(h, p, content); err != nil {
 			return wrapPath(h.Name, err)
 		}

@@ -28,7 +28,7 @@ func image(t *testing.T, opts ImageOptions, entries ...tar.Header) ([]string, er
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := WriteImage(&out, &changes, opts); err != nil {
+	if err := WriteImage(t.Context(), &out, &changes, opts); err != nil {
 		return nil, err
 	}
 	var list []string
@@ -107,7 +107,7 @@ func FuzzWriteImage(f *testing.F) {
 	f.Add(b.Bytes())
 	f.Fuzz(func(t *testing.T, data []byte) {
 		var out bytes.Buffer
-		if WriteImage(&out, bytes.NewReader(data), ImageOptions{Bound: []string{"/usr"}, MaxBytes: 1 << 20}) != nil {
+		if WriteImage(t.Context(), &out, bytes.NewReader(data), ImageOptions{Bound: []string{"/usr"}, MaxBytes: 1 << 20}) != nil {
 			return
 		}
 		for r := tar.NewReader(&out); ; {

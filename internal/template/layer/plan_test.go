@@ -111,7 +111,7 @@ func carryOut(t *testing.T, plan *Plan, ours tree, theirs []byte) tree {
 	}
 	ours.put(t, dir)
 	var stream bytes.Buffer
-	if err := WritePlan(&stream, plan, bytes.NewReader(theirs)); err != nil {
+	if err := WritePlan(t.Context(), &stream, plan, bytes.NewReader(theirs)); err != nil {
 		t.Fatal(err)
 	}
 	root, err := os.Open(dir)
@@ -179,7 +179,7 @@ func TestMergeRandom(t *testing.T) {
 		}
 		vb, vo := view(t, rng, low, b), view(t, rng, low, o)
 		first, second := layerTar(t, rng, low, th), layerTar(t, rng, low, th)
-		l, err := Read(bytes.NewReader(first), ReadOptions{})
+		l, err := Read(t.Context(), bytes.NewReader(first), ReadOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -406,7 +406,7 @@ func TestMergeHardLinks(t *testing.T) {
 	first := tarOf(t, rootEntry, file("./a"), link("./b", "./a"), link("./c", "./a"))
 	second := tarOf(t, rootEntry, file("./c"), link("./b", "./c"), link("./a", "./c"))
 	low := tree{"/": dir(0o755)}.mine()
-	l, err := Read(bytes.NewReader(first), ReadOptions{})
+	l, err := Read(t.Context(), bytes.NewReader(first), ReadOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -416,7 +416,7 @@ func TestMergeHardLinks(t *testing.T) {
 		t.Fatal(err)
 	}
 	var stream bytes.Buffer
-	if err := WritePlan(&stream, plan, bytes.NewReader(second)); err != nil {
+	if err := WritePlan(t.Context(), &stream, plan, bytes.NewReader(second)); err != nil {
 		t.Fatal(err)
 	}
 	var names []string
@@ -441,7 +441,7 @@ func TestMergeHardLinks(t *testing.T) {
 func TestWritePlanChecksContent(t *testing.T) {
 	file := func(content string) entry { e := head(tar.TypeReg, "./f"); e.content = content; return e }
 	low := tree{"/": dir(0o755)}
-	l, err := Read(bytes.NewReader(tarOf(t, rootEntry, file("planned"))), ReadOptions{})
+	l, err := Read(t.Context(), bytes.NewReader(tarOf(t, rootEntry, file("planned"))), ReadOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -459,11 +459,11 @@ func TestWritePlanChecksContent(t *testing.T) {
 		"gone":          tarOf(t, rootEntry),
 		"cut":           tarOf(t, rootEntry, file("planned"))[:1028],
 	} {
-		if err := WritePlan(io.Discard, plan, bytes.NewReader(stream)); err == nil {
+		if err := WritePlan(t.Context(), io.Discard, plan, bytes.NewReader(stream)); err == nil {
 			t.Errorf("%s: it was taken", name)
 		}
 	}
-	if err := WritePlan(io.Discard, plan, nil); err == nil {
+	if err := WritePlan(t.Context(), io.Discard, plan, nil); err == nil {
 		t.Error("a nil stream was accepted")
 	}
 }

@@ -83,7 +83,7 @@ func TestRead(t *testing.T) {
 	opaque.PAXRecords = map[string]string{"SCHILY.xattr.trusted.overlay.opaque": "y"}
 	setuid := entry{Header: tar.Header{Typeflag: tar.TypeReg, Name: "./d/f", Mode: 0o4755, Uid: 1 << 31, Gid: 5}, content: "text"}
 	stream := tarOf(t, rootEntry, opaque, setuid, link, device, head(tar.TypeChar, "./gone"), head(tar.TypeFifo, "./d/p"))
-	l, err := Read(bytes.NewReader(stream), ReadOptions{Keep: func(p string) bool { return p == "/d/f" }})
+	l, err := Read(t.Context(), bytes.NewReader(stream), ReadOptions{Keep: func(p string) bool { return p == "/d/f" }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +132,7 @@ func TestReadOfGVisor(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := Read(z, ReadOptions{})
+	l, err := Read(t.Context(), z, ReadOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -212,7 +212,7 @@ func TestReadRefuses(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			_, err := Read(bytes.NewReader(tt.stream), tt.opts)
+			_, err := Read(t.Context(), bytes.NewReader(tt.stream), tt.opts)
 			if err == nil {
 				t.Fatal("it was taken")
 			}
@@ -243,7 +243,7 @@ func TestReadSparse(t *testing.T) {
 	const size = 5*hashUnit/2 + 7
 	read := func(stream []byte) *Entry {
 		t.Helper()
-		l, err := Read(bytes.NewReader(stream), ReadOptions{})
+		l, err := Read(t.Context(), bytes.NewReader(stream), ReadOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -279,11 +279,11 @@ func TestReadSparse(t *testing.T) {
 // limit: they take a few bytes of stream and days to read.
 func TestReadBoundsSparse(t *testing.T) {
 	for _, size := range []int64{1 << 50, MaxSparseBytes + 1} {
-		if _, err := Read(bytes.NewReader(sparseTar(t, size, "data")), ReadOptions{}); sandbox.CodeOf(err) != sandbox.CodeTooLarge {
+		if _, err := Read(t.Context(), bytes.NewReader(sparseTar(t, size, "data")), ReadOptions{}); sandbox.CodeOf(err) != sandbox.CodeTooLarge {
 			t.Errorf("%d bytes: %v", size, err)
 		}
 	}
-	if _, err := Read(bytes.NewReader(sparseTar(t, 1001, "data")), ReadOptions{MaxSparseBytes: 1000}); sandbox.CodeOf(err) != sandbox.CodeTooLarge {
+	if _, err := Read(t.Context(), bytes.NewReader(sparseTar(t, 1001, "data")), ReadOptions{MaxSparseBytes: 1000}); sandbox.CodeOf(err) != sandbox.CodeTooLarge {
 		t.Error(err)
 	}
 }
@@ -293,7 +293,7 @@ func BenchmarkReadSparse(b *testing.B) {
 	stream := sparseTar(b, size, "data")
 	b.SetBytes(size)
 	for b.Loop() {
-		if _, err := Read(bytes.NewReader(stream), ReadOptions{}); err != nil {
+		if _, err := Read(b.Context(), bytes.NewReader(stream), ReadOptions{}); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -303,7 +303,7 @@ func BenchmarkReadSparse(b *testing.B) {
 func TestReadKeeps(t *testing.T) {
 	file := func(name, content string) entry { e := head(tar.TypeReg, name); e.content = content; return e }
 	stream := tarOf(t, rootEntry, file("./a", "1234"), file("./bin", "\x00"), file("./c", "123456"), file("./d", "12"))
-	l, err := Read(bytes.NewReader(stream), ReadOptions{Keep: func(string) bool { return true }, KeepBytes: 6})
+	l, err := Read(t.Context(), bytes.NewReader(stream), ReadOptions{Keep: func(string) bool { return true }, KeepBytes: 6})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -324,7 +324,7 @@ func FuzzRead(f *testing.F) {
 	l.Linkname = "./f"
 	f.Add(tarOf(f, rootEntry, head(tar.TypeReg, "./f"), l))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		layer, err := Read(bytes.NewReader(b), ReadOptions{MaxEntries: 1000, MaxContentBytes: 1 << 20, Keep: func(string) bool { return true }})
+		layer, err := Read(t.Context(), bytes.NewReader(b), ReadOptions{MaxEntries: 1000, MaxContentBytes: 1 << 20, Keep: func(string) bool { return true }})
 		if err != nil {
 			return
 		}

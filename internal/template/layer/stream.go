@@ -2,6 +2,7 @@ package layer
 
 import (
 	"archive/tar"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -17,8 +18,8 @@ var errEnough = errors.New("enough")
 // tar stream of the winner's layer, read again, in the same state but in any order; it is
 // read as far as it is needed, and may be nil if the plan writes no file of that layer.
 // After an error the stream is incomplete, and package apply changes nothing.
-func WritePlan(w io.Writer, p *Plan, theirs io.Reader) error {
-	s := planWriter{tw: tar.NewWriter(w), plan: p}
+func WritePlan(ctx context.Context, w io.Writer, p *Plan, theirs io.Reader) error {
+	s := planWriter{ctx: ctx, tw: tar.NewWriter(w), plan: p}
 	if err := s.write(theirs); err != nil {
 		return err
 	}
@@ -33,6 +34,7 @@ func (p *Plan) inLayer(f write) bool {
 }
 
 type planWriter struct {
+	ctx  context.Context
 	tw   *tar.Writer
 	plan *Plan
 }
@@ -148,7 +150,7 @@ func (s *planWriter) fromLayer(theirs io.Reader, wanted map[*Entry]string) error
 	if theirs == nil {
 		return errors.New("layer: the plan needs the winner's layer")
 	}
-	err := walkTar(theirs, func(h *tar.Header, path string, content io.Reader) error {
+	err := walkTar(s.ctx, theirs, func(h *tar.Header, path string, content io.Reader) error {
 		if h.Typeflag != tar.TypeReg {
 			return nil
 		}

@@ -191,7 +191,7 @@ func (o *overlay) children(p string, want tree, through bool) error {
 // view returns the view that shows want above low.
 func view(t testing.TB, rng *rand.Rand, low, want tree) View {
 	t.Helper()
-	l, err := Read(bytes.NewReader(layerTar(t, rng, low, want)), ReadOptions{Keep: func(string) bool { return true }})
+	l, err := Read(t.Context(), bytes.NewReader(layerTar(t, rng, low, want)), ReadOptions{Keep: func(string) bool { return true }})
 	if err != nil {
 		t.Fatal(err)
 	}

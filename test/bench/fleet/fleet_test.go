@@ -166,7 +166,7 @@ func prepare(b *testing.B) *world {
 	table := fmt.Sprintf("%q.sandboxes", schema) // a name of the test's own
 	server.Exec(b, fmt.Sprintf(`INSERT INTO %s SELECT (jsonb_populate_record(s, jsonb_build_object(
 		'id', 'sbx-' || n, 'instance', 'i-sbx-' || n, 'team', 'team-' || n %% %d))).* FROM %s s, generate_series(1, %d) n`, table, teams, table, sandboxes-1))
-	server.Exec(b, "VACUUM ANALYZE "+table) // as the database does by itself within a minute
+	server.Exec(b, "VACUUM ANALYZE "+table) // as the database does by itself, again and again
 	for n := range nodes {
 		has := map[string]bool{}
 		for i := n; i < sandboxes; i += nodes {

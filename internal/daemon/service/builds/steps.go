@@ -202,7 +202,7 @@ func (x *Builder) changesOf(of engine.Source, opts layer.ImageOptions) func(cont
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			err := layer.WriteImage(w, changes, opts)
+			err := layer.WriteImage(ctx, w, changes, opts)
 			_ = changes.Close()
 			_ = w.CloseWithError(err)
 		}()

@@ -21,6 +21,7 @@ func TestInterruptBeforeCode(t *testing.T) {
 		{sandbox.Python, "python3", "x = 5", "while True: pass", "print(x)", "KeyboardInterrupt"},
 		{sandbox.JavaScript, "node", "var x = 5", "while (true);", "console.log(x)", "Interrupted"},
 		{sandbox.Bash, "bash", "x=5", "while :; do :; done", "echo $x", ""},
+		{sandbox.Bash, "bash", "x=5; exec 2>&-; set -x", "while :; do :; done", "[[ $- == *x* ]] && echo $x", ""},
 		{sandbox.JavaScript, "node", "var x = 5", "new Promise(r => setTimeout(r, 600000))", "console.log(x)", "Interrupted"},
 	} {
 		t.Run(string(tt.language)+" "+tt.forever, func(t *testing.T) {

@@ -53,8 +53,8 @@ func (l *lines) run(r *Run) ([]byte, error) {
 	if r.Home != "" {
 		fmt.Fprintf(&b, "cd -- %s\n", quote(r.Home))
 	}
-	// What "set -x" traces is the code only: between runs it is off.
-	run := fmt.Sprintf("if [[ -v __cove_was ]]; then set -x; fi; . %s < %s", quote(cell), quote(input))
+	// Between runs, tracing is off, so that "set -x" does not trace the driver.
+	run := fmt.Sprintf("{ __cove_trace; } 2>/dev/null; . %s < %s", quote(cell), quote(input))
 	if r.Dir != "" {
 		run = fmt.Sprintf("if __cove_enter %s; then %s; fi", quote(r.Dir), run)
 	}
