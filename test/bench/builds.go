@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/cove-sh/cove/internal/testing/figures"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -53,7 +54,7 @@ func (b *bench) builds(ctx context.Context) error {
 			return err
 		}
 		err = b.time(ctx, fmt.Sprintf("create: of a template of %d MB", mb), "", n, func(ctx context.Context) (time.Duration, error) {
-			if err := rest(ctx); err != nil {
+			if err := figures.Rest(ctx); err != nil {
 				return 0, err
 			}
 			began := time.Now()

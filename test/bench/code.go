@@ -59,7 +59,7 @@ func (b *bench) code(ctx context.Context) error {
 // firstRun measures the first code in a new sandbox.
 func (b *bench) firstRun(template string) figures.Timed {
 	return func(ctx context.Context) (time.Duration, error) {
-		if err := rest(ctx); err != nil {
+		if err := figures.Rest(ctx); err != nil {
 			return 0, err
 		}
 		s, err := b.d.Client.Create(ctx, sandbox.CreateRequest{Template: template})
@@ -161,7 +161,7 @@ func (b *bench) warmKernels(ctx context.Context) error {
 		return nil
 	}
 	once := func(ctx context.Context) (time.Duration, error) {
-		if err := rest(ctx); err != nil {
+		if err := figures.Rest(ctx); err != nil {
 			return 0, err
 		}
 		began := time.Now()
@@ -214,7 +214,7 @@ func (b *bench) warmKernels(ctx context.Context) error {
 // isolated returns a run in a sandbox of its own.
 func (b *bench) isolated(template string) figures.Timed {
 	return func(ctx context.Context) (time.Duration, error) {
-		if err := rest(ctx); err != nil {
+		if err := figures.Rest(ctx); err != nil {
 			return 0, err
 		}
 		began := time.Now()

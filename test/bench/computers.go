@@ -34,7 +34,7 @@ func (b *bench) computers(ctx context.Context) error {
 		return err
 	}
 	err = b.time(ctx, "create a computer, template "+template, "< 600 ms", b.n, func(ctx context.Context) (time.Duration, error) {
-		if err := rest(ctx); err != nil {
+		if err := figures.Rest(ctx); err != nil {
 			return 0, err
 		}
 		began := time.Now()

@@ -21,7 +21,7 @@ func (b *bench) e2b(ctx context.Context) error {
 	const what = "create, first true, "
 	first := func(req sandbox.ExecRequest) figures.Timed {
 		return func(ctx context.Context) (time.Duration, error) {
-			if err := rest(ctx); err != nil {
+			if err := figures.Rest(ctx); err != nil {
 				return 0, err
 			}
 			began := time.Now()

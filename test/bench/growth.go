@@ -16,6 +16,7 @@ import (
 
 	"github.com/cove-sh/cove/internal/machine/cgroup"
 	"github.com/cove-sh/cove/internal/testing/covetest"
+	"github.com/cove-sh/cove/internal/testing/figures"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -218,7 +219,7 @@ func (g *grower) measure(ctx context.Context, forks sizes) error {
 			return fmt.Errorf("fork n=%d: %w", n, err)
 		}
 	}
-	if err := rest(ctx); err != nil {
+	if err := figures.Rest(ctx); err != nil {
 		return err
 	}
 	pause, resume, err := g.pauseAndResume(ctx, s.ID)
@@ -260,7 +261,7 @@ func (g *grower) touch(ctx context.Context, id string) error {
 // family measures a fork into n children.
 func (g *grower) family(ctx context.Context, n int) error {
 	for range min(n, 4) { // standbys for the next children are made meanwhile
-		if err := rest(ctx); err != nil {
+		if err := figures.Rest(ctx); err != nil {
 			return err
 		}
 	}
@@ -304,7 +305,7 @@ func (g *grower) family(ctx context.Context, n int) error {
 	}
 	row.took(gTouch, time.Since(began))
 	for range 2 {
-		if err := rest(ctx); err != nil {
+		if err := figures.Rest(ctx); err != nil {
 			return err
 		}
 	}
@@ -371,7 +372,7 @@ func (g *grower) probe(ctx context.Context) (*probe, error) {
 		return nil, err
 	}
 	p := &probe{g: g, job: job.ID}
-	if err := rest(ctx); err != nil {
+	if err := figures.Rest(ctx); err != nil {
 		return nil, err
 	}
 	_, err = p.longest(ctx)

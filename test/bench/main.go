@@ -163,7 +163,7 @@ func (b *bench) create(ctx context.Context) error {
 	first := figures.Series{Name: "create from the pool, then first exec"}
 	err := b.time(ctx, "create from the pool", "< 15 ms", b.n, func(ctx context.Context) (time.Duration, error) {
 		// An agent does not create sandboxes without pauses; give the pool time to fill.
-		if err := rest(ctx); err != nil {
+		if err := figures.Rest(ctx); err != nil {
 			return 0, err
 		}
 		took, whole, kill, err := lifetime(ctx, b.d)
@@ -185,16 +185,6 @@ func (b *bench) cold(ctx context.Context) error {
 		_, took, _, err := lifetime(ctx, d)
 		return took, err
 	})
-}
-
-// rest waits as long as an agent might think.
-func rest(ctx context.Context) error {
-	select {
-	case <-time.After(500 * time.Millisecond):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // lifetime measures a creation, the time to the end of the first command, and the kill.

@@ -49,7 +49,7 @@ func (b *bench) inTime(ctx context.Context) error {
 	err := b.withLoad(ctx, 100<<20, 0, func(id string) error {
 		resumed := figures.Series{Name: "resume, 100 MB of memory", Target: "< 120 ms"}
 		err := b.time(ctx, "pause, 100 MB of memory", "< 150 ms", b.n, func(ctx context.Context) (time.Duration, error) {
-			if err := rest(ctx); err != nil {
+			if err := figures.Rest(ctx); err != nil {
 				return 0, err
 			}
 			pause, resume, err := b.pauseAndResume(ctx, id)
@@ -74,7 +74,7 @@ func (b *bench) inTime(ctx context.Context) error {
 			if err := b.time(ctx, fmt.Sprintf("fork n=%d, all agents answering", f.n), f.target, f.runs, func(ctx context.Context) (time.Duration, error) {
 				// Wait for the standby sandboxes of the next children.
 				for range min(f.n, 4) {
-					if err := rest(ctx); err != nil {
+					if err := figures.Rest(ctx); err != nil {
 						return 0, err
 					}
 				}
@@ -107,7 +107,7 @@ func (b *bench) snapshots(ctx context.Context, id string) error {
 	restored := figures.Series{Name: "restore of it"}
 	var size int64
 	err := b.time(ctx, "snapshot, 100 MB of memory", "", b.n, func(ctx context.Context) (time.Duration, error) {
-		if err := rest(ctx); err != nil {
+		if err := figures.Rest(ctx); err != nil {
 			return 0, err
 		}
 		began := time.Now()
@@ -168,7 +168,7 @@ func (b *bench) stall(ctx context.Context, id, name, target string) error {
 	s := figures.Series{Name: name, Target: target}
 	seen := int64(0)
 	for range max(3, b.n/3) {
-		if err := rest(ctx); err != nil {
+		if err := figures.Rest(ctx); err != nil {
 			return err
 		}
 		if seen, _, err = b.gaps(ctx, id, job.ID, seen); err != nil {

@@ -70,7 +70,9 @@ func (p *place) measure(ctx context.Context) (rows []figures.Series, err error) 
 		}
 	}
 	add("create", benchRuns, func(ctx context.Context) (time.Duration, error) {
-		time.Sleep(time.Second) // for the next standby sandbox
+		if err := figures.Rest(ctx); err != nil {
+			return 0, err
+		}
 		began := time.Now()
 		s, err := p.client.Create(ctx, covetest.Small())
 		took := time.Since(began)
@@ -90,7 +92,9 @@ func (p *place) measure(ctx context.Context) (rows []figures.Series, err error) 
 	defer p.client.Kill(context.WithoutCancel(ctx), id)
 	add("exec true", 3*benchRuns, figures.Whole(func(ctx context.Context) error { return p.sh(ctx, id, "true") }))
 	add("fork, until the child runs true", benchRuns, func(ctx context.Context) (time.Duration, error) {
-		time.Sleep(time.Second)
+		if err := figures.Rest(ctx); err != nil {
+			return 0, err
+		}
 		began := time.Now()
 		list, err := p.client.Fork(ctx, id, sandbox.ForkRequest{})
 		if err == nil {

@@ -325,7 +325,6 @@ func (s *Service) applyPlan(ctx context.Context, parent *store.Record, plan *lay
 	}
 	r, w := io.Pipe()
 	writing, cancel := context.WithCancel(ctx)
-	defer cancel()
 	written := make(chan struct{})
 	go func() {
 		defer close(written)
@@ -334,8 +333,9 @@ func (s *Service) applyPlan(ctx context.Context, parent *store.Record, plan *lay
 		_ = w.CloseWithError(errors.Join(err, out.Flush()))
 	}()
 	err = h.client.Apply(ctx, r)
+	// Both make the writer end: while it reads a hole, it does not write.
 	cancel()
-	_ = r.Close() // makes the writer end
+	_ = r.Close()
 	<-written
 	return h.explain(ctx, err)
 }

@@ -191,21 +191,22 @@ func TestBashTrace(t *testing.T) {
 	for _, run := range []struct {
 		code, want string
 		exit       int32
+		dir        string // where it does not run
 	}{
-		{"set -x\necho a", "++ echo a\n", 0},
-		{"refused", "", 0},
-		{"echo b; false; (exit 2)", source + "++ echo b\n++ false\n++ exit 2\n", 2},
-		{"exit 3", source + "++ exit 3\n", 3},
-		{"IFS=x; set -eu; false", source + "++ IFS=x\n++ set -eu\n++ false\n+++ exit 1\n", 1},
-		{"set +eu; no() { exit 4; }; no", source + "++ set +eu\n++ no\n++ exit 4\n", 4},
-		{"set +x; echo c", source + "++ set +x\n", 0},
-		{"echo d", "", 0},
-		{"trap '[[ 1 == 2 ]]' DEBUG; (exit 6)", "", 6},
-		{"(exit 7)", "", 7},
+		{"set -x\necho a", "++ echo a\n", 0, ""},
+		{dir: "/nonexistent"},
+		{"echo b; false; (exit 2)", source + "++ echo b\n++ false\n++ exit 2\n", 2, ""},
+		{"exit 3", source + "++ exit 3\n", 3, ""},
+		{"IFS=x; set -eu; false", source + "++ IFS=x\n++ set -eu\n++ false\n+++ exit 1\n", 1, ""},
+		{"set +eu; no() { exit 4; }; no", source + "++ set +eu\n++ no\n++ exit 4\n", 4, ""},
+		{"set +x; echo c", source + "++ set +x\n", 0, ""},
+		{"echo d", "", 0, ""},
+		{"trap '[[ 1 == 2 ]]' DEBUG; (exit 6)", "", 6, ""},
+		{"(exit 7)", "", 7, ""},
 	} {
-		if run.code == "refused" {
+		if run.dir != "" {
 			req := in("bash", "")
-			req.Workdir = "/nonexistent"
+			req.Workdir = run.dir
 			_, err := s.tryCode(t.Context(), req)
 			wantCode(t, err, connect.CodeInvalidArgument, "working directory")
 			continue

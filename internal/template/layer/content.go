@@ -5,59 +5,90 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
-	"errors"
 	"io"
 	"strings"
 	"sync"
+
+	"github.com/cove-sh/cove/internal/template/layer/apply"
 )
 
-// hashUnit is the part of a file that a [Hash] leaves out if it is zero: a page, so that
-// no more is hashed than a sandbox holds.
-const hashUnit = 4 << 10
-
-var zeroUnit [hashUnit]byte
-
 // buffers are for copying file content.
-var buffers = sync.Pool{New: func() any { b := make([]byte, 64*hashUnit); return &b }}
+var buffers = sync.Pool{New: func() any { b := make([]byte, 256<<10); return &b }}
 
-// hashContent copies all of r to w, which may be nil, and returns its size and hash.
-func hashContent(w io.Writer, r io.Reader) (n int64, h Hash, err error) {
+// copyContent is io.Copy with a larger buffer.
+func copyContent(w io.Writer, r io.Reader) (int64, error) {
 	buf := buffers.Get().(*[]byte)
 	defer buffers.Put(buf)
-	sum := sha256.New()
-	for !errors.Is(err, io.EOF) {
-		var m int
-		if m, err = fill(*buf, r); err != nil && !errors.Is(err, io.EOF) {
-			return n, h, err
-		}
-		part := (*buf)[:m]
-		for at := 0; at < m; at += hashUnit {
-			unit := part[at:min(at+hashUnit, m)]
-			if bytes.Equal(unit, zeroUnit[:len(unit)]) {
-				continue
-			}
-			sum.Write(binary.LittleEndian.AppendUint64(nil, uint64(n)+uint64(at)))
-			sum.Write(unit)
-		}
-		n += int64(m)
-		if w != nil {
-			if _, err := w.Write(part); err != nil {
-				return n, h, err
-			}
-		}
-	}
-	sum.Sum(h[:0])
-	return n, h, nil
+	return io.CopyBuffer(struct{ io.Writer }{w}, struct{ io.Reader }{r}, *buf)
 }
 
-// fill reads until buf is full or r ends, with an error.
-func fill(buf []byte, r io.Reader) (n int, err error) {
-	for n < len(buf) && err == nil {
-		var m int
-		m, err = r.Read(buf[n:])
-		n += m
+// summary is what hashContent finds out about a file.
+type summary struct {
+	hash Hash
+	size int64
+	// pageBytes is how much is written of its pages.
+	pageBytes int64
+}
+
+// hashContent copies a file to whole, and its pages as [apply.TypeSparse] has them to pages.
+func hashContent(r io.Reader, whole, pages io.Writer) (s summary, err error) {
+	sum := sha256.New()
+	p := pageWriter{w: io.MultiWriter(sum, pages)}
+	if s.size, err = copyContent(io.MultiWriter(whole, &p), r); err != nil {
+		return s, err
 	}
-	return n, err
+	if err := p.flush(); err != nil {
+		return s, err
+	}
+	sum.Sum(s.hash[:0])
+	s.pageBytes = p.written
+	return s, nil
+}
+
+var zeroPage [apply.PageSize]byte
+
+// pageWriter writes the pages of a file that are not zero, each after its offset.
+type pageWriter struct {
+	w       io.Writer
+	at      int64  // the offset of the page that comes next
+	part    []byte // of that page
+	written int64
+}
+
+func (p *pageWriter) Write(b []byte) (int, error) {
+	for rest := b; len(rest) > 0; {
+		n := min(apply.PageSize-len(p.part), len(rest))
+		page := rest[:n]
+		if rest = rest[n:]; n < apply.PageSize {
+			p.part = append(p.part, page...)
+			page = p.part
+		}
+		if len(page) < apply.PageSize {
+			break // of b
+		}
+		if err := p.page(page); err != nil {
+			return 0, err
+		}
+		p.part = p.part[:0]
+	}
+	return len(b), nil
+}
+
+// flush writes the last page, which may be shorter.
+func (p *pageWriter) flush() error { return p.page(p.part) }
+
+func (p *pageWriter) page(page []byte) error {
+	at := p.at
+	if p.at += int64(len(page)); bytes.Equal(page, zeroPage[:len(page)]) {
+		return nil
+	}
+	for _, b := range [][]byte{binary.LittleEndian.AppendUint64(nil, uint64(at)), page} {
+		if _, err := p.w.Write(b); err != nil {
+			return err
+		}
+		p.written += int64(len(b))
+	}
+	return nil
 }
 
 // isSparse reports whether a file's holes are not in the stream.
@@ -68,11 +99,4 @@ func isSparse(h *tar.Header) bool {
 		}
 	}
 	return false
-}
-
-// copyContent is io.Copy with a larger buffer.
-func copyContent(w io.Writer, r io.Reader) (int64, error) {
-	buf := buffers.Get().(*[]byte)
-	defer buffers.Put(buf)
-	return io.CopyBuffer(struct{ io.Writer }{w}, struct{ io.Reader }{r}, *buf)
 }

@@ -48,7 +48,7 @@ func (k Kind) FileType() sandbox.FileType {
 	return sandbox.TypeOther
 }
 
-// Hash identifies the content of a file of a known size: the SHA-256 digest of its parts
+// Hash identifies the content of a file of a known size: the SHA-256 digest of its pages
 // that are not zero, with their offsets, so that holes cost little.
 type Hash [sha256.Size]byte
 
@@ -74,6 +74,10 @@ type Entry struct {
 	// layer.
 	hash   Hash
 	hashed bool
+	// sparse is set if a file came with holes, and pageBytes is the size of its pages then;
+	// see [apply.TypeSparse].
+	sparse    bool
+	pageBytes int64
 	// content is kept on demand, if kept is set; see ReadOptions.
 	content []byte
 	kept    bool

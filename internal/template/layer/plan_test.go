@@ -438,6 +438,46 @@ func TestMergeHardLinks(t *testing.T) {
 
 // TestWritePlanChecksContent checks that a second stream is refused if it differs from the
 // planned one.
+// TestMergeSparse merges a file with a hole, of which the stream has the pages only, and
+// refuses a file that has changed since, whichever pages it has now.
+func TestMergeSparse(t *testing.T) {
+	const size = 1<<20 + 7
+	low := tree{"/": dir(0o755)}.mine()
+	planned := sparseTar(t, size, "data")
+	l, err := Read(t.Context(), bytes.NewReader(planned), ReadOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	bare := View{Lower: treeLower(low)}
+	plan, _, err := MakePlan(t.Context(), bare, bare, View{Lower: treeLower(low), Layer: l}, Resolution{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var stream bytes.Buffer
+	if err := WritePlan(t.Context(), &stream, plan, bytes.NewReader(planned)); err != nil || stream.Len() > 16<<10 {
+		t.Errorf("the stream has %d bytes, %v", stream.Len(), err)
+	}
+	root := t.TempDir()
+	low.put(t, root)
+	dir, err := os.Open(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	if err := apply.Apply(t.Context(), dir, &stream); err != nil {
+		t.Fatal(err)
+	}
+	got, err := os.ReadFile(filepath.Join(root, "f"))
+	if want := strings.Repeat("\x00", size-4) + "data"; err != nil || string(got) != want {
+		t.Errorf("the file has %d bytes, %v", len(got), err)
+	}
+	for name, data := range map[string]string{"other content": "date", "more pages": "x" + strings.Repeat("\x00", apply.PageSize) + "data", "no pages": "\x00\x00\x00\x00"} {
+		if err := WritePlan(t.Context(), io.Discard, plan, bytes.NewReader(sparseTar(t, size, data))); err == nil || !strings.Contains(err.Error(), "has changed") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 func TestWritePlanChecksContent(t *testing.T) {
 	file := func(content string) entry { e := head(tar.TypeReg, "./f"); e.content = content; return e }
 	low := tree{"/": dir(0o755)}

@@ -237,7 +237,7 @@ func (rd *reader) entry(h *tar.Header, path string, content io.Reader) (*Entry, 
 		if e.Size > rd.opts.MaxContentBytes || rd.layer.bytes > rd.opts.MaxContentBytes {
 			return nil, tooLarge("the files that the sandbox has changed are larger than %d bytes together; remove some of them", rd.opts.MaxContentBytes)
 		}
-		if isSparse(h) {
+		if e.sparse = isSparse(h); e.sparse {
 			rd.sparse += e.Size
 		}
 		if rd.sparse > rd.opts.MaxSparseBytes {
@@ -299,18 +299,18 @@ func id(n int64) (uint32, bool) { return uint32(n), n >= 0 && n <= math.MaxUint3
 func (rd *reader) content(e *Entry, path string, content io.Reader) error {
 	keep := rd.opts.Keep != nil && e.Size <= sandbox.MaxPatchFileBytes && rd.kept+e.Size <= rd.opts.KeepBytes && rd.opts.Keep(path)
 	var text bytes.Buffer
-	var w io.Writer
+	whole := io.Discard
 	if keep {
-		w = &text
+		whole = &text
 	}
-	n, sum, err := hashContent(w, content)
+	sum, err := hashContent(content, whole, io.Discard)
 	if err != nil {
 		return err
 	}
-	if n != e.Size {
-		return fmt.Errorf("it has %d bytes and should have %d", n, e.Size)
+	if sum.size != e.Size {
+		return fmt.Errorf("it has %d bytes and should have %d", sum.size, e.Size)
 	}
-	e.hash, e.hashed = sum, true
+	e.hash, e.hashed, e.pageBytes = sum.hash, true, sum.pageBytes
 	if keep && isText(text.Bytes()) {
 		e.content, e.kept = bytes.Clone(text.Bytes()), true
 		rd.kept += e.Size

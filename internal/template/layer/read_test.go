@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/cove-sh/cove/internal/template/layer/apply"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -240,7 +241,7 @@ func sparseTar(t testing.TB, size int64, data string) []byte {
 // TestReadSparse checks that a hole and zeros are the same content, and other content is
 // not.
 func TestReadSparse(t *testing.T) {
-	const size = 5*hashUnit/2 + 7
+	const size = 5*apply.PageSize/2 + 7
 	read := func(stream []byte) *Entry {
 		t.Helper()
 		l, err := Read(t.Context(), bytes.NewReader(stream), ReadOptions{})
@@ -262,15 +263,15 @@ func TestReadSparse(t *testing.T) {
 	for what, content := range map[string]string{
 		"all zeros":        hole + "\x00\x00\x00\x00",
 		"other data":       hole + "date",
-		"data of the hole": hole[:hashUnit-1] + "x" + hole[hashUnit:] + "data",
+		"data of the hole": hole[:apply.PageSize-1] + "x" + hole[apply.PageSize:] + "data",
 	} {
 		if other := plain(content); other.hash == sparse.hash {
 			t.Errorf("%s has the hash of %q after a hole", what, "data")
 		}
 	}
 	// The same data in another part of the file.
-	first := plain("data" + strings.Repeat("\x00", 2*hashUnit))
-	if second := plain(strings.Repeat("\x00", hashUnit) + "data" + strings.Repeat("\x00", hashUnit)); first.hash == second.hash {
+	first := plain("data" + strings.Repeat("\x00", 2*apply.PageSize))
+	if second := plain(strings.Repeat("\x00", apply.PageSize) + "data" + strings.Repeat("\x00", apply.PageSize)); first.hash == second.hash {
 		t.Error("data at two offsets have one hash")
 	}
 }

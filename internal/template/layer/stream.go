@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"strconv"
 
 	"github.com/cove-sh/cove/internal/template/layer/apply"
 )
@@ -17,7 +18,8 @@ var errEnough = errors.New("enough")
 // WritePlan writes a plan as the stream that package apply carries out. theirs is the
 // tar stream of the winner's layer, read again, in the same state but in any order; it is
 // read as far as it is needed, and may be nil if the plan writes no file of that layer.
-// After an error the stream is incomplete, and package apply changes nothing.
+// After an error, as when ctx ends, the stream is incomplete, and package apply changes
+// nothing.
 func WritePlan(ctx context.Context, w io.Writer, p *Plan, theirs io.Reader) error {
 	s := planWriter{ctx: ctx, tw: tar.NewWriter(w), plan: p}
 	if err := s.write(theirs); err != nil {
@@ -129,14 +131,21 @@ func (s *planWriter) fromLower(f write) error {
 
 // content writes a file and makes sure that it has not changed since it was planned.
 func (s *planWriter) content(f write, r io.Reader) error {
-	if err := s.header(headerOf(f)); err != nil {
+	e, h := f.entry, headerOf(f)
+	whole, pages := io.Writer(s.tw), io.Discard
+	if e.sparse {
+		h.Typeflag, h.Size = apply.TypeSparse, e.pageBytes
+		h.PAXRecords = map[string]string{apply.RecordSize: strconv.FormatInt(e.Size, 10)}
+		whole, pages = io.Discard, s.tw
+	}
+	if err := s.header(h); err != nil {
 		return err
 	}
-	n, sum, err := hashContent(s.tw, io.LimitReader(r, f.entry.Size))
-	if err != nil {
+	sum, err := hashContent(io.LimitReader(r, e.Size), whole, pages)
+	if err != nil && !errors.Is(err, tar.ErrWriteTooLong) {
 		return err
 	}
-	if n != f.entry.Size || f.entry.hashed && sum != f.entry.hash {
+	if err != nil || sum.size != e.Size || e.hashed && sum.hash != e.hash {
 		return fmt.Errorf("layer: %.200q has changed since the merge was planned", f.path)
 	}
 	return nil

@@ -109,12 +109,12 @@ func (l *lookup) hashOf(e *Entry, p string) (Hash, error) {
 		return Hash{}, err
 	}
 	defer f.Close()
-	_, sum, err := hashContent(nil, &contextReader{l.ctx, f})
+	sum, err := hashContent(&contextReader{l.ctx, f}, io.Discard, io.Discard)
 	if err != nil {
 		return Hash{}, err
 	}
-	e.hash, e.hashed = sum, true
-	return sum, nil
+	e.hash, e.hashed = sum.hash, true
+	return e.hash, nil
 }
 
 // contextReader stops when its context ends.

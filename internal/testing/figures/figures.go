@@ -51,6 +51,17 @@ func Measure(ctx context.Context, name, target string, n int, do Timed) (Series,
 	return s, nil
 }
 
+// Rest waits as long as an agent might think between two calls, so that what is kept ready
+// can be made anew.
+func Rest(ctx context.Context) error {
+	select {
+	case <-time.After(500 * time.Millisecond):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
 // Percentile returns the p-th percentile, by the nearest-rank method, or 0 if nothing was
 // measured.
 func (s Series) Percentile(p int) time.Duration {

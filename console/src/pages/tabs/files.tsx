@@ -71,7 +71,7 @@ export function FilesTab({ of: s }: { of: Sandbox }) {
     open.value = new Map();
     void list(path);
   };
-  // Before anything can be typed, which it would replace.
+  // Before paint: later, it would replace a directory that somebody has typed.
   useLayoutEffect(() => go(s.workdir || "/"), [s.id]);
 
   const nodes = useComputed(() => {

@@ -2,15 +2,15 @@ package apply
 
 import (
 	"archive/tar"
-	"bytes"
+	"bufio"
 	"context"
 	"crypto/rand"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -204,7 +204,7 @@ func (s *stage) prepare(h *tar.Header, content io.Reader) error {
 			}
 		}
 	}
-	if h.Typeflag == tar.TypeReg && !st.Remove {
+	if (h.Typeflag == tar.TypeReg || h.Typeflag == TypeSparse) && !st.Remove {
 		s.files[name] = st.Number
 	}
 	s.steps = append(s.steps, st)
@@ -217,7 +217,13 @@ func (s *stage) make(h *tar.Header, st step, content io.Reader) error {
 	case tar.TypeDir:
 		return unix.Mkdirat(s.newFD, name, 0o700)
 	case tar.TypeReg:
-		return s.write(name, content)
+		// Hide the file's ReadFrom, which would copy in small pieces.
+		return s.write(name, func(f *os.File) error {
+			_, err := io.CopyBuffer(struct{ io.Writer }{f}, struct{ io.Reader }{content}, make([]byte, bufferBytes))
+			return err
+		})
+	case TypeSparse:
+		return s.write(name, func(f *os.File) error { return writePages(f, h.PAXRecords[RecordSize], content) })
 	case tar.TypeSymlink:
 		return unix.Symlinkat(h.Linkname, s.newFD, name)
 	case tar.TypeLink:
@@ -240,48 +246,64 @@ func (s *stage) make(h *tar.Header, st step, content io.Reader) error {
 	return fmt.Errorf("%w: type %q is unknown", ErrStream, h.Typeflag)
 }
 
-func (s *stage) write(name string, content io.Reader) error {
+// bufferBytes is how much is written to a file at a time.
+const bufferBytes = 128 << 10
+
+func (s *stage) write(name string, content func(f *os.File) error) error {
 	fd, err := unix.Openat(s.newFD, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return err
 	}
 	f := os.NewFile(uintptr(fd), name)
-	err = copySparse(f, content)
+	err = content(f)
 	if errors.Is(err, io.ErrUnexpectedEOF) {
 		err = readError(err)
 	}
 	return errors.Join(err, f.Close())
 }
 
-var zeros [64 << 10]byte
-
-// copySparse copies to a new file, in which what is zero becomes a hole: holes come as
-// zeros.
-func copySparse(f *os.File, r io.Reader) error {
-	buf, at := make([]byte, 2*len(zeros)), int64(0)
-	for {
-		n := 0
-		var err error
-		for n < len(buf) && err == nil {
-			var m int
-			m, err = r.Read(buf[n:])
-			n += m
-		}
-		for part := range slices.Chunk(buf[:n], len(zeros)) {
-			if !bytes.Equal(part, zeros[:len(part)]) {
-				if _, err := f.WriteAt(part, at); err != nil {
-					return err
-				}
-			}
-			at += int64(len(part))
-		}
+// writePages writes the content of an entry of [TypeSparse] to an empty file.
+func writePages(f *os.File, recordedSize string, content io.Reader) error {
+	size, err := strconv.ParseInt(recordedSize, 10, 64)
+	if err != nil || size < 0 {
+		return fmt.Errorf("%w: the size %.20q of a file with holes", ErrStream, recordedSize)
+	}
+	in, out := bufio.NewReaderSize(content, bufferBytes), bufio.NewWriterSize(nil, bufferBytes)
+	var offset [8]byte
+	page := make([]byte, PageSize)
+	for end := int64(-1); ; {
+		_, err := io.ReadFull(in, offset[:])
 		if errors.Is(err, io.EOF) {
-			return f.Truncate(at)
+			break
 		}
 		if err != nil {
 			return err
 		}
+		at := int64(binary.LittleEndian.Uint64(offset[:]))
+		if at < max(end, 0) || at >= size || at%PageSize != 0 {
+			return fmt.Errorf("%w: a page at %d of a file with %d bytes", ErrStream, at, size)
+		}
+		page = page[:min(PageSize, size-at)]
+		if _, err := io.ReadFull(in, page); errors.Is(err, io.EOF) {
+			return io.ErrUnexpectedEOF
+		} else if err != nil {
+			return err
+		}
+		if at != end {
+			if err := out.Flush(); err != nil {
+				return err
+			}
+			out.Reset(io.NewOffsetWriter(f, at))
+		}
+		if _, err := out.Write(page); err != nil {
+			return err
+		}
+		end = at + int64(len(page))
 	}
+	if err := out.Flush(); err != nil {
+		return err
+	}
+	return f.Truncate(size)
 }
 
 // commit moves all files into place, or undoes the moves.

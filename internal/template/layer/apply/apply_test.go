@@ -3,6 +3,7 @@ package apply
 import (
 	"archive/tar"
 	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -171,6 +172,72 @@ func TestApply(t *testing.T) {
 	}
 }
 
+// sparse is a file with holes. The content has pages, each after its offset.
+func sparse(name, size, content string) entry {
+	e := head(TypeSparse, name)
+	e.PAXRecords, e.content = map[string]string{RecordSize: size}, content
+	return e
+}
+
+func page(at uint64, content string) string {
+	return string(binary.LittleEndian.AppendUint64(nil, at)) + content
+}
+
+func TestApplySparse(t *testing.T) {
+	root := sample(t)
+	full, hole := strings.Repeat("x", PageSize), strings.Repeat("\x00", PageSize)
+	contents := map[string]string{"first": full + hole, "last": hole + hole + "end", "together": full + full + hole + full + "x", "hole": hole + "\x00", "empty": ""}
+	err := Apply(t.Context(), root, bytes.NewReader(stream(t,
+		sparse("./first", "8192", page(0, full)), sparse("./last", "8195", page(8192, "end")),
+		sparse("./together", "16385", page(0, full)+page(4096, full)+page(12288, full)+page(16384, "x")),
+		sparse("./hole", "4097", ""), sparse("./empty", "0", ""), sparse("./large", "1099511627776", page(1<<39, full)),
+		link(tar.TypeLink, "./hard", "./first"), commit(),
+	)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	contents["hard"] = contents["first"]
+	for name, want := range contents {
+		if got := must(os.ReadFile(filepath.Join(root.Name(), name))); string(got) != want {
+			t.Errorf("%s has %d bytes: %q", name, len(got), got)
+		}
+	}
+	info := must(os.Stat(filepath.Join(root.Name(), "large")))
+	if st, ok := info.Sys().(*syscall.Stat_t); !ok || info.Size() != 1<<40 || st.Blocks*512 > 1<<20 {
+		t.Errorf("a file of a page in a TiB: %+v", info.Sys())
+	}
+}
+
+func TestApplyRefusesSparse(t *testing.T) {
+	full := strings.Repeat("x", PageSize)
+	for name, e := range map[string]entry{
+		"no size":              sparse("./f", "", ""),
+		"negative size":        sparse("./f", "-1", ""),
+		"page twice":           sparse("./f", "9000", page(4096, full)+page(4096, full)),
+		"pages out of order":   sparse("./f", "9000", page(4096, full)+page(0, full)),
+		"page between pages":   sparse("./f", "9000", page(1, full)),
+		"page at the end":      sparse("./f", "4096", page(4096, "")),
+		"page beyond the end":  sparse("./f", "4096", page(8192, full)),
+		"page at no offset":    sparse("./f", "4096", page(1<<63, full)),
+		"part of an offset":    sparse("./f", "4096", "1234567"),
+		"page that is cut":     sparse("./f", "4096", page(0, full[1:])),
+		"offset without page":  sparse("./f", "4096", page(0, "")),
+		"more than the page":   sparse("./f", "3", page(0, "four")),
+		"size with other text": sparse("./f", "1 MiB", ""),
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := sample(t)
+			before := list(t, root)
+			if err := Apply(t.Context(), root, bytes.NewReader(stream(t, e, commit()))); !errors.Is(err, ErrStream) {
+				t.Errorf("got %v", err)
+			}
+			if diff := cmp.Diff(before, list(t, root)); diff != "" {
+				t.Errorf("it changed:\n%s", diff)
+			}
+		})
+	}
+}
+
 // TestApplyIsAllOrNothing applies streams that fail at their end, after steps that have to
 // be undone, and checks that they leave nothing behind.
 func TestApplyIsAllOrNothing(t *testing.T) {
@@ -325,6 +392,7 @@ func FuzzApply(f *testing.F) {
 	f.Add(stream(f, head(tar.TypeDir, "./new/"), file("./new/a", "x"), link(tar.TypeLink, "./new/b", "./new/a"), commit()))
 	f.Add(stream(f, link(tar.TypeSymlink, "./s", "../.."), file("./s/f", "x"), commit()))
 	f.Add(stream(f, file("./link/f", "x"), commit()))
+	f.Add(stream(f, sparse("./f", "9000", page(4096, strings.Repeat("x", PageSize))+page(8192, strings.Repeat("y", 808))), commit()))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		root := sample(t)
 		before := list(t, root)

@@ -14,16 +14,29 @@
 //     The directory that an entry is in exists or comes before it.
 //   - Any other entry replaces what is at its path, unless that is a directory.
 //     The target of a hard link is an earlier file of the stream.
+//   - An entry of the type [TypeSparse] is a regular file of the size in the PAX record
+//     COVE.size. Its content has the pages of the file that are not zero, in order, each
+//     after its offset as 8 bytes, the least significant first. The others are holes.
 //   - The last entry has the PAX record COVE.commit=1 and the name "./". Without
 //     it a stream is incomplete, and nothing is changed.
 //
 // Access and change times are not set, and neither are extended attributes.
 package apply
 
-// The PAX records of the stream. Their value is "1".
+// The PAX records of the stream. The value of the first two is "1", and that of the last a
+// number of bytes.
 const (
 	RecordRemove = "COVE.remove"
 	RecordCommit = "COVE.commit"
+	RecordSize   = "COVE.size"
+)
+
+const (
+	// TypeSparse is the type of a file with holes. Programs that do not know the type refuse
+	// the stream.
+	TypeSparse = 'H'
+	// PageSize is the size of a page of such a file; the last one may be shorter.
+	PageSize = 4096
 )
 
 // StagingPrefix is the prefix of the directory, in the root directory, in which a merge is
