@@ -31,6 +31,7 @@ func TestKubernetes(t *testing.T) {
 	t.Run("pod is replaced", func(t *testing.T) { podReplaced(t, i) })
 	t.Run("volume is lost", func(t *testing.T) { volumeLost(t, i) })
 	t.Run("pod is drained", func(t *testing.T) { podDrained(t, i) })
+	t.Run("image changes", func(t *testing.T) { imageChanges(t, i) })
 }
 
 // life does with sandboxes on both nodes what can be done with any.
@@ -231,6 +232,38 @@ func podDrained(t *testing.T, i *installation) {
 	}
 	i.awaitNodes(t)
 	for _, id := range all {
+		i.kill(t, id)
+	}
+}
+
+// imageChanges has Kubernetes replace the server, and one Pod of the pool after the other,
+// with another build. Sandboxes continue, although none of them was ever stored.
+func imageChanges(t *testing.T, i *installation) {
+	all := i.onEach(t)
+	pids := map[string]string{}
+	for node, id := range all {
+		pids[node] = i.sh(t, id, "(while :; do date +%s%N > now; sleep 0.1; done) > /dev/null 2>&1 & echo $!")
+	}
+	i.tag = "next"
+	i.apply(t, "components/objects")
+	i.awaitNodes(t)
+	for _, pod := range []string{"cove/cove-server-0", "cove-nodes/cove-node-0", "cove-nodes/cove-node-1"} {
+		namespace, name, _ := strings.Cut(pod, "/")
+		if got := i.kubectl(t, "-n", namespace, "get", "pod", name, "-o", "jsonpath={.spec.containers[0].image}"); got != image+":next" {
+			t.Errorf("Pod %s has the image %s", pod, got)
+		}
+	}
+	for node, id := range all {
+		first := i.sh(t, id, "cat now")
+		if !covetest.Eventually(30*time.Second, func() bool { return i.sh(t, id, "cat now") != first }) {
+			t.Errorf("what ran in a sandbox on %s has stopped", node)
+		}
+		if got := i.sh(t, id, "kill "+pids[node]+" && echo killed"); got != "killed" {
+			t.Errorf("the process of %s has not moved: %q", node, got)
+		}
+		i.kill(t, id)
+	}
+	for _, id := range i.onEach(t) { // which run the new build
 		i.kill(t, id)
 	}
 }

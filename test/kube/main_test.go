@@ -38,6 +38,7 @@ type installation struct {
 	*kubetest.Cluster
 	root   string // of the repository
 	dir    string
+	tag    string // of the image
 	client *client.Client
 }
 
@@ -66,16 +67,20 @@ func install(t testing.TB) *installation {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	tar := makeImage(t, root, programs, dir)
+	program, err := covetest.Binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	images := []string{makeImage(t, root, programs, dir, program, "test"), makeImage(t, root, programs, dir, nextBuild(t, program, dir), "next")}
 	began := time.Now()
 	cluster, err := kubetest.Start(ctx, kubetest.Config{
-		Programs: programs, Dir: dir, Nodes: 2, Images: []string{tar}, Seccomp: map[string]string{"cove.json": filepath.Join(root, "deploy/seccomp/cove.json")},
+		Programs: programs, Dir: dir, Nodes: 2, Images: images, Seccomp: map[string]string{"cove.json": filepath.Join(root, "deploy/seccomp/cove.json")},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Logf("the cluster is ready after %s", time.Since(began).Round(time.Millisecond))
-	i := &installation{Cluster: cluster, root: root, dir: dir}
+	i := &installation{Cluster: cluster, root: root, dir: dir, tag: "test"}
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Log(i.state())
@@ -99,12 +104,8 @@ func install(t testing.TB) *installation {
 
 // makeImage makes the image as docs/kubernetes.md says, on a Debian of this machine's
 // release, which is made once: no registry is needed.
-func makeImage(t testing.TB, root, cache, dir string) string {
+func makeImage(t testing.TB, root, cache, dir, program, tag string) string {
 	t.Helper()
-	program, err := covetest.Binary()
-	if err != nil {
-		t.Fatal(err)
-	}
 	release := run(t, root, "sh", "-c", ". /etc/os-release; echo $VERSION_CODENAME")
 	base := filepath.Join(filepath.Dir(cache), "debian-"+release+".tar")
 	if _, err := os.Stat(base); err != nil {
@@ -114,9 +115,23 @@ func makeImage(t testing.TB, root, cache, dir string) string {
 			t.Fatal(err)
 		}
 	}
-	out := filepath.Join(dir, "cove.tar")
-	t.Logf("image %s", run(t, root, "go", "run", "./deploy/image", "--program", program, "--base-tar", base, "--tag", image+":test", "--out", out))
+	out := filepath.Join(dir, tag+".tar")
+	t.Logf("image %s", run(t, root, "go", "run", "./deploy/image", "--program", program, "--base-tar", base, "--tag", image+":"+tag, "--out", out))
 	return out
+}
+
+// nextBuild makes the program of another build: its sum differs, and nothing else.
+func nextBuild(t testing.TB, program, dir string) string {
+	t.Helper()
+	data, err := os.ReadFile(program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "next")
+	if err := os.WriteFile(path, append(data, 0), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return path
 }
 
 func run(t testing.TB, dir, name string, args ...string) string {
@@ -154,7 +169,7 @@ func (i *installation) apply(t testing.TB, components ...string) {
 kind: Kustomization
 resources: [`+deploy("base")+`]
 components: [`+strings.Join(components, ", ")+`]
-images: [{name: registry.example.com/cove, newName: `+image+`, newTag: test}]
+images: [{name: registry.example.com/cove, newName: `+image+`, newTag: `+i.tag+`}]
 patches:
   - patch: |
       {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "cove", "namespace": "cove"}, "spec": {"clusterIP": "`+apiAddress+`"}}

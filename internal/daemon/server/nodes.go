@@ -43,9 +43,10 @@ func (s *Server) openEngine(ctx context.Context, p *parts) (err error) {
 		}
 	}
 	if s.cfg.Nodes.Listen != "" {
+		p.programs = newPrograms()
 		if p.fleet, err = fleet.New(fleet.Config{
 			Local: p.engine, LocalReport: reporter(s.deps.Version, s.cfg.StateDir), Files: durable.Below(p.files, membersFiles), Epoch: p.epoch, Lease: s.cfg.Nodes.Lease, Log: s.log,
-			Shared: newPrograms().open,
+			Shared: p.programs.open,
 		}); err != nil {
 			if p.engine != nil {
 				err = errors.Join(err, p.engine.Close())

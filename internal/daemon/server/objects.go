@@ -39,10 +39,14 @@ func (s *Server) openObjects(ctx context.Context, p *parts, installation string,
 	}
 	defer vault.Wipe(key)
 	roots, _ := p.templates.(tiered.Roots)
-	e, err := tiered.New(tiered.Config{
+	cfg := tiered.Config{
 		Engine: inner, Roots: roots, Bucket: bucket, Key: key, Installation: installation,
 		Dir: filepath.Join(s.cfg.StateDir, objectsDir), CacheBytes: s.cfg.Objects.CacheMiB << 20, UploadBytes: s.cfg.Objects.UploadMiB << 20, Log: s.log,
-	})
+	}
+	if p.fleet != nil {
+		cfg.Build = p.programs.shared
+	}
+	e, err := tiered.New(cfg)
 	if err != nil {
 		return err
 	}

@@ -11,11 +11,12 @@ import (
 	"sync"
 
 	"github.com/cove-sh/cove/internal/engine/cells"
+	"github.com/cove-sh/cove/internal/engine/tiered"
 )
 
 // programs are the program and the agent of this build, by the names under which exports of
-// checkpoints share them. Nodes of the same build have the same, so none of theirs is ever
-// needed.
+// checkpoints share them. Nodes of the same build have the same, and those of the builds
+// before are in the object store, so none of a node's own is ever needed.
 type programs struct {
 	sums func() (sums, error)
 }
@@ -61,5 +62,18 @@ func (p *programs) open(name string) (io.ReadCloser, error) {
 	case name == s.agent:
 		return io.NopCloser(bytes.NewReader(s.content)), nil
 	}
-	return nil, errors.New("there is no program " + name)
+	return nil, errors.New("it has no " + name)
+}
+
+// shared returns what checkpoints of this build share.
+func (p *programs) shared() ([]tiered.Shared, error) {
+	s, err := p.sums()
+	if err != nil {
+		return nil, err
+	}
+	var all []tiered.Shared
+	for _, name := range []string{s.program, s.agent} {
+		all = append(all, tiered.Shared{Name: name, Open: func() (io.ReadCloser, error) { return p.open(name) }})
+	}
+	return all, nil
 }

@@ -101,8 +101,9 @@ type parts struct {
 	holding
 	files     durable.Files // small files of the installation
 	engine    engine.Engine
-	fleet     *fleet.Fleet // nil if there are no nodes, as nodes
+	fleet     *fleet.Fleet // nil if there are no nodes, as nodes and programs
 	nodes     *nodes.Nodes
+	programs  *programs
 	templates service.TemplateProvider
 	service   *service.Service
 	metrics   *metrics

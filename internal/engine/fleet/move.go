@@ -87,7 +87,7 @@ func (s *sharedFile) Read(p []byte) (int, error) {
 			s.from, err = s.open(s.name)
 		}
 		if err != nil {
-			return 0, fmt.Errorf("node %s runs another build of cove, whose programs the server does not have (%w); run the same on both", s.node, err)
+			return 0, fmt.Errorf("node %s has a build of cove that neither the server nor the object store has (%w), so what runs with that build stays there", s.node, err)
 		}
 	}
 	return s.from.Read(p)

@@ -256,7 +256,7 @@ func TestProgramsOfNodes(t *testing.T) {
 				t.Error("the node's program was taken")
 			case name == "own" && (err != nil || string(got) != "genuine"):
 				t.Errorf("the program is %q, %v", got, err)
-			case name != "own" && (err == nil || !strings.Contains(err.Error(), "another build")):
+			case name != "own" && (err == nil || !strings.Contains(err.Error(), "neither the server nor the object store")):
 				t.Errorf("a program that the server does not have: %q, %v", got, err)
 			}
 		})

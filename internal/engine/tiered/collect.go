@@ -290,8 +290,8 @@ func (e *Engine) bucketTime(ctx context.Context) (time.Time, error) {
 	return info.Modified, err
 }
 
-// used reads all manifests: it returns the chunks that they have, and the objects that they
-// share.
+// used reads all manifests: it returns the chunks that they and recent builds have, and the
+// objects that they share.
 func (e *Engine) used(ctx context.Context) (chunks map[sum]bool, shared map[string]bool, err error) {
 	chunks, shared = map[sum]bool{}, map[string]bool{}
 	for info, err := range e.vessel.bucket.List(ctx, "checkpoints/") {
@@ -315,22 +315,27 @@ func (e *Engine) used(ctx context.Context) (chunks map[sum]bool, shared map[stri
 			if name == "" {
 				continue
 			}
-			object, err := e.vessel.sharedObject(name)
-			if err != nil {
-				return nil, nil, err
-			}
-			if shared[object] {
-				continue
-			}
-			shared[object] = true
-			f, err := e.vessel.shared(ctx, name)
-			if err != nil {
+			if err := e.markShared(ctx, name, chunks, shared); err != nil {
 				return nil, nil, fmt.Errorf("nothing is removed from the object store: %w", err)
 			}
-			mark(chunks, f)
 		}
 	}
-	return chunks, shared, nil
+	return chunks, shared, e.markBuilds(ctx, chunks, shared)
+}
+
+// markShared marks something shared, and its chunks.
+func (e *Engine) markShared(ctx context.Context, name string, chunks map[sum]bool, shared map[string]bool) error {
+	object, err := e.vessel.sharedObject(name)
+	if err != nil || shared[object] {
+		return err
+	}
+	f, err := e.vessel.shared(ctx, name)
+	if err != nil {
+		return err
+	}
+	shared[object] = true
+	mark(chunks, f)
+	return nil
 }
 
 func mark(chunks map[sum]bool, f *file) {

@@ -314,6 +314,8 @@ type machine struct {
 	e      *Engine
 	cache  int64
 	key    byte
+	build  []byte // the program that the daemon stores ahead of need, or nil
+	other  bool   // its nodes are of another build
 
 	mu    sync.Mutex
 	armed bool   // guarded by mu
@@ -355,11 +357,18 @@ func (m *machine) start() error {
 	inner := Inner(m.inner)
 	if m.spread != nil {
 		inner = m.spread
+		if m.other {
+			inner = stranger{m.spread}
+		}
 	}
-	e, err := New(Config{
+	cfg := Config{
 		Engine: inner, Roots: m.roots, Bucket: m.bucket, Key: key, Installation: "installation-1",
 		Dir: filepath.Join(m.dir, "objects"), CacheBytes: m.cache, Log: slog.New(slog.DiscardHandler), step: m.step,
-	})
+	}
+	if m.build != nil {
+		cfg.Build = m.shared
+	}
+	e, err := New(cfg)
 	if err != nil {
 		return err
 	}

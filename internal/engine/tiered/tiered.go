@@ -72,7 +72,11 @@ type Config struct {
 	CacheBytes int64
 	// UploadBytes bounds uploads, in bytes a second; 0 is no bound.
 	UploadBytes int64
-	Log         *slog.Logger
+	// Build returns what checkpoints of this build of Cove share. It is stored ahead of need,
+	// so that the next build of the server can store checkpoints of nodes that still run this
+	// one; nil stores nothing.
+	Build func() ([]Shared, error)
+	Log   *slog.Logger
 
 	// step is called before each change of the disk or the bucket; its error prevents it.
 	// Tests set it.
@@ -216,6 +220,9 @@ func (e *Engine) Start(ctx context.Context) error {
 	e.wg.Go(e.run)
 	for range uploads {
 		e.wg.Go(e.uploadLoop)
+	}
+	if e.cfg.Build != nil {
+		e.wg.Go(e.storeBuildLoop)
 	}
 	return ctx.Err()
 }

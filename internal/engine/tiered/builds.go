@@ -1,0 +1,165 @@
+package tiered
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/cove-sh/cove/internal/objects"
+)
+
+// Shared is a file that checkpoints share, by the name that [engine.ExportFile] gives it.
+type Shared struct {
+	Name string
+	Open func() (io.ReadCloser, error)
+}
+
+// Builds are kept in the bucket even if no checkpoint needs them: after an upgrade of the
+// server, nodes and sandboxes of the build before have programs that the server does not
+// have, and it takes none from a node.
+const (
+	// buildsObject lists the builds, and maxBuilds is how many are kept.
+	buildsObject   = "builds"
+	maxBuilds      = 8
+	maxBuildsBytes = 16 << 10
+)
+
+// builds is the content of buildsObject.
+type builds struct {
+	Version int `json:"version"`
+	// Builds lists what each build shares, the newest one first.
+	Builds [][]string `json:"builds"`
+}
+
+// readBuilds returns the builds that are kept. What was damaged is as good as none, and is
+// replaced by the next server.
+func (e *Engine) readBuilds(ctx context.Context) (list [][]string, err error) {
+	sealed, err := e.vessel.bucket.Get(ctx, buildsObject, maxBuildsBytes)
+	switch {
+	case errors.Is(err, objects.ErrNotFound), errors.Is(err, objects.ErrTooLarge):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	}
+	s, err := e.vessel.keys.of("")
+	if err != nil {
+		return nil, err
+	}
+	data, err := s.open(buildsObject, sealed)
+	var b builds
+	if err != nil || json.Unmarshal(data, &b) != nil || b.Version != manifestVersion {
+		e.cfg.Log.Warn("the object store has no valid list of builds", "error", err)
+		return nil, nil
+	}
+	return b.Builds, nil
+}
+
+// markBuilds marks what builds share. What was lost of it does not keep the rest from being
+// collected.
+func (e *Engine) markBuilds(ctx context.Context, chunks map[sum]bool, shared map[string]bool) error {
+	list, err := e.readBuilds(ctx)
+	if err != nil {
+		return err
+	}
+	for _, name := range slices.Concat(list...) {
+		if err := e.markShared(ctx, name, chunks, shared); err != nil && !errors.Is(err, errDamaged) {
+			return err
+		}
+	}
+	return nil
+}
+
+// storeBuildLoop stores this build, and tries again until that has succeeded.
+func (e *Engine) storeBuildLoop() {
+	for failures := 0; e.ctx.Err() == nil; failures++ {
+		more := e.uploadable() // before it is looked for
+		e.mu.Lock()
+		connected := e.connected
+		e.mu.Unlock()
+		if !connected {
+			failures = -1
+			select {
+			case <-more:
+			case <-e.ctx.Done():
+			}
+			continue
+		}
+		err := e.storeBuild(e.ctx)
+		switch {
+		case errors.Is(err, errLocal):
+			e.cfg.Log.Error("the programs of this build cannot be stored in the object store", "error", err)
+			return
+		case errors.Is(err, errReplaced):
+			return
+		}
+		e.note(err)
+		if err == nil {
+			e.cfg.Log.Info("the object store has the programs of this build")
+			return
+		}
+		t := time.NewTimer(pauseAfter(failures))
+		select {
+		case <-t.C:
+		case <-e.ctx.Done():
+			t.Stop()
+		}
+	}
+}
+
+// storeBuild stores what this build shares, and puts it first in the list of builds.
+func (e *Engine) storeBuild(ctx context.Context) error {
+	e.collecting.RLock()
+	defer e.collecting.RUnlock()
+	files, err := e.cfg.Build()
+	if err != nil {
+		return fmt.Errorf("%w: %w", errLocal, err)
+	}
+	var names []string
+	for _, f := range files {
+		if err := e.shareFile(ctx, f); err != nil {
+			return err
+		}
+		names = append(names, f.Name)
+	}
+	list, err := e.readBuilds(ctx)
+	if err != nil || len(list) > 0 && slices.Equal(list[0], names) {
+		return err
+	}
+	list = slices.DeleteFunc(list, func(b []string) bool { return slices.Equal(b, names) })
+	list = append([][]string{names}, list[:min(len(list), maxBuilds-1)]...)
+	data, err := json.Marshal(builds{manifestVersion, list})
+	if err != nil {
+		return err
+	}
+	s, err := e.vessel.keys.of("")
+	if err != nil {
+		return err
+	}
+	// The daemon that has replaced this one has written a list of its own.
+	switch h, err := e.readHolder(ctx); {
+	case err != nil:
+		return err
+	case h.Token != e.token:
+		return errReplaced
+	}
+	if err := e.vessel.bucket.Put(ctx, buildsObject, s.seal(buildsObject, data)); err != nil {
+		return err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.dirty = true // the oldest build may be gone from the list
+	return nil
+}
+
+func (e *Engine) shareFile(ctx context.Context, f Shared) error {
+	r, err := f.Open()
+	if err != nil {
+		return fmt.Errorf("%w: %w", errLocal, err)
+	}
+	defer r.Close()
+	return e.vessel.share(ctx, f.Name, localReader{r})
+}
