@@ -15,8 +15,15 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// tryTimeout bounds the try of one address, if there are others.
-const tryTimeout = 5 * time.Second
+const (
+	// tryTimeout bounds how long an address may take to take a connection, and all of its try if
+	// there are others.
+	tryTimeout = 5 * time.Second
+	// tryAgain is for how long addresses are tried again, and tryPause about how long a pause is
+	// between the tries.
+	tryAgain = 3 * time.Second
+	tryPause = 100 * time.Millisecond
+)
 
 // maxAddresses bounds the addresses of a server, and the IP addresses of each.
 const maxAddresses = 64
@@ -87,13 +94,27 @@ func (a *addresses) forget() {
 	a.last = ""
 }
 
-// dial connects to the first address at which the server proves who it is.
+// dial connects to the first address at which the server proves who it is. What leads to one
+// of several servers, such as a load balancer or a Service of Kubernetes, may lead to one that
+// does not listen, and next time to the one that does: if no address takes a connection, all
+// are tried again for a while.
 func (a *addresses) dial(ctx context.Context, cfg *tls.Config) (*tls.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
+	for began := time.Now(); ; {
+		c, taken, err := a.tryAll(ctx, cfg)
+		if err == nil || taken || ctx.Err() != nil || time.Since(began) > tryAgain {
+			return c, err
+		}
+		pause(ctx, tryPause/2+rand.N(tryPause))
+	}
+}
+
+// tryAll tries all addresses once. Taken reports whether one of them has taken a connection.
+func (a *addresses) tryAll(ctx context.Context, cfg *tls.Config) (_ *tls.Conn, taken bool, err error) {
 	all, err := a.candidates(ctx)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	var errs []error
 	for i, address := range all {
@@ -102,13 +123,10 @@ func (a *addresses) dial(ctx context.Context, cfg *tls.Config) (*tls.Conn, error
 			limit = tryTimeout
 		}
 		try, done := context.WithTimeout(ctx, limit)
-		c, err := (&tls.Dialer{NetDialer: &net.Dialer{}, Config: cfg}).DialContext(try, "tcp", address)
+		c, err := a.try(try, address, cfg, &taken)
 		done()
 		if err == nil {
-			a.mu.Lock()
-			a.last = address
-			a.mu.Unlock()
-			return c.(*tls.Conn), nil
+			return c, true, nil
 		}
 		if len(all) > 1 {
 			err = fmt.Errorf("%s: %w", address, err)
@@ -118,5 +136,23 @@ func (a *addresses) dial(ctx context.Context, cfg *tls.Config) (*tls.Conn, error
 			break
 		}
 	}
-	return nil, errors.Join(errs...)
+	return nil, taken, errors.Join(errs...)
+}
+
+// try tries one address. It sets taken if that has taken the connection.
+func (a *addresses) try(ctx context.Context, address string, cfg *tls.Config, taken *bool) (*tls.Conn, error) {
+	plain, err := (&net.Dialer{Timeout: tryTimeout}).DialContext(ctx, "tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	*taken = true
+	c := tls.Client(plain, cfg)
+	if err := c.HandshakeContext(ctx); err != nil {
+		plain.Close()
+		return nil, err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.last = address
+	return c, nil
 }

@@ -89,6 +89,35 @@ func TestDialPassesOver(t *testing.T) {
 	}
 }
 
+// An address that leads to another server each time is tried again.
+func TestDialAgain(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
+	const before = 3
+	var tries int
+	a := &addresses{all: []string{l.Addr().String()}, lookup: func(_ context.Context, host string) ([]string, error) {
+		if tries++; tries == before {
+			if l, err = net.Listen("tcp", l.Addr().String()); err != nil {
+				t.Fatal(err)
+			}
+			go func() {
+				if c, err := l.Accept(); err == nil {
+					c.Close()
+				}
+			}()
+		}
+		return []string{host}, nil
+	}}
+	_, err = a.dial(t.Context(), &tls.Config{ServerName: "cove", MinVersion: tls.VersionTLS13})
+	l.Close()
+	if err == nil || strings.Contains(err.Error(), "refused") || tries != before {
+		t.Errorf("after %d tries: %v", tries, err)
+	}
+}
+
 // A node refuses servers that others have replaced, also after it was started again.
 func TestAdmit(t *testing.T) {
 	dir := t.TempDir()
