@@ -29,6 +29,9 @@ const (
 	statePath        = "/var/lib/cove"
 )
 
+// parents are the directories of these files, except those of statePath.
+var parents = []string{"usr/", "usr/local/", "usr/local/bin/", "etc/", "etc/ssl/", "etc/ssl/certs/"}
+
 // build puts a layer with the program on top of a base.
 func build(base v1.Image, o options) (v1.Image, error) {
 	data, err := layer(o)
@@ -61,6 +64,14 @@ func build(base v1.Image, o options) (v1.Image, error) {
 func layer(o options) ([]byte, error) {
 	var out bytes.Buffer
 	w := tar.NewWriter(&out)
+	// Without entries of their own, the directories that the files are put into would get the
+	// time at which a machine unpacks the layer, and the template host would differ from one
+	// machine to the next.
+	for _, dir := range parents {
+		if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: dir, Mode: 0o755, ModTime: time.Unix(0, 0)}); err != nil {
+			return nil, err
+		}
+	}
 	add := func(path string, mode int64, data []byte) error {
 		if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: path[1:], Mode: mode, Size: int64(len(data)), ModTime: time.Unix(0, 0)}); err != nil {
 			return err

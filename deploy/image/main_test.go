@@ -5,9 +5,11 @@ import (
 	"bytes"
 	"io"
 	"os"
+	"path"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
@@ -51,11 +53,11 @@ func TestImage(t *testing.T) {
 
 	unpacked := filepath.Join(dir, "layout")
 	for name, data := range files(t, bytes.NewReader(made[0])) {
-		path := filepath.Join(unpacked, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		to := filepath.Join(unpacked, name)
+		if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(path, []byte(data), 0o600); err != nil {
+		if err := os.WriteFile(to, []byte(data), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -84,6 +86,25 @@ func TestImage(t *testing.T) {
 	}
 	if _, ok := got["bin/sh"]; !ok {
 		t.Error("the image has no base")
+	}
+	// What has no entry gets the time at which a machine unpacks the image.
+	entries := map[string]time.Time{}
+	for tr := tar.NewReader(mutate.Extract(img)); ; {
+		h, err := tr.Next()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		entries[path.Clean(h.Name)] = h.ModTime
+	}
+	for _, file := range []string{programPath, controllerPath, certificatesPath} {
+		for dir := path.Dir(file[1:]); dir != "."; dir = path.Dir(dir) {
+			if at, ok := entries[dir]; !ok || at.Unix() != 0 {
+				t.Errorf("directory %s has the time %v, %t", dir, at, ok)
+			}
+		}
 	}
 }
 

@@ -273,6 +273,9 @@ func (s *Server) open(ctx context.Context, p *parts) error {
 		return fmt.Errorf("make the service: %w", err)
 	}
 	p.onClose(p.service.Close)
+	if p.objects != nil {
+		p.objects.SetRootsInUse(p.service.Roots)
+	}
 	if err := s.listenNodes(ctx, p); err != nil {
 		return err
 	}

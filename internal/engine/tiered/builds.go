@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"time"
 
 	"github.com/cove-sh/cove/internal/objects"
 )
@@ -73,40 +72,13 @@ func (e *Engine) markBuilds(ctx context.Context, chunks map[sum]bool, shared map
 	return nil
 }
 
-// storeBuildLoop stores this build, and tries again until that has succeeded.
-func (e *Engine) storeBuildLoop() {
-	for failures := 0; e.ctx.Err() == nil; failures++ {
-		more := e.uploadable() // before it is looked for
-		e.mu.Lock()
-		connected := e.connected
-		e.mu.Unlock()
-		if !connected {
-			failures = -1
-			select {
-			case <-more:
-			case <-e.ctx.Done():
-			}
-			continue
-		}
-		err := e.storeBuild(e.ctx)
-		switch {
-		case errors.Is(err, errLocal):
-			e.cfg.Log.Error("the programs of this build cannot be stored in the object store", "error", err)
-			return
-		case errors.Is(err, errReplaced):
-			return
-		}
-		e.note(err)
-		if err == nil {
-			e.cfg.Log.Info("the object store has the programs of this build")
-			return
-		}
-		t := time.NewTimer(pauseAfter(failures))
-		select {
-		case <-t.C:
-		case <-e.ctx.Done():
-			t.Stop()
-		}
+// storeBuildAhead stores this build, and tries again until that has succeeded.
+func (e *Engine) storeBuildAhead() {
+	switch err := e.retry(func() error { return e.storeBuild(e.ctx) }); {
+	case err == nil:
+		e.cfg.Log.Info("the object store has the programs of this build")
+	case errors.Is(err, errLocal):
+		e.cfg.Log.Error("the programs of this build cannot be stored in the object store", "error", err)
 	}
 }
 

@@ -290,8 +290,8 @@ func (e *Engine) bucketTime(ctx context.Context) (time.Time, error) {
 	return info.Modified, err
 }
 
-// used reads all manifests: it returns the chunks that they and recent builds have, and the
-// objects that they share.
+// used reads all manifests: it returns the chunks and shared objects that they, recent builds
+// and the roots of sandboxes need.
 func (e *Engine) used(ctx context.Context) (chunks map[sum]bool, shared map[string]bool, err error) {
 	chunks, shared = map[sum]bool{}, map[string]bool{}
 	for info, err := range e.vessel.bucket.List(ctx, "checkpoints/") {
@@ -319,6 +319,9 @@ func (e *Engine) used(ctx context.Context) (chunks map[sum]bool, shared map[stri
 				return nil, nil, fmt.Errorf("nothing is removed from the object store: %w", err)
 			}
 		}
+	}
+	if err := e.markRoots(ctx, chunks, shared); err != nil {
+		return nil, nil, err
 	}
 	return chunks, shared, e.markBuilds(ctx, chunks, shared)
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"syscall"
 	"time"
@@ -188,7 +187,7 @@ func (e *Engine) bring(ctx context.Context, id string, spec *engine.Spec) (engin
 		return engine.Checkpoint{}, err
 	}
 	if m.Root != "" && e.cfg.Roots != nil {
-		if err := e.fetchRoot(ctx, m, m.Checkpoint.Root.Digest); err != nil {
+		if err := e.fetchRoot(ctx, m.Root, m.Checkpoint.Root.Digest); err != nil {
 			return engine.Checkpoint{}, err
 		}
 	}
@@ -227,35 +226,6 @@ func (e *Engine) fetchFile(ctx context.Context, m *manifest, want engine.ExportF
 		return fmt.Errorf("%w: %w: the file %q has %d bytes instead of %d", errDamaged, engine.ErrNoFile, want.Name, f.Size, want.Size)
 	}
 	return e.vessel.get(ctx, team, f, to)
-}
-
-// fetchRoot fetches the root of a checkpoint unless it is here.
-func (e *Engine) fetchRoot(ctx context.Context, m *manifest, digest string) error {
-	if e.cfg.Roots.HasRoot(digest) {
-		return nil
-	}
-	f, err := e.vessel.shared(ctx, m.Root)
-	if err != nil {
-		return err
-	}
-	if err := e.cfg.step("unpack root"); err != nil {
-		return err
-	}
-	tmp, err := os.CreateTemp(e.cfg.Dir, "root-")
-	if err != nil {
-		return err
-	}
-	defer tmp.Close()
-	if err := os.Remove(tmp.Name()); err != nil { // it ends with this process
-		return err
-	}
-	if err := tmp.Truncate(f.Size); err != nil {
-		return err
-	}
-	if err := e.vessel.get(ctx, "", f, tmp); err != nil {
-		return err
-	}
-	return e.cfg.Roots.UnpackRoot(ctx, digest, io.NewSectionReader(tmp, 0, f.Size), nil)
 }
 
 // forCaller explains why a checkpoint could not be fetched.

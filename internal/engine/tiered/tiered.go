@@ -17,10 +17,8 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"sync"
 	"time"
@@ -112,6 +110,10 @@ type Engine struct {
 	// connected says that the bucket is known to be this installation's, and what it has.
 	// Guarded by mu.
 	connected bool
+	// rootsInUse returns the roots that sandboxes need; nil if nobody knows. Guarded by mu.
+	rootsInUse func(context.Context) (map[string]bool, error)
+	// roots are those that this process has stored ahead of need, or is storing. Guarded by mu.
+	roots map[string]bool
 	// since is when the bucket was found unreachable, and failure why. Guarded by mu.
 	since   time.Time
 	failure error
@@ -158,7 +160,7 @@ func New(cfg Config) (*Engine, error) {
 	e := &Engine{
 		Inner: cfg.Engine, cfg: cfg, token: newToken(), files: files{dir: cfg.Dir, step: cfg.step},
 		vessel: &vessel{bucket: stepped{cfg.Bucket, cfg.step}, keys: keys, press: zip, slots: semaphore.NewWeighted(requests)},
-		wake:   make(chan struct{}, 1), entries: map[string]*entry{}, fetching: map[string]*fetch{}, dirty: true, more: make(chan struct{}), progress: make(chan struct{}),
+		wake:   make(chan struct{}, 1), entries: map[string]*entry{}, roots: map[string]bool{}, fetching: map[string]*fetch{}, dirty: true, more: make(chan struct{}), progress: make(chan struct{}),
 	}
 	if cfg.UploadBytes > 0 {
 		e.vessel.limit = rate.NewLimiter(rate.Limit(cfg.UploadBytes), int(max(cfg.UploadBytes, maxSealedChunk)))
@@ -222,7 +224,7 @@ func (e *Engine) Start(ctx context.Context) error {
 		e.wg.Go(e.uploadLoop)
 	}
 	if e.cfg.Build != nil {
-		e.wg.Go(e.storeBuildLoop)
+		e.wg.Go(e.storeBuildAhead)
 	}
 	return ctx.Err()
 }
@@ -275,6 +277,11 @@ func (e *Engine) Close() error {
 // checkpoint is. If that machine is away, is being emptied or has no room, and the bucket
 // has the checkpoint, it continues on another one.
 func (e *Engine) Create(ctx context.Context, spec engine.Spec) (i engine.Instance, err error) {
+	defer func() {
+		if err == nil {
+			e.rootUsed(spec.Root.Digest)
+		}
+	}()
 	if spec.Checkpoint == "" {
 		return e.Inner.Create(ctx, spec)
 	}
@@ -302,7 +309,7 @@ func (e *Engine) createFrom(ctx context.Context, spec engine.Spec, elsewhere boo
 		return nil, false, err
 	}
 	defer release()
-	if spec.Root, err = e.root(ctx, spec.Root, spec.Checkpoint); err != nil {
+	if spec.Root, err = e.root(ctx, spec.Root); err != nil {
 		return nil, false, err
 	}
 	i, err = e.Inner.Create(ctx, spec)
@@ -541,30 +548,4 @@ func (e *Engine) poke() {
 	case e.wake <- struct{}{}:
 	default:
 	}
-}
-
-// root returns a root as it is on this machine, and fetches it if a checkpoint in the
-// bucket has it.
-func (e *Engine) root(ctx context.Context, r engine.Root, checkpoint string) (engine.Root, error) {
-	if e.cfg.Roots == nil {
-		return r, nil
-	}
-	if _, err := os.Stat(r.Dir); err == nil {
-		return r, nil
-	}
-	here := e.cfg.Roots.Here(r)
-	if e.cfg.Roots.HasRoot(r.Digest) {
-		return here, nil
-	}
-	m, err := e.manifestOf(ctx, checkpoint)
-	if err == nil && m.Root == "" {
-		err = fmt.Errorf("%w: it has no root", errDamaged)
-	}
-	if err == nil {
-		err = e.fetchRoot(ctx, m, r.Digest)
-	}
-	if err != nil {
-		return r, e.forCaller(err)
-	}
-	return here, nil
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 	"time"
 
 	"github.com/cove-sh/cove/internal/engine"
@@ -279,29 +278,4 @@ func (r localReader) Read(p []byte) (int, error) {
 		err = fmt.Errorf("%w: %v", errLocal, err) //nolint:errorlint // see above
 	}
 	return n, err
-}
-
-// shareRoot stores a root unless it is there, and returns the name under which it is shared.
-func (e *Engine) shareRoot(ctx context.Context, r engine.Root) (string, error) {
-	if e.cfg.Roots == nil || r.Digest == "" {
-		return "", nil
-	}
-	if !e.cfg.Roots.HasRoot(r.Digest) {
-		return "", fmt.Errorf("%w: its root %s is gone", errLocal, r.Digest)
-	}
-	name := "root-" + strings.ToLower(r.Digest)
-	read, write := io.Pipe()
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		err := e.cfg.Roots.PackRoot(ctx, r.Digest, write)
-		if err != nil {
-			err = fmt.Errorf("%w: %w", errLocal, err)
-		}
-		write.CloseWithError(err)
-	}()
-	err := e.vessel.share(ctx, name, read)
-	read.CloseWithError(errors.New("nobody reads it any more"))
-	<-done
-	return name, err
 }

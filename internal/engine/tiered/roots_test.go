@@ -1,0 +1,123 @@
+package tiered
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+
+	"github.com/cove-sh/cove/internal/engine"
+)
+
+// create makes an instance of the root from a golden checkpoint, which is not stored.
+func (m *machine) create() {
+	m.t.Helper()
+	m.add("gld-one", "", content("golden", 1))
+	_, err := m.read("gld-one")
+	m.must(err)
+}
+
+// replaced returns the next server of the same nodes on a machine that has none of the roots.
+func (m *machine) replaced() *machine {
+	m.t.Helper()
+	m.stop()
+	next := newMachine(m.t, m.bucket)
+	next.inner, next.spread, next.build = m.inner, m.spread, m.build
+	next.must(next.start())
+	return next
+}
+
+// withNodes runs a test with a server of nodes whose instance of a root has been made.
+func withNodes(t *testing.T, test func(t *testing.T, b *memoryBucket, m *machine)) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBucket()
+		m := newMachine(t, b)
+		m.roots.root = content("root", 2)
+		m.spread = &spreadEngine{plainEngine: m.inner, standing: engine.StandingReady}
+		m.build = program
+		m.must(m.start())
+		m.create()
+		synctest.Wait()
+		test(t, b, m)
+	})
+}
+
+func inUse(digests ...string) func(context.Context) (map[string]bool, error) {
+	return func(context.Context) (map[string]bool, error) {
+		all := map[string]bool{}
+		for _, d := range digests {
+			all[d] = true
+		}
+		return all, nil
+	}
+}
+
+// A server on another machine stores what sandboxes keep that the one before has made, and
+// what is stored has the root.
+func TestRootOfServerBefore(t *testing.T) {
+	withNodes(t, func(t *testing.T, b *memoryBucket, m *machine) {
+		next := m.replaced()
+		next.e.SetRootsInUse(inUse(rootDigest))
+		wait(3 * grace)
+		next.add("ckp-one", "red", content("one", 1))
+		wait(lastPause)
+		wantPlace(t, next.e, "ckp-one", engine.PlaceStored)
+		next.wants("ckp-one", content("one", 1)) // which needs the root
+		if next.roots.root == nil {
+			t.Error("the root was not fetched")
+		}
+		next.stop()
+		other := newMachine(t, b)
+		other.must(other.start())
+		other.wants("ckp-one", content("one", 1))
+		other.stop()
+	})
+}
+
+// What is on a node continues there although neither this machine nor the bucket has its
+// root, and although the bucket does not work.
+func TestRootOfNode(t *testing.T) {
+	withNodes(t, func(t *testing.T, b *memoryBucket, m *machine) {
+		clear(b.objects)
+		next := m.replaced()
+		next.add("ckp-one", "red", content("one", 1))
+		wait(lastPause)
+		next.wants("ckp-one", content("one", 1))
+		b.breaks(errors.New("it is down"))
+		next.wants("ckp-one", content("one", 1))
+		b.breaks(nil)
+		next.stop()
+	})
+}
+
+// Roots that no sandbox needs are collected; if nobody can say which they need, none are.
+func TestRootsAreCollected(t *testing.T) {
+	withNodes(t, func(t *testing.T, b *memoryBucket, m *machine) {
+		object, err := m.e.vessel.sharedObject(sharedRoot(rootDigest))
+		m.must(err)
+		has := func() bool {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			_, ok := b.objects[object]
+			return ok
+		}
+		for _, step := range []struct {
+			inUse func(context.Context) (map[string]bool, error)
+			want  bool
+		}{
+			{func(context.Context) (map[string]bool, error) { return nil, errors.New("the database is away") }, true},
+			{inUse(rootDigest, "sha256-none"), true},
+			{inUse(), false},
+		} {
+			m.e.SetRootsInUse(step.inUse)
+			m.e.mu.Lock()
+			m.e.dirty = true
+			m.e.mu.Unlock()
+			wait(3 * grace)
+			if has() != step.want {
+				t.Errorf("the bucket has the root: %t, want %t", has(), step.want)
+			}
+		}
+		m.stop()
+	})
+}
