@@ -48,6 +48,9 @@ func (s *Service) checkpointLoop() {
 			s.openKept(s.gate.Context())
 			opened = time.Now()
 		}
+		for _, h := range s.running() {
+			s.fenceKept(h)
+		}
 		s.checkpointDue()
 	}
 }

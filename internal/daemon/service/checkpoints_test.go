@@ -405,16 +405,56 @@ func TestCheckpointOfResume(t *testing.T) {
 // lostEngine is a [storedEngine] that says whether instances are lost.
 type lostEngine struct {
 	storedEngine
-	fenced        map[string]bool
+	told          chan string // what is fenced; nil if nobody waits for it
+	fencing       sync.Mutex
+	fenced        map[string]bool // guarded by fencing
 	lost, stopped bool
 }
 
 func (e *lostEngine) Fence(_ context.Context, id string) error {
+	e.fencing.Lock()
+	defer e.fencing.Unlock()
 	e.fenced[id] = true
+	select {
+	case e.told <- id:
+	default: // nobody waits for it
+	}
 	return nil
 }
 
+func (e *lostEngine) isFenced(id string) bool {
+	e.fencing.Lock()
+	defer e.fencing.Unlock()
+	return e.fenced[id]
+}
+
 func (e *lostEngine) Lost(string) (lost, stopped bool) { return e.lost, e.stopped }
+
+// TestResumedIsFenced loses the node of a sandbox soon after a resume, long before its next
+// automatic checkpoint: the sandbox goes back to the state of its pause.
+func TestResumedIsFenced(t *testing.T) {
+	var e *lostEngine
+	w := (&harness{wrap: func(k *memory.Keeper) engine.Engine {
+		e = &lostEngine{storedEngine: storedEngine{Keeper: k}, fenced: map[string]bool{}, told: make(chan string, 1)}
+		return e
+	}}).begin(t)
+	e.set(nil, true)
+	sbx := w.create(minutely())
+	w.shell(sbx.ID, "echo paused > file")
+	_, err := w.Pause(asRed(t), sbx.ID)
+	must(t, err)
+	w.settleStored(t.Context())
+	w.shell(sbx.ID, "echo after > file") // which resumes it
+	if got, want := <-e.told, w.record(sbx.ID).Instance; got != want {
+		t.Errorf("instance %s is fenced, not %s", got, want)
+	}
+	e.lost, e.stopped = true, true
+	w.die(sbx.ID, "its node is lost", false)
+	e.lost, e.stopped = false, false
+	if got := w.shell(sbx.ID, "cat file"); got != "paused" {
+		t.Errorf("the file has %q", got)
+	}
+}
 
 // TestStoredBeforeRemoved keeps the checkpoint before the newest one until that is in the
 // object store, goes back to the stored one if a node is lost, and to none if the sandbox may
@@ -440,7 +480,7 @@ func TestStoredBeforeRemoved(t *testing.T) {
 			e.set(nil, true)
 			w.keep(sbx.ID)
 			w.settleStored(t.Context())
-			if !e.fenced[w.record(sbx.ID).Instance] {
+			if !e.isFenced(w.record(sbx.ID).Instance) {
 				t.Error("the instance is not fenced")
 			}
 			first := w.record(sbx.ID).Kept

@@ -18,6 +18,9 @@ type checkpointTimes struct {
 	every time.Duration // guarded by mu; 0 is never
 	at    time.Time     // guarded by mu; when to look next
 	now   bool          // guarded by mu; one is being made
+	// unfenced says that the sandbox has a state to go back to, and that the instance was not
+	// fenced yet, as far as is known; fencing that it is being fenced. Guarded by mu.
+	unfenced, fencing bool
 	// cpu is the instance's processor time, in nanoseconds, at cpuAt. Guarded by mu.
 	cpu   int64
 	cpuAt time.Time
@@ -36,6 +39,25 @@ func (c *checkpointTimes) set(r *store.Record) {
 	c.every = time.Duration(r.CheckpointIntervalSeconds) * time.Second
 	// The clock may have been set back.
 	c.at = earlier(last, time.Now()).Add(c.every)
+	c.unfenced = c.every > 0 && r.Kept.Newest().Checkpoint != ""
+}
+
+// beginFence reports whether the instance is to be fenced, by the caller, who then calls
+// endFence.
+func (c *checkpointTimes) beginFence() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.unfenced || c.fencing {
+		return false
+	}
+	c.fencing = true
+	return true
+}
+
+func (c *checkpointTimes) endFence(fenced bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.unfenced, c.fencing = !fenced, false
 }
 
 func (c *checkpointTimes) interval() time.Duration {

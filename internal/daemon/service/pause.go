@@ -284,11 +284,35 @@ func (s *Service) replace(ctx context.Context, r *store.Record, from bootSource,
 	h.history.Store(int32(running.History))
 	h.checkpoints.set(&running)
 	s.swap(&running, h)
+	s.fenceKept(h)
 	s.endInstance(ctx, r)
 	if err := died(); err != nil {
 		_, _ = s.fail(ctx, &running, sandbox.MessageOf(err)) // what fails is logged, and tried again
 	}
 	return running, nil
+}
+
+// fenceTimeout bounds how long a node may take to fence an instance.
+const fenceTimeout = 10 * time.Second
+
+// fenceKept fences the instance of a sandbox that could go back to a state from before the
+// instance, such as that of a pause: if the instance is lost, it must not run on unseen.
+func (s *Service) fenceKept(h *handle) {
+	f, ok := s.cfg.Engine.(engine.Fencer)
+	if !ok || !h.checkpoints.beginFence() {
+		return
+	}
+	if !s.gate.Go(func() {
+		ctx, cancel := context.WithTimeout(s.gate.Context(), fenceTimeout)
+		defer cancel()
+		err := f.Fence(ctx, h.instance.ID())
+		if err != nil && ctx.Err() == nil {
+			s.log.Debug("fence a sandbox; it is tried again", "sandbox", h.id, "error", err)
+		}
+		h.checkpoints.endFence(err == nil)
+	}) {
+		h.checkpoints.endFence(false)
+	}
 }
 
 // admitResume refuses, before the work is done, to resume a sandbox over the quota.
