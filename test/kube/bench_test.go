@@ -31,7 +31,7 @@ const (
 // BenchmarkCluster measures sandboxes on a cluster of two nodes, and beside it on a daemon
 // of one machine, which has the same processors. It prints a table.
 func BenchmarkCluster(b *testing.B) {
-	i := install(b)
+	i := install(b, plain)
 	i.storeObjects(b)
 	i.awaitNodes(b)
 	d := covetest.Start(b, covetest.Options{Args: []string{"--warm", "1"}})

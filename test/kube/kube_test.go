@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -19,7 +20,7 @@ import (
 
 // TestKubernetes installs Cove, with what deploy/kustomize enforces, and uses it.
 func TestKubernetes(t *testing.T) {
-	i := install(t)
+	i := install(t, plain)
 	podSecurity(t, i)
 	chart(t, i)
 	i.awaitNodes(t)
@@ -30,7 +31,10 @@ func TestKubernetes(t *testing.T) {
 	t.Run("server restarts", func(t *testing.T) { serverRestarts(t, i) })
 	t.Run("pod is replaced", func(t *testing.T) { podReplaced(t, i) })
 	t.Run("volume is lost", func(t *testing.T) { volumeLost(t, i) })
-	t.Run("pod is drained", func(t *testing.T) { podDrained(t, i) })
+	t.Run("pod is drained", func(t *testing.T) {
+		i.storeObjects(t)
+		podDrained(t, i)
+	})
 	t.Run("image changes", func(t *testing.T) { imageChanges(t, i) })
 }
 
@@ -160,7 +164,7 @@ func tokens(t *testing.T, i *installation) {
 func serverRestarts(t *testing.T, i *installation) {
 	all := i.onEach(t)
 	for _, id := range all {
-		i.sh(t, id, "echo $$ > pid; (while :; do date +%s%N > now; sleep 0.1; done) > /dev/null 2>&1 &")
+		i.sh(t, id, ticker)
 	}
 	before := uidOf(t, i, "cove", "cove-server-0")
 	i.kubectl(t, "-n", "cove", "delete", "pod", "cove-server-0")
@@ -169,11 +173,8 @@ func serverRestarts(t *testing.T, i *installation) {
 		t.Fatal("the server's Pod was not replaced")
 	}
 	i.awaitNodes(t)
-	for node, id := range all {
-		first := i.sh(t, id, "cat now")
-		if !covetest.Eventually(30*time.Second, func() bool { return i.sh(t, id, "cat now") != first }) {
-			t.Errorf("what ran in a sandbox on %s has stopped", node)
-		}
+	for _, id := range all {
+		i.ticks(t, id)
 		i.kill(t, id)
 	}
 }
@@ -214,16 +215,12 @@ func podReplaced(t *testing.T, i *installation) {
 // podDrained deletes a Pod of the pool where there is an object store: its sandboxes continue
 // in the other Pod, with what is in memory.
 func podDrained(t *testing.T, i *installation) {
-	i.storeObjects(t)
 	i.awaitNodes(t)
 	all := i.onEach(t)
 	moving := all["cove-node-0"]
-	pid := i.sh(t, moving, "(while :; do date +%s%N > now; sleep 0.1; done) > /dev/null 2>&1 & echo $!")
+	pid := i.sh(t, moving, ticker)
 	i.kubectl(t, "-n", "cove-nodes", "delete", "pod", "cove-node-0")
-	first := i.sh(t, moving, "cat now")
-	if !covetest.Eventually(30*time.Second, func() bool { return i.sh(t, moving, "cat now") != first }) {
-		t.Error("what ran in the sandbox has stopped")
-	}
+	i.ticks(t, moving)
 	if got := i.sh(t, moving, "kill "+pid+" && echo killed"); got != "killed" {
 		t.Errorf("the process has not moved: %q", got)
 	}
@@ -239,32 +236,28 @@ func podDrained(t *testing.T, i *installation) {
 // imageChanges has Kubernetes replace the server, and one Pod of the pool after the other,
 // with another build. Sandboxes continue, although none of them was ever stored.
 func imageChanges(t *testing.T, i *installation) {
-	all := i.onEach(t)
-	pids := map[string]string{}
-	for node, id := range all {
-		pids[node] = i.sh(t, id, "(while :; do date +%s%N > now; sleep 0.1; done) > /dev/null 2>&1 & echo $!")
-	}
+	w := i.watch(t, covetest.Small())
 	i.tag = "next"
-	i.apply(t, "components/objects")
-	i.awaitNodes(t)
-	for _, pod := range []string{"cove/cove-server-0", "cove-nodes/cove-node-0", "cove-nodes/cove-node-1"} {
-		namespace, name, _ := strings.Cut(pod, "/")
-		if got := i.kubectl(t, "-n", namespace, "get", "pod", name, "-o", "jsonpath={.spec.containers[0].image}"); got != image+":next" {
-			t.Errorf("Pod %s has the image %s", pod, got)
-		}
-	}
-	for node, id := range all {
-		first := i.sh(t, id, "cat now")
-		if !covetest.Eventually(30*time.Second, func() bool { return i.sh(t, id, "cat now") != first }) {
-			t.Errorf("what ran in a sandbox on %s has stopped", node)
-		}
-		if got := i.sh(t, id, "kill "+pids[node]+" && echo killed"); got != "killed" {
-			t.Errorf("the process of %s has not moved: %q", node, got)
-		}
+	i.apply(t)
+	i.rolledOut(t)
+	i.hasImage(t, "next")
+	w.goesOn(t)
+	for id := range w.pids {
 		i.kill(t, id)
 	}
 	for _, id := range i.onEach(t) { // which run the new build
 		i.kill(t, id)
+	}
+}
+
+// hasImage checks which image all Pods have.
+func (i *installation) hasImage(t *testing.T, tag string) {
+	t.Helper()
+	for namespace, name := range map[string]string{"cove": "server", "cove-nodes": "node"} {
+		got := strings.Fields(i.kubectl(t, "-n", namespace, "get", "pods", "-l", "app.kubernetes.io/component="+name, "-o", "jsonpath={.items[*].spec.containers[0].image}"))
+		if slices.ContainsFunc(got, func(of string) bool { return of != image+":"+tag }) || len(got) == 0 {
+			t.Errorf("Pods in %s have the images %v", namespace, got)
+		}
 	}
 }
 

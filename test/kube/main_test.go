@@ -38,12 +38,15 @@ type installation struct {
 	*kubetest.Cluster
 	root   string // of the repository
 	dir    string
-	tag    string // of the image
 	client *client.Client
+
+	tag        string   // of the image
+	components []string // of deploy/kustomize
+	servers    int
 }
 
-// install starts a cluster, and installs Cove on it.
-func install(t testing.TB) *installation {
+// install starts a cluster, and installs Cove on it, as prepare wants.
+func install(t testing.TB, prepare func(*installation)) *installation {
 	t.Helper()
 	ctx := t.Context()
 	root, err := covetest.Root()
@@ -80,7 +83,7 @@ func install(t testing.TB) *installation {
 		t.Fatal(err)
 	}
 	t.Logf("the cluster is ready after %s", time.Since(began).Round(time.Millisecond))
-	i := &installation{Cluster: cluster, root: root, dir: dir, tag: "test"}
+	i := &installation{Cluster: cluster, root: root, dir: dir, tag: "test", servers: 1}
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Log(i.state())
@@ -92,8 +95,10 @@ func install(t testing.TB) *installation {
 	write(t, filepath.Join(dir, "volumes.yaml"), i.volumes(t))
 	i.kubectl(t, "apply", "-f", filepath.Join(dir, "volumes.yaml"))
 	i.kubectl(t, "kustomize", filepath.Join(root, "deploy/kustomize/overlays/example"))
+	prepare(i)
 	i.apply(t)
-	key := i.kubectl(t, "-n", "cove", "exec", "cove-server-0", "--", "cove", "key", "create", "test", "--scope", "sandboxes:read,sandboxes:write,files:write,admin")
+	i.rolledOut(t)
+	key := i.kubectl(t, "-n", "cove", "exec", i.active(t), "--", "cove", "key", "create", "test", "--scope", "sandboxes:read,sandboxes:write,files:write,admin")
 	if i.client, err = client.New(client.Config{
 		URL: "http://" + apiAddress + ":7777", Key: client.Secret(key), HTTPClient: &http.Client{Transport: &http.Transport{DialContext: i.Dial}},
 	}); err != nil {
@@ -147,9 +152,12 @@ func run(t testing.TB, dir, name string, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
+// plain is an installation of the base alone.
+func plain(*installation) {}
+
 // apply applies deploy/kustomize/base and components, with what this cluster needs: the
-// name of the image, and addresses in place of names.
-func (i *installation) apply(t testing.TB, components ...string) {
+// name of the image, addresses in place of names, and the shortest lease.
+func (i *installation) apply(t testing.TB) {
 	t.Helper()
 	overlay := filepath.Join(i.dir, "overlay")
 	if err := os.MkdirAll(overlay, 0o755); err != nil {
@@ -162,8 +170,9 @@ func (i *installation) apply(t testing.TB, components ...string) {
 		}
 		return rel
 	}
-	for n, c := range components {
-		components[n] = deploy(c)
+	var components []string
+	for _, c := range i.components {
+		components = append(components, deploy("components/"+c))
 	}
 	write(t, filepath.Join(overlay, "kustomization.yaml"), `apiVersion: kustomize.config.k8s.io/v1beta1
 kind: Kustomization
@@ -176,13 +185,56 @@ patches:
   - patch: |
       {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "cove-nodes", "namespace": "cove"}, "spec": {"clusterIP": "`+nodesAddress+`"}}
   - patch: |
+      {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "cove-server", "namespace": "cove"}, "spec": {"template": {"spec": {
+        "containers": [{"name": "cove", "env": [{"name": "COVE_NODE_LEASE", "value": "30s"}]}]}}}}
+  - patch: |
       {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "cove-node", "namespace": "cove-nodes"}, "spec": {"template": {"spec": {
         "hostAliases": [{"ip": "`+nodesAddress+`", "hostnames": ["cove-nodes.cove.svc"]}],
         "containers": [{"name": "cove", "env": [{"name": "COVE_WARM", "value": "1"}], "resources": {"requests": {"cpu": "100m"}}}]}}}}
 `)
 	i.kubectl(t, "apply", "-k", overlay)
-	i.kubectl(t, "-n", "cove", "rollout", "status", "--timeout=5m", "statefulset/cove-server")
+}
+
+// rolledOut waits until all Pods are those that were applied, and ready.
+func (i *installation) rolledOut(t testing.TB) {
+	t.Helper()
+	if i.servers == 1 {
+		i.kubectl(t, "-n", "cove", "rollout", "status", "--timeout=5m", "statefulset/cove-server")
+	} else {
+		i.active(t)
+	}
 	i.kubectl(t, "-n", "cove-nodes", "rollout", "status", "--timeout=5m", "statefulset/cove-node")
+}
+
+// active waits until one server is ready, and returns its Pod.
+func (i *installation) active(t testing.TB) string {
+	t.Helper()
+	var ready []string
+	if !covetest.Eventually(5*time.Minute, func() bool {
+		var pods struct {
+			Items []struct {
+				Metadata struct{ Name string }
+				Status   struct {
+					Conditions []struct{ Type, Status string }
+				}
+			}
+		}
+		if err := json.Unmarshal([]byte(i.kubectl(t, "-n", "cove", "get", "pods", "-l", "app.kubernetes.io/component=server", "-o", "json")), &pods); err != nil {
+			t.Fatal(err)
+		}
+		ready = nil
+		for _, p := range pods.Items {
+			for _, c := range p.Status.Conditions {
+				if c.Type == "Ready" && c.Status == "True" {
+					ready = append(ready, p.Metadata.Name)
+				}
+			}
+		}
+		return len(ready) == 1
+	}) {
+		t.Fatalf("ready servers are %v", ready)
+	}
+	return ready[0]
 }
 
 // storeObjects gives the installation an object store: a directory of the server, which Pods
@@ -192,7 +244,9 @@ func (i *installation) storeObjects(t testing.TB) {
 	const store = "/var/lib/cove/state/store"
 	i.kubectl(t, "-n", "cove", "exec", "cove-server-0", "--", "mkdir", store)
 	i.kubectl(t, "-n", "cove", "create", "secret", "generic", "cove-objects", "--from-literal=COVE_OBJECTS=file://"+store)
-	i.apply(t, "components/objects")
+	i.components = []string{"objects"}
+	i.apply(t)
+	i.rolledOut(t)
 }
 
 // volumes are local ones on both nodes, one more than needed on each.
@@ -252,7 +306,7 @@ func (i *installation) state() string {
 	var out bytes.Buffer
 	for _, args := range []string{
 		"get pods,pvc,nodes -A -o wide", "get events -A --sort-by=.lastTimestamp",
-		"-n cove logs cove-server-0 --all-containers --tail=60", "-n cove-nodes logs cove-node-0 --tail=60", "-n cove-nodes logs cove-node-1 --tail=60",
+		"-n cove logs cove-server-0 --all-containers --tail=60", "-n cove logs cove-server-1 --all-containers --tail=60", "-n cove-nodes logs cove-node-0 --tail=60", "-n cove-nodes logs cove-node-1 --tail=60",
 	} {
 		fmt.Fprintf(&out, "== kubectl %s\n", args)
 		if err := i.Kubectl(ctx, nil, &out, strings.Fields(args)...); err != nil {
@@ -272,6 +326,10 @@ func (i *installation) nodes(t testing.TB) map[string]sandbox.Node {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return byName(list)
+}
+
+func byName(list *sandbox.List[sandbox.Node]) map[string]sandbox.Node {
 	all := map[string]sandbox.Node{}
 	for _, n := range list.Items {
 		all[n.Name] = n
@@ -284,7 +342,11 @@ func (i *installation) awaitNodes(t testing.TB) {
 	t.Helper()
 	var all map[string]sandbox.Node
 	if !covetest.Eventually(5*time.Minute, func() bool {
-		all = i.nodes(t)
+		list, err := i.client.ListNodes(t.Context())
+		if err != nil {
+			return false // no server is ready
+		}
+		all = byName(list)
 		return len(all) == 2 && all["cove-node-0"].State == sandbox.NodeReady && all["cove-node-1"].State == sandbox.NodeReady
 	}) {
 		t.Fatalf("the nodes are %+v", all)
@@ -300,9 +362,15 @@ func (i *installation) sh(t testing.TB, id, line string) string {
 // onEach creates a sandbox on each node.
 func (i *installation) onEach(t testing.TB) map[string]string {
 	t.Helper()
+	return i.eachOf(t, covetest.Small())
+}
+
+// eachOf creates such a sandbox on each node.
+func (i *installation) eachOf(t testing.TB, req sandbox.CreateRequest) map[string]string {
+	t.Helper()
 	found := map[string]string{}
 	for range 6 {
-		sb, err := i.client.Create(t.Context(), covetest.Small())
+		sb, err := i.client.Create(t.Context(), req)
 		if err != nil {
 			t.Fatal(err)
 		}

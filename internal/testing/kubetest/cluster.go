@@ -17,6 +17,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"time"
 
@@ -50,7 +51,8 @@ type Cluster struct {
 }
 
 const (
-	controlAddress = "10.88.0.1"
+	// ControlAddress is the address of the control plane, which nodes and Pods reach.
+	ControlAddress = "10.88.0.1"
 	services       = "10.96.0.0/16"
 	pods           = "10.200.0.0/16"
 	// kubeletDir is where each machine's kubelet has its files.
@@ -143,7 +145,7 @@ func (c *Cluster) makePKI() (err error) {
 		}
 	}
 	return errors.Join(
-		c.pki.issue("apiserver", "kube-apiserver", "", []string{"kubernetes.default.svc", "localhost"}, controlAddress, "10.96.0.1", "127.0.0.1"),
+		c.pki.issue("apiserver", "kube-apiserver", "", []string{"kubernetes.default.svc", "localhost"}, ControlAddress, "10.96.0.1", "127.0.0.1"),
 		c.pki.issue("apiserver-kubelet", "kube-apiserver-kubelet", "system:masters", nil),
 		c.pki.issue("serviceaccounts", "service accounts", "", nil))
 }
@@ -163,7 +165,7 @@ func (c *Cluster) startControl(ctx context.Context) error {
 			}},
 			{Args: []string{
 				c.program("kube-apiserver"), "--etcd-servers=http://127.0.0.1:2379", "--bind-address=0.0.0.0", "--secure-port=6443",
-				"--advertise-address=" + controlAddress, "--kubelet-preferred-address-types=InternalIP", "--service-cluster-ip-range=" + services,
+				"--advertise-address=" + ControlAddress, "--kubelet-preferred-address-types=InternalIP", "--service-cluster-ip-range=" + services,
 				"--authorization-mode=Node,RBAC", "--client-ca-file=" + f("ca.crt"), "--tls-cert-file=" + f("apiserver.crt"), "--tls-private-key-file=" + f("apiserver.key"),
 				"--kubelet-client-certificate=" + f("apiserver-kubelet.crt"), "--kubelet-client-key=" + f("apiserver-kubelet.key"), "--kubelet-certificate-authority=" + f("ca.crt"),
 				"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file=" + f("serviceaccounts.pub"), "--service-account-signing-key-file=" + f("serviceaccounts.key"),
@@ -190,7 +192,7 @@ func (c *Cluster) startControl(ctx context.Context) error {
 		return err
 	}
 	for _, args := range []string{
-		"link set lo up", "link add nodes type bridge", "addr add " + controlAddress + "/24 dev nodes", "link set nodes up",
+		"link set lo up", "link add nodes type bridge", "addr add " + ControlAddress + "/24 dev nodes", "link set nodes up",
 	} {
 		if err := c.ip(ctx, c.control, args); err != nil {
 			return err
@@ -233,23 +235,83 @@ func (c *Cluster) KubectlCommand(ctx context.Context, args ...string) *exec.Cmd 
 // Dial makes a connection from the network that the nodes are in, which routes addresses
 // of Services to the first node.
 func (c *Cluster) Dial(ctx context.Context, network, address string) (net.Conn, error) {
+	// With one address and no name, the socket is made by this thread.
+	return inside(c, func() (net.Conn, error) { return (&net.Dialer{}).DialContext(ctx, network, address) })
+}
+
+// Forward takes connections from Pods at a port of [ControlAddress], and forwards them to
+// what dial connects with, until ctx ends.
+func (c *Cluster) Forward(ctx context.Context, port int, dial func() (net.Conn, error)) error {
+	l, err := inside(c, func() (net.Listener, error) {
+		// A machine that dies closes no connection.
+		alive := net.KeepAliveConfig{Enable: true, Idle: 10 * time.Second, Interval: 5 * time.Second, Count: 3}
+		return (&net.ListenConfig{KeepAliveConfig: alive}).Listen(ctx, "tcp", net.JoinHostPort(ControlAddress, strconv.Itoa(port)))
+	})
+	if err != nil {
+		return err
+	}
+	context.AfterFunc(ctx, func() { l.Close() })
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go forward(ctx, conn, dial)
+		}
+	}()
+	return nil
+}
+
+func forward(ctx context.Context, from net.Conn, dial func() (net.Conn, error)) {
+	defer from.Close()
+	to, err := dial()
+	if err != nil {
+		return
+	}
+	defer to.Close()
+	defer context.AfterFunc(ctx, func() { from.Close(); to.Close() })()
+	done := make(chan struct{}, 2)
+	for _, ends := range [][2]net.Conn{{from, to}, {to, from}} {
+		go func() {
+			_, _ = io.Copy(ends[0], ends[1])
+			done <- struct{}{}
+		}()
+	}
+	<-done // neither end of what is forwarded closes one direction alone
+}
+
+// inside makes a socket in the network that the nodes are in.
+func inside[T any](c *Cluster, f func() (T, error)) (T, error) {
 	type result struct {
-		conn net.Conn
+		made T
 		err  error
 	}
 	done := make(chan result, 1)
 	go func() {
 		runtime.LockOSThread() // and never unlocked, so that the thread ends
-		if err := unix.Setns(int(c.netns.Fd()), unix.CLONE_NEWNET); err != nil {
-			done <- result{nil, err}
-			return
+		var r result
+		if r.err = unix.Setns(int(c.netns.Fd()), unix.CLONE_NEWNET); r.err == nil {
+			r.made, r.err = f()
 		}
-		// With one address and no name, the socket is made by this thread.
-		conn, err := (&net.Dialer{}).DialContext(ctx, network, address)
-		done <- result{conn, err}
+		done <- r
 	}()
 	r := <-done
-	return r.conn, r.err
+	return r.made, r.err
+}
+
+// StopNode ends the machine of a node at once, as a loss of power does, for ever.
+// [Cluster.Dial] then goes by another node.
+func (c *Cluster) StopNode(ctx context.Context, name string) error {
+	left := 0
+	for i, m := range c.machines {
+		if m.Name == name {
+			m.stop()
+		} else {
+			left = i + 1
+		}
+	}
+	return c.ip(ctx, c.control, "route replace "+services+" via "+nodeAddress(left))
 }
 
 // Close ends the cluster, and leaves nothing but the files below Dir.

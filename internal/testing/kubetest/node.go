@@ -96,7 +96,7 @@ func (c *Cluster) connect(ctx context.Context, m *machine, i int) error {
 			return err
 		}
 	}
-	routes := []string{"link set lo up", "addr add " + nodeAddress(i) + "/24 dev eth0", "link set eth0 up", "route add default via " + controlAddress}
+	routes := []string{"link set lo up", "addr add " + nodeAddress(i) + "/24 dev eth0", "link set eth0 up", "route add default via " + ControlAddress}
 	for j := range c.cfg.Nodes {
 		if j+1 != i {
 			routes = append(routes, "route add "+nodePods(j+1)+" via "+nodeAddress(j+1))

@@ -110,5 +110,5 @@ clusters: [{name: test, cluster: {server: "https://%s:6443", certificate-authori
 users: [{name: test, user: {client-certificate: %q, client-key: %q}}]
 contexts: [{name: test, context: {cluster: test, user: test}}]
 current-context: test
-`, controlAddress, p.file("ca.crt"), p.file(file+".crt"), p.file(file+".key")), 0o600)
+`, ControlAddress, p.file("ca.crt"), p.file(file+".crt"), p.file(file+".key")), 0o600)
 }

@@ -200,6 +200,9 @@ func (s *Server) Address(options url.Values) sandbox.SecretValue {
 	return sandbox.NewSecretValue(u.String())
 }
 
+// Socket returns the path of the server's socket, for what forwards connections to it.
+func (s *Server) Socket() string { return filepath.Join(s.dir, ".s.PGSQL."+port) }
+
 // Program runs one of PostgreSQL's programs, such as pg_dump, with input, and returns
 // its output.
 func (s *Server) Program(t testing.TB, input []byte, name string, args ...string) []byte {
