@@ -72,7 +72,8 @@ func (e *Engine) readHolder(ctx context.Context) (holder, error) {
 
 // connect takes the bucket, and learns what it has.
 func (e *Engine) connect(ctx context.Context) error {
-	if _, err := e.readHolder(ctx); err != nil {
+	before, err := e.readHolder(ctx)
+	if err != nil {
 		return err
 	}
 	s, err := e.vessel.keys.of("")
@@ -86,6 +87,11 @@ func (e *Engine) connect(ctx context.Context) error {
 	if err := e.vessel.bucket.Put(ctx, holderObject, s.seal(holderObject, data)); err != nil {
 		return err
 	}
+	// Another server may have removed checkpoints meanwhile.
+	alone := before.Token == "" || before.Token == e.token || e.files.wasLast(before.Token)
+	if err := e.files.setLast(e.token); err != nil {
+		return err
+	}
 	has := map[string]bool{}
 	for info, err := range e.vessel.bucket.List(ctx, "checkpoints/") {
 		if err != nil {
@@ -95,7 +101,7 @@ func (e *Engine) connect(ctx context.Context) error {
 			has[id] = true
 		}
 	}
-	if err := e.learn(ctx, has); err != nil {
+	if err := e.learn(ctx, has, alone); err != nil {
 		return err
 	}
 	e.mu.Lock()
@@ -105,8 +111,9 @@ func (e *Engine) connect(ctx context.Context) error {
 	return nil
 }
 
-// learn compares the bucket with what this machine remembers of it.
-func (e *Engine) learn(ctx context.Context, has map[string]bool) error {
+// learn compares the bucket with what this machine remembers of it. Alone says that no other
+// machine has used the bucket since.
+func (e *Engine) learn(ctx context.Context, has map[string]bool, alone bool) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(requests)
 	for _, id := range e.unknown(has) {
@@ -135,7 +142,7 @@ func (e *Engine) learn(ctx context.Context, has map[string]bool) error {
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	return e.dropLost(has)
+	return e.dropLost(has, alone)
 }
 
 // unknown returns the checkpoints of the bucket that this machine does not know.
@@ -152,14 +159,16 @@ func (e *Engine) unknown(has map[string]bool) (ids []string) {
 
 // dropLost forgets the manifests that the bucket does not have any more. What is still on
 // the disk is uploaded again.
-func (e *Engine) dropLost(has map[string]bool) error {
+func (e *Engine) dropLost(has map[string]bool, alone bool) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for id, ent := range e.entries {
 		if has[id] || !ent.stored || ent.removed {
 			continue
 		}
-		e.cfg.Log.Error("the object store has lost a checkpoint", "checkpoint", id, "kept", ent.local)
+		if alone || ent.local {
+			e.cfg.Log.Error("the object store has lost a checkpoint", "checkpoint", id, "kept", ent.local)
+		}
 		if err := e.files.forget(id); err != nil {
 			return err
 		}

@@ -316,6 +316,7 @@ type machine struct {
 	key    byte
 	build  []byte // the program that the daemon stores ahead of need, or nil
 	other  bool   // its nodes are of another build
+	log    logged
 
 	mu    sync.Mutex
 	armed bool   // guarded by mu
@@ -323,6 +324,30 @@ type machine struct {
 	until string // guarded by mu; or the beginning of the change at which it is killed
 	dead  bool   // guarded by mu
 	at    string
+}
+
+// logged is a log that may be read while it is written.
+type logged struct {
+	mu  sync.Mutex
+	buf bytes.Buffer // guarded by mu
+}
+
+func (l *logged) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(p)
+}
+
+func (l *logged) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
+}
+
+func (l *logged) Reset() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.buf.Reset()
 }
 
 func newMachine(t *testing.T, bucket objects.Bucket) *machine {
@@ -363,7 +388,7 @@ func (m *machine) start() error {
 	}
 	cfg := Config{
 		Engine: inner, Roots: m.roots, Bucket: m.bucket, Key: key, Installation: "installation-1",
-		Dir: filepath.Join(m.dir, "objects"), CacheBytes: m.cache, Log: slog.New(slog.DiscardHandler), step: m.step,
+		Dir: filepath.Join(m.dir, "objects"), CacheBytes: m.cache, Log: slog.New(slog.NewTextHandler(&m.log, nil)), step: m.step,
 	}
 	if m.build != nil {
 		cfg.Build = m.shared

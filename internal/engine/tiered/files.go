@@ -99,6 +99,20 @@ func (f files) forget(id string) error {
 // touch notes that a checkpoint was used.
 func (f files) touch(id string, at time.Time) { _ = os.Chtimes(f.path(id), at, at) }
 
+// tokenFile has the token of the process of this machine that has used the bucket last.
+const tokenFile = "token"
+
+// wasLast reports whether the process of this machine that has used the bucket last has this
+// token.
+func (f files) wasLast(token string) bool {
+	last, err := os.ReadFile(filepath.Join(f.dir, tokenFile))
+	return err == nil && string(last) == token
+}
+
+func (f files) setLast(token string) error {
+	return durable.WriteFile(filepath.Join(f.dir, tokenFile), []byte(token))
+}
+
 // bury writes a tombstone, and dig removes it.
 func (f files) bury(id string) error {
 	if !validID.MatchString(id) {

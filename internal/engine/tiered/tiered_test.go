@@ -335,6 +335,38 @@ func TestBucketVanishes(t *testing.T) {
 	})
 }
 
+// What is gone from the bucket is lost, unless another machine has used the bucket meanwhile:
+// that one may have removed it.
+func TestLostIsLogged(t *testing.T) {
+	for name, other := range map[string]bool{"alone": false, "another machine": true} {
+		t.Run(name, func(t *testing.T) {
+			withMachine(t, func(t *testing.T, b *memoryBucket, m *machine) {
+				m.cache = 1
+				m.restart()
+				m.add("ckp-one", "red", content("one", 1))
+				wait(time.Minute)
+				wantPlace(t, m.e, "ckp-one", engine.PlaceRemote)
+				m.stop()
+				if other {
+					next := newMachine(t, b)
+					next.must(next.start())
+					next.must(next.e.RemoveCheckpoint(t.Context(), "ckp-one"))
+					wait(time.Minute)
+					next.stop()
+				} else {
+					m.must(b.Delete(t.Context(), []string{checkpointObject("ckp-one")}))
+				}
+				m.log.Reset()
+				m.must(m.start())
+				if got := strings.Contains(m.log.String(), "has lost a checkpoint"); got == other {
+					t.Errorf("the log has %q", m.log.String())
+				}
+				wantPlace(t, m.e, "ckp-one", "")
+			})
+		})
+	}
+}
+
 // A checkpoint that is removed while it is uploaded leaves nothing.
 func TestRemoveDuringUpload(t *testing.T) {
 	withMachine(t, func(t *testing.T, b *memoryBucket, m *machine) {
