@@ -135,7 +135,7 @@ func remoteHTTPClient(cfg Config) *http.Client {
 	}
 	dial := cfg.Dial
 	if dial == nil {
-		dial = (&net.Dialer{Timeout: 10 * time.Second}).DialContext
+		dial = dialer().DialContext
 	}
 	return newHTTPClient(dial, http.ProxyFromEnvironment)
 }
