@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"time"
@@ -29,12 +30,17 @@ const (
 	statePath        = "/var/lib/cove"
 )
 
-// parents are the directories of these files, except those of statePath.
-var parents = []string{"usr/", "usr/local/", "usr/local/bin/", "etc/", "etc/ssl/", "etc/ssl/certs/"}
+// parents are the directories of these files, except those of statePath, which the template
+// host does not show.
+var parents = []string{"usr", "usr/local", "usr/local/bin", "etc", "etc/ssl", "etc/ssl/certs"}
 
 // build puts a layer with the program on top of a base.
 func build(base v1.Image, o options) (v1.Image, error) {
-	data, err := layer(o)
+	dirs, err := parentsOf(base)
+	if err != nil {
+		return nil, err
+	}
+	data, err := layer(o, dirs)
 	if err != nil {
 		return nil, err
 	}
@@ -60,15 +66,43 @@ func build(base v1.Image, o options) (v1.Image, error) {
 	return mutate.MediaType(mutate.ConfigMediaType(img, types.OCIConfigJSON), types.OCIManifestSchema1), nil
 }
 
+// parentsOf returns entries for parents, as they are in the base. Without entries of their own,
+// they would get the time at which a machine unpacks the layer, and the template host would
+// differ from one machine to the next.
+func parentsOf(base v1.Image) ([]*tar.Header, error) {
+	r := mutate.Extract(base)
+	defer r.Close()
+	has := map[string]*tar.Header{}
+	for files := tar.NewReader(r); ; {
+		h, err := files.Next()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read the base: %w", err)
+		}
+		has[path.Clean(h.Name)] = h
+	}
+	var dirs []*tar.Header
+	for _, name := range parents {
+		h := has[name]
+		switch {
+		case h == nil:
+			h = &tar.Header{Typeflag: tar.TypeDir, Name: name + "/", Mode: 0o755}
+		case h.Typeflag != tar.TypeDir:
+			continue // a link, which a directory would replace
+		}
+		dirs = append(dirs, &tar.Header{Typeflag: tar.TypeDir, Name: h.Name, Mode: h.Mode, Uid: h.Uid, Gid: h.Gid, ModTime: time.Unix(0, 0)})
+	}
+	return dirs, nil
+}
+
 // layer is a tar file with what Cove adds to the base.
-func layer(o options) ([]byte, error) {
+func layer(o options, dirs []*tar.Header) ([]byte, error) {
 	var out bytes.Buffer
 	w := tar.NewWriter(&out)
-	// Without entries of their own, the directories that the files are put into would get the
-	// time at which a machine unpacks the layer, and the template host would differ from one
-	// machine to the next.
-	for _, dir := range parents {
-		if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: dir, Mode: 0o755, ModTime: time.Unix(0, 0)}); err != nil {
+	for _, dir := range dirs {
+		if err := w.WriteHeader(dir); err != nil {
 			return nil, err
 		}
 	}

@@ -5,24 +5,27 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/cove-sh/cove/sandbox"
 )
 
 const (
-	// tryTimeout bounds how long an address may take to take a connection, and all of its try if
-	// there are others.
-	tryTimeout = 5 * time.Second
-	// tryAgain is for how long addresses are tried again, and tryPause about how long a pause is
-	// between the tries.
-	tryAgain = 3 * time.Second
-	tryPause = 100 * time.Millisecond
+	// takeTimeout bounds how long an address may take to take a connection, and tryTimeout all
+	// of its try, if there are others.
+	takeTimeout = 2 * time.Second
+	tryTimeout  = 5 * time.Second
+	// againFor is for how long addresses are tried again, and againFirst and againMost about how
+	// long a pause is between the tries: at first, and at most.
+	againFor              = 6 * time.Second
+	againFirst, againMost = 50 * time.Millisecond, 800 * time.Millisecond
 )
 
 // maxAddresses bounds the addresses of a server, and the IP addresses of each.
@@ -32,6 +35,7 @@ const maxAddresses = 64
 type addresses struct {
 	all    []string // as host:port
 	lookup func(ctx context.Context, host string) ([]string, error)
+	again  time.Duration // for how long they are tried again
 
 	mu   sync.Mutex
 	last string // where it listened last; guarded by mu
@@ -96,22 +100,25 @@ func (a *addresses) forget() {
 
 // dial connects to the first address at which the server proves who it is. What leads to one
 // of several servers, such as a load balancer or a Service of Kubernetes, may lead to one that
-// does not listen, and next time to the one that does: if no address takes a connection, all
-// are tried again for a while.
+// does not listen or is dead, and next time to the one that does: if nobody answers, all
+// addresses are tried again for a while.
 func (a *addresses) dial(ctx context.Context, cfg *tls.Config) (*tls.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	for began := time.Now(); ; {
-		c, taken, err := a.tryAll(ctx, cfg)
-		if err == nil || taken || ctx.Err() != nil || time.Since(began) > tryAgain {
+	wait := againFirst
+	for began := time.Now(); ; wait = min(2*wait, againMost) {
+		c, answered, err := a.tryAll(ctx, cfg)
+		if err == nil || answered || time.Since(began) >= a.again {
 			return c, err
 		}
-		pause(ctx, tryPause/2+rand.N(tryPause))
+		if pause(ctx, wait/2+rand.N(wait)); ctx.Err() != nil {
+			return nil, err
+		}
 	}
 }
 
-// tryAll tries all addresses once. Taken reports whether one of them has taken a connection.
-func (a *addresses) tryAll(ctx context.Context, cfg *tls.Config) (_ *tls.Conn, taken bool, err error) {
+// tryAll tries all addresses once. Answered reports whether somebody has answered at one.
+func (a *addresses) tryAll(ctx context.Context, cfg *tls.Config) (_ *tls.Conn, answered bool, err error) {
 	all, err := a.candidates(ctx)
 	if err != nil {
 		return nil, false, err
@@ -123,11 +130,12 @@ func (a *addresses) tryAll(ctx context.Context, cfg *tls.Config) (_ *tls.Conn, t
 			limit = tryTimeout
 		}
 		try, done := context.WithTimeout(ctx, limit)
-		c, err := a.try(try, address, cfg, &taken)
+		c, err := a.try(try, address, cfg)
 		done()
 		if err == nil {
 			return c, true, nil
 		}
+		answered = answered || !isSilent(err)
 		if len(all) > 1 {
 			err = fmt.Errorf("%s: %w", address, err)
 		}
@@ -136,16 +144,15 @@ func (a *addresses) tryAll(ctx context.Context, cfg *tls.Config) (_ *tls.Conn, t
 			break
 		}
 	}
-	return nil, taken, errors.Join(errs...)
+	return nil, answered, errors.Join(errs...)
 }
 
-// try tries one address. It sets taken if that has taken the connection.
-func (a *addresses) try(ctx context.Context, address string, cfg *tls.Config, taken *bool) (*tls.Conn, error) {
-	plain, err := (&net.Dialer{Timeout: tryTimeout}).DialContext(ctx, "tcp", address)
+// try tries one address.
+func (a *addresses) try(ctx context.Context, address string, cfg *tls.Config) (*tls.Conn, error) {
+	plain, err := (&net.Dialer{Timeout: takeTimeout}).DialContext(ctx, "tcp", address)
 	if err != nil {
 		return nil, err
 	}
-	*taken = true
 	c := tls.Client(plain, cfg)
 	if err := c.HandshakeContext(ctx); err != nil {
 		plain.Close()
@@ -155,4 +162,11 @@ func (a *addresses) try(ctx context.Context, address string, cfg *tls.Config, ta
 	defer a.mu.Unlock()
 	a.last = address
 	return c, nil
+}
+
+// isSilent reports whether nobody has answered: the connection was not taken, or was closed at
+// once, as by a load balancer without a server.
+func isSilent(err error) bool {
+	op := (*net.OpError)(nil)
+	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.As(err, &op) && op.Op == "dial"
 }

@@ -61,7 +61,7 @@ func Open(dir, server string, log *slog.Logger) (*Identity, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("open the node: %w", err)
 	}
-	return &Identity{dir: dir, server: addresses{all: all, lookup: net.DefaultResolver.LookupHost}, log: log}, nil
+	return &Identity{dir: dir, server: addresses{all: all, lookup: net.DefaultResolver.LookupHost, again: againFor}, log: log}, nil
 }
 
 // Joined reports whether the node has a certificate.

@@ -78,21 +78,23 @@ func Run(ctx context.Context, cfg Config) error {
 	wg.Go(func() { cfg.upkeep(ctx, server) })
 	wait, returned := redialFirst, false
 	for ctx.Err() == nil {
-		began := time.Now()
+		served := time.Duration(0)
 		if !returned {
 			returned = cfg.Identity.tell(ctx, "/v1/return", &struct{}{}) == nil
 		}
 		c, err := cfg.Identity.dial(ctx)
 		if err == nil {
 			cfg.Log.Info("connected to the server", "server", c.RemoteAddr().String())
+			began := time.Now()
 			err = server.Serve(ctx, c)
+			served = time.Since(began)
 			cfg.Health.driven.Store(false)
 			c.Close()
 		}
 		if ctx.Err() != nil {
 			break
 		}
-		if time.Since(began) > redialMost {
+		if served > redialMost {
 			wait = redialFirst
 		} else {
 			cfg.Identity.server.forget()

@@ -57,7 +57,7 @@ func (c *checkpointTimes) beginFence() bool {
 func (c *checkpointTimes) endFence(fenced bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.unfenced, c.fencing = !fenced, false
+	c.unfenced, c.fencing = c.unfenced && !fenced, false
 }
 
 func (c *checkpointTimes) interval() time.Duration {

@@ -292,8 +292,12 @@ func (s *Service) replace(ctx context.Context, r *store.Record, from bootSource,
 	return running, nil
 }
 
-// fenceTimeout bounds how long a node may take to fence an instance.
-const fenceTimeout = 10 * time.Second
+// fenceTimeout bounds how long a node may take to fence an instance, and fencesAtOnce is how
+// many are fenced at the same time.
+const (
+	fenceTimeout = 10 * time.Second
+	fencesAtOnce = 16
+)
 
 // fenceKept fences the instance of a sandbox that could go back to a state from before the
 // instance, such as that of a pause: if the instance is lost, it must not run on unseen.
@@ -305,8 +309,12 @@ func (s *Service) fenceKept(h *handle) {
 	if !s.gate.Go(func() {
 		ctx, cancel := context.WithTimeout(s.gate.Context(), fenceTimeout)
 		defer cancel()
-		err := f.Fence(ctx, h.instance.ID())
-		if err != nil && ctx.Err() == nil {
+		err := s.fences.Acquire(ctx, 1)
+		if err == nil {
+			err = f.Fence(ctx, h.instance.ID())
+			s.fences.Release(1)
+		}
+		if err != nil && s.gate.Context().Err() == nil {
 			s.log.Debug("fence a sandbox; it is tried again", "sandbox", h.id, "error", err)
 		}
 		h.checkpoints.endFence(err == nil)

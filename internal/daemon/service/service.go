@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/semaphore"
 	"golang.org/x/sync/singleflight"
 
 	"github.com/cove-sh/cove/internal/daemon/audit"
@@ -147,6 +148,7 @@ type Service struct {
 	slots        chan struct{} // a semaphore: one place for each create under way
 	leaving      chan struct{} // a semaphore: one place for each sandbox that killSoon leaves behind
 	keeping      checkpointQueue
+	fences       *semaphore.Weighted  // bounds [Service.fenceKept]
 	looking      chan struct{}        // a semaphore: one place for each sandbox that [Service.announceFound] asks
 	checkpointer engine.Checkpointer  // the engine, or nil if it keeps no state
 	logger       engine.NetworkLogger // the engine, or nil if it keeps no logs
@@ -210,7 +212,7 @@ func New(cfg Config) (*Service, error) {
 	s = &Service{
 		cfg: cfg, log: log, events: happened, audit: audit.NewRecorder(cfg.Store, log),
 		slots: make(chan struct{}, cmp.Or(cfg.MaxCreates, 8)), leaving: make(chan struct{}, maxLeaving), looking: make(chan struct{}, lookers),
-		keeping: checkpointQueue{workers: map[string]int{}}, saving: map[string]context.CancelCauseFunc{}, unstored: map[string]string{},
+		keeping: checkpointQueue{workers: map[string]int{}}, fences: semaphore.NewWeighted(fencesAtOnce), saving: map[string]context.CancelCauseFunc{}, unstored: map[string]string{},
 		handles: map[string]*handle{}, opening: map[string]chan struct{}{}, creating: map[string]*creation{},
 		moving: map[string]chan struct{}{}, using: map[string]int{}, ours: map[string]bool{}, coming: map[string]string{}, spared: map[string]bool{}, insisting: map[string]bool{},
 		awaited: map[string]map[string]bool{}, asking: map[string][]engine.Question{},

@@ -50,8 +50,11 @@ func (e *Engine) readBuilds(ctx context.Context) (list [][]string, err error) {
 	}
 	data, err := s.open(buildsObject, sealed)
 	var b builds
-	if err != nil || json.Unmarshal(data, &b) != nil || b.Version != manifestVersion {
-		e.cfg.Log.Warn("the object store has no valid list of builds", "error", err)
+	if err == nil {
+		err = json.Unmarshal(data, &b)
+	}
+	if err != nil || b.Version != manifestVersion {
+		e.cfg.Log.Error("the list of builds in the object store is damaged; a server's next start makes another", "error", err)
 		return nil, nil
 	}
 	return b.Builds, nil
@@ -64,22 +67,15 @@ func (e *Engine) markBuilds(ctx context.Context, chunks map[sum]bool, shared map
 	if err != nil {
 		return err
 	}
+	e.mu.Lock()
+	list = append(list, e.builds...) // if the one in the bucket was lost
+	e.mu.Unlock()
 	for _, name := range slices.Concat(list...) {
 		if err := e.markShared(ctx, name, chunks, shared); err != nil && !errors.Is(err, errDamaged) {
 			return err
 		}
 	}
 	return nil
-}
-
-// storeBuildAhead stores this build, and tries again until that has succeeded.
-func (e *Engine) storeBuildAhead() {
-	switch err := e.retry(func() error { return e.storeBuild(e.ctx) }); {
-	case err == nil:
-		e.cfg.Log.Info("the object store has the programs of this build")
-	case errors.Is(err, errLocal):
-		e.cfg.Log.Error("the programs of this build cannot be stored in the object store", "error", err)
-	}
 }
 
 // storeBuild stores what this build shares, and puts it first in the list of builds.
@@ -98,11 +94,18 @@ func (e *Engine) storeBuild(ctx context.Context) error {
 		names = append(names, f.Name)
 	}
 	list, err := e.readBuilds(ctx)
-	if err != nil || len(list) > 0 && slices.Equal(list[0], names) {
+	if err != nil {
 		return err
 	}
+	listed := len(list) > 0 && slices.Equal(list[0], names)
 	list = slices.DeleteFunc(list, func(b []string) bool { return slices.Equal(b, names) })
 	list = append([][]string{names}, list[:min(len(list), maxBuilds-1)]...)
+	e.mu.Lock()
+	e.builds = list
+	e.mu.Unlock()
+	if listed {
+		return nil
+	}
 	data, err := json.Marshal(builds{manifestVersion, list})
 	if err != nil {
 		return err
@@ -111,12 +114,9 @@ func (e *Engine) storeBuild(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// The daemon that has replaced this one has written a list of its own.
-	switch h, err := e.readHolder(ctx); {
-	case err != nil:
+	// The daemon that has replaced this one has a list of its own.
+	if err := e.stillHolder(ctx); err != nil {
 		return err
-	case h.Token != e.token:
-		return errReplaced
 	}
 	if err := e.vessel.bucket.Put(ctx, buildsObject, s.seal(buildsObject, data)); err != nil {
 		return err

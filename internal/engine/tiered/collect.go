@@ -87,10 +87,9 @@ func (e *Engine) connect(ctx context.Context) error {
 	if err := e.vessel.bucket.Put(ctx, holderObject, s.seal(holderObject, data)); err != nil {
 		return err
 	}
-	// Another server may have removed checkpoints meanwhile.
-	alone := before.Token == "" || before.Token == e.token || e.files.wasLast(before.Token)
-	if err := e.files.setLast(e.token); err != nil {
-		return err
+	if before.Token != e.token { // this is no second try
+		// Another server may have removed checkpoints meanwhile.
+		e.alone = before.Token == "" || e.files.wasLast(before.Token)
 	}
 	has := map[string]bool{}
 	for info, err := range e.vessel.bucket.List(ctx, "checkpoints/") {
@@ -101,7 +100,10 @@ func (e *Engine) connect(ctx context.Context) error {
 			has[id] = true
 		}
 	}
-	if err := e.learn(ctx, has, alone); err != nil {
+	if err := e.learn(ctx, has); err != nil {
+		return err
+	}
+	if err := e.files.setLast(e.token); err != nil {
 		return err
 	}
 	e.mu.Lock()
@@ -111,9 +113,8 @@ func (e *Engine) connect(ctx context.Context) error {
 	return nil
 }
 
-// learn compares the bucket with what this machine remembers of it. Alone says that no other
-// machine has used the bucket since.
-func (e *Engine) learn(ctx context.Context, has map[string]bool, alone bool) error {
+// learn compares the bucket with what this machine remembers of it.
+func (e *Engine) learn(ctx context.Context, has map[string]bool) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(requests)
 	for _, id := range e.unknown(has) {
@@ -142,7 +143,7 @@ func (e *Engine) learn(ctx context.Context, has map[string]bool, alone bool) err
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	return e.dropLost(has, alone)
+	return e.dropLost(has)
 }
 
 // unknown returns the checkpoints of the bucket that this machine does not know.
@@ -159,14 +160,14 @@ func (e *Engine) unknown(has map[string]bool) (ids []string) {
 
 // dropLost forgets the manifests that the bucket does not have any more. What is still on
 // the disk is uploaded again.
-func (e *Engine) dropLost(has map[string]bool, alone bool) error {
+func (e *Engine) dropLost(has map[string]bool) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for id, ent := range e.entries {
 		if has[id] || !ent.stored || ent.removed {
 			continue
 		}
-		if alone || ent.local {
+		if e.alone || ent.local {
 			e.cfg.Log.Error("the object store has lost a checkpoint", "checkpoint", id, "kept", ent.local)
 		}
 		if err := e.files.forget(id); err != nil {
@@ -277,6 +278,9 @@ func (e *Engine) sweep(ctx context.Context) error {
 	}
 	gone, err := e.sweepShared(ctx, shared, now.Add(-grace))
 	if err != nil {
+		return err
+	}
+	if err := e.forgetRoots(shared); err != nil {
 		return err
 	}
 	n, err := e.sweepChunks(ctx, used, now.Add(-grace))

@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"strings"
-	"time"
 
 	"github.com/cove-sh/cove/internal/engine"
 )
@@ -26,7 +25,7 @@ func (e *Engine) shareRoot(ctx context.Context, r engine.Root) (string, error) {
 	if !e.cfg.Roots.HasRoot(r.Digest) {
 		switch _, err := e.vessel.shared(ctx, name); {
 		case errors.Is(err, errDamaged):
-			return "", fmt.Errorf("%w: its root %s is gone", errLocal, r.Digest)
+			return "", fmt.Errorf("%w: its root %s is neither here nor in the object store", errLocal, r.Digest)
 		case err != nil:
 			return "", err
 		}
@@ -48,8 +47,8 @@ func (e *Engine) shareRoot(ctx context.Context, r engine.Root) (string, error) {
 	return name, err
 }
 
-// root returns a root as it is on this machine, and fetches it if the bucket has it. A node
-// may have it although this machine does not.
+// root returns a root as it is on this machine, and fetches it if the bucket has it. If there
+// are several machines, the one that has the checkpoint has its root, too.
 func (e *Engine) root(ctx context.Context, r engine.Root) (engine.Root, error) {
 	if e.cfg.Roots == nil {
 		return r, nil
@@ -58,8 +57,10 @@ func (e *Engine) root(ctx context.Context, r engine.Root) (engine.Root, error) {
 		return r, nil
 	}
 	here := e.cfg.Roots.Here(r)
-	err := e.fetchRoot(ctx, sharedRoot(r.Digest), r.Digest)
-	if err != nil && e.scattered == nil {
+	if e.scattered != nil {
+		return here, nil
+	}
+	if err := e.fetchRoot(ctx, sharedRoot(r.Digest), r.Digest); err != nil {
 		return r, e.forCaller(err)
 	}
 	return here, nil
@@ -92,91 +93,4 @@ func (e *Engine) fetchRoot(ctx context.Context, name, digest string) error {
 		return err
 	}
 	return e.cfg.Roots.UnpackRoot(ctx, digest, io.NewSectionReader(tmp, 0, f.Size), nil)
-}
-
-// SetRootsInUse sets what returns the digests of the roots that sandboxes need. They are kept
-// in the bucket even if no checkpoint there needs them.
-func (e *Engine) SetRootsInUse(inUse func(context.Context) (map[string]bool, error)) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.rootsInUse = inUse
-}
-
-// markRoots marks the roots that sandboxes need, as far as the bucket has them.
-func (e *Engine) markRoots(ctx context.Context, chunks map[sum]bool, shared map[string]bool) error {
-	e.mu.Lock()
-	inUse := e.rootsInUse
-	e.mu.Unlock()
-	if inUse == nil {
-		return nil
-	}
-	digests, err := inUse(ctx)
-	if err != nil {
-		return err
-	}
-	for digest := range digests {
-		if err := e.markShared(ctx, sharedRoot(digest), chunks, shared); err != nil && !errors.Is(err, errDamaged) {
-			return err
-		}
-	}
-	return nil
-}
-
-// rootUsed has the root of a new instance stored ahead of need: if the next server is on
-// another machine, it does not have the root.
-func (e *Engine) rootUsed(digest string) {
-	if e.cfg.Build == nil || e.cfg.Roots == nil || digest == "" {
-		return
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.roots[digest] {
-		return
-	}
-	e.roots[digest] = true
-	e.wg.Go(func() { e.storeRoot(digest) })
-}
-
-// storeRoot stores a root, and tries again until that has succeeded.
-func (e *Engine) storeRoot(digest string) {
-	_ = e.retry(func() error {
-		e.collecting.RLock()
-		defer e.collecting.RUnlock()
-		_, err := e.shareRoot(e.ctx, engine.Root{Digest: digest})
-		return err
-	})
-}
-
-// retry does something with the bucket again and again until it succeeds, once the bucket is
-// known to be this installation's. It gives up if this machine is to blame, or was replaced.
-func (e *Engine) retry(do func() error) error {
-	for failures := 0; e.ctx.Err() == nil; failures++ {
-		more := e.uploadable() // before it is looked for
-		e.mu.Lock()
-		connected := e.connected
-		e.mu.Unlock()
-		if !connected {
-			failures = -1
-			select {
-			case <-more:
-			case <-e.ctx.Done():
-			}
-			continue
-		}
-		err := do()
-		if errors.Is(err, errLocal) || errors.Is(err, errReplaced) {
-			return err
-		}
-		e.note(err)
-		if err == nil {
-			return nil
-		}
-		t := time.NewTimer(pauseAfter(failures))
-		select {
-		case <-t.C:
-		case <-e.ctx.Done():
-			t.Stop()
-		}
-	}
-	return context.Cause(e.ctx)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/cove-sh/cove/internal/engine"
 )
@@ -62,14 +63,14 @@ func TestRootOfServerBefore(t *testing.T) {
 		next.add("ckp-one", "red", content("one", 1))
 		wait(lastPause)
 		wantPlace(t, next.e, "ckp-one", engine.PlaceStored)
-		next.wants("ckp-one", content("one", 1)) // which needs the root
-		if next.roots.root == nil {
-			t.Error("the root was not fetched")
-		}
+		next.wants("ckp-one", content("one", 1))
 		next.stop()
 		other := newMachine(t, b)
 		other.must(other.start())
 		other.wants("ckp-one", content("one", 1))
+		if other.roots.root == nil {
+			t.Error("the root was not fetched")
+		}
 		other.stop()
 	})
 }
@@ -90,17 +91,10 @@ func TestRootOfNode(t *testing.T) {
 	})
 }
 
-// Roots that no sandbox needs are collected; if nobody can say which they need, none are.
+// Roots that no sandbox needs are collected, and stored again when one does. If nobody can say
+// which sandboxes need, none are.
 func TestRootsAreCollected(t *testing.T) {
 	withNodes(t, func(t *testing.T, b *memoryBucket, m *machine) {
-		object, err := m.e.vessel.sharedObject(sharedRoot(rootDigest))
-		m.must(err)
-		has := func() bool {
-			b.mu.Lock()
-			defer b.mu.Unlock()
-			_, ok := b.objects[object]
-			return ok
-		}
 		for _, step := range []struct {
 			inUse func(context.Context) (map[string]bool, error)
 			want  bool
@@ -114,9 +108,45 @@ func TestRootsAreCollected(t *testing.T) {
 			m.e.dirty = true
 			m.e.mu.Unlock()
 			wait(3 * grace)
-			if has() != step.want {
-				t.Errorf("the bucket has the root: %t, want %t", has(), step.want)
+			if got := m.hasRoot(); got != step.want {
+				t.Errorf("the bucket has the root: %t, want %t", got, step.want)
 			}
+			if _, err := m.e.Health(); err != nil {
+				t.Errorf("the bucket is said not to work: %v", err)
+			}
+		}
+		m.create()
+		synctest.Wait()
+		m.e.mu.Lock()
+		m.e.dirty = true
+		m.e.mu.Unlock()
+		wait(time.Minute) // long before the service knows of the sandbox
+		m.must(m.e.sweep(t.Context()))
+		if !m.hasRoot() {
+			t.Error("the root of a sandbox is not stored again")
+		}
+		m.stop()
+	})
+}
+
+// hasRoot reports whether the bucket has the root.
+func (m *machine) hasRoot() bool {
+	object, err := m.e.vessel.sharedObject(sharedRoot(rootDigest))
+	m.must(err)
+	_, err = m.bucket.Stat(context.Background(), object)
+	return err == nil
+}
+
+// A server stores the roots of the sandboxes that it finds, too.
+func TestRootsOfFoundSandboxes(t *testing.T) {
+	withNodes(t, func(t *testing.T, b *memoryBucket, m *machine) {
+		m.stop()
+		clear(b.objects)
+		m.must(m.start())
+		m.e.SetRootsInUse(inUse(rootDigest, "sha256-elsewhere"))
+		synctest.Wait()
+		if !m.hasRoot() {
+			t.Error("the root is not stored")
 		}
 		m.stop()
 	})

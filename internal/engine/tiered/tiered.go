@@ -89,11 +89,15 @@ type Engine struct {
 	vessel    *vessel
 	files     files
 	token     string // identifies this process in the bucket
+	// alone says that no other machine has used the bucket since this one did. It is for
+	// [Engine.connect], of which there is one at a time.
+	alone bool
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 	wake   chan struct{} // wakes the loop of [Engine.run]; has room for one
+	ahead  chan struct{} // wakes [Engine.storeAhead]; has room for one
 
 	// collecting is held by a sweep, and shared by uploads: neither sees half of the other.
 	collecting sync.RWMutex
@@ -112,8 +116,10 @@ type Engine struct {
 	connected bool
 	// rootsInUse returns the roots that sandboxes need; nil if nobody knows. Guarded by mu.
 	rootsInUse func(context.Context) (map[string]bool, error)
-	// roots are those that this process has stored ahead of need, or is storing. Guarded by mu.
-	roots map[string]bool
+	// roots are those that sandboxes of this process have, by digest, and builds those that the
+	// bucket is to keep. Guarded by mu.
+	roots  map[string]usedRoot
+	builds [][]string
 	// since is when the bucket was found unreachable, and failure why. Guarded by mu.
 	since   time.Time
 	failure error
@@ -160,7 +166,7 @@ func New(cfg Config) (*Engine, error) {
 	e := &Engine{
 		Inner: cfg.Engine, cfg: cfg, token: newToken(), files: files{dir: cfg.Dir, step: cfg.step},
 		vessel: &vessel{bucket: stepped{cfg.Bucket, cfg.step}, keys: keys, press: zip, slots: semaphore.NewWeighted(requests)},
-		wake:   make(chan struct{}, 1), entries: map[string]*entry{}, roots: map[string]bool{}, fetching: map[string]*fetch{}, dirty: true, more: make(chan struct{}), progress: make(chan struct{}),
+		wake:   make(chan struct{}, 1), entries: map[string]*entry{}, roots: map[string]usedRoot{}, ahead: make(chan struct{}, 1), fetching: map[string]*fetch{}, dirty: true, more: make(chan struct{}), progress: make(chan struct{}),
 	}
 	if cfg.UploadBytes > 0 {
 		e.vessel.limit = rate.NewLimiter(rate.Limit(cfg.UploadBytes), int(max(cfg.UploadBytes, maxSealedChunk)))
@@ -223,8 +229,8 @@ func (e *Engine) Start(ctx context.Context) error {
 	for range uploads {
 		e.wg.Go(e.uploadLoop)
 	}
-	if e.cfg.Build != nil {
-		e.wg.Go(e.storeBuildAhead)
+	if e.cfg.Build != nil || e.scattered != nil {
+		e.wg.Go(e.storeAhead)
 	}
 	return ctx.Err()
 }

@@ -42,7 +42,10 @@ func (e *Engine) run() {
 		}
 		if err == nil && time.Since(swept) >= sweepEvery {
 			used, swept = true, time.Now()
-			err = e.sweep(e.ctx)
+			if err = e.sweep(e.ctx); errors.Is(err, errUse) {
+				e.cfg.Log.Warn("nothing is removed from the object store now", "error", err)
+				err = nil // the bucket works
+			}
 		}
 		e.evict(0)
 		if used || err != nil {
