@@ -197,7 +197,9 @@ func imageChangesByHand(t *testing.T, i *installation, _ *backends) {
 	i.tag = "next"
 	i.apply(t)
 	i.kubectl(t, "-n", "cove", "delete", "pod", standby)
-	i.kubectl(t, "-n", "cove", "wait", "--for=jsonpath={.status.phase}=Running", "pod/"+standby, "--timeout=2m")
+	for _, state := range []string{"create", "jsonpath={.status.phase}=Running"} {
+		i.kubectl(t, "-n", "cove", "wait", "--for="+state, "pod/"+standby, "--timeout=2m")
+	}
 	i.kubectl(t, "-n", "cove", "delete", "pod", active)
 	i.awaitOther(t, before)
 	i.rolledOut(t)
