@@ -19,13 +19,14 @@ type room struct{ path, imports string }
 // tells: a package belongs to the longest path here that it begins with, and may
 // import the packages of its own room and of the rooms beside it.
 var rooms = []room{
-	// The domain, and what any process uses. The standard library only, but for machine.
+	// The domain, and what any process uses. The standard library only, but for machine and silence.
 	{"sandbox", ""},
 	{"internal/clip", ""},
 	{"internal/durable", ""},
 	{"internal/lazyregexp", ""}, // which every room may import
 	{"internal/limits", "sandbox"},
 	{"internal/machine", "sandbox"},
+	{"internal/silence", ""},
 
 	// In the sandbox: the agent. What speaks with the agent is beside it.
 	{"internal/guest", "sandbox internal/clip internal/template/layer/apply"},
@@ -47,7 +48,7 @@ var rooms = []room{
 	{"internal/template", "sandbox internal/durable internal/engine internal/gateway internal/machine internal/template/layer/apply"},
 	{"internal/template/layer/apply", ""},
 	{"internal/daemon", "sandbox internal/clip internal/durable internal/gateway internal/limits internal/machine internal/objects"},
-	{"internal/daemon/store", "sandbox internal/durable internal/limits"},
+	{"internal/daemon/store", "sandbox internal/durable internal/limits internal/silence"},
 	{"internal/daemon/backup", "sandbox internal/durable internal/engine/checkpoint internal/daemon/store"},
 	{"internal/daemon/pods", "sandbox"},
 	{"internal/daemon/nodes", "sandbox internal/daemon/pods internal/engine/fleet internal/engine/remote internal/limits internal/durable"},
@@ -67,7 +68,7 @@ var rooms = []room{
 	{"internal/node", "sandbox internal/daemon/nodes internal/durable internal/engine internal/engine/remote"},
 
 	// The doors: in "cove serve", "cove mcp" and the other commands. They know the domain.
-	{"client", "sandbox internal/doors/operation"},
+	{"client", "sandbox internal/doors/operation internal/silence"},
 	{"internal/doors", "sandbox internal/clip internal/durable internal/limits internal/doors/operation internal/daemon/auth"},
 	{"internal/doors/operation", "sandbox"},
 	{"internal/daemon/auth", "sandbox internal/clip internal/limits"},

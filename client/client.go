@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/cove-sh/cove/internal/doors/operation"
+	"github.com/cove-sh/cove/internal/silence"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -127,6 +128,12 @@ func unixDial(cfg Config) dialFunc {
 	}
 }
 
+const (
+	connectTimeout = 10 * time.Second
+	// silentFor is after how long without an answer from the server's machine a call fails.
+	silentFor = time.Minute
+)
+
 func remoteHTTPClient(cfg Config) *http.Client {
 	if cfg.HTTPClient != nil {
 		own := *cfg.HTTPClient
@@ -135,7 +142,9 @@ func remoteHTTPClient(cfg Config) *http.Client {
 	}
 	dial := cfg.Dial
 	if dial == nil {
-		dial = dialer().DialContext
+		d := silence.Dialer(silentFor)
+		d.Timeout = connectTimeout
+		dial = d.DialContext
 	}
 	return newHTTPClient(dial, http.ProxyFromEnvironment)
 }

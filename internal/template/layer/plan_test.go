@@ -436,8 +436,6 @@ func TestMergeHardLinks(t *testing.T) {
 	}
 }
 
-// TestWritePlanChecksContent checks that a second stream is refused if it differs from the
-// planned one.
 // TestMergeSparse merges a file with a hole, of which the stream has the pages only, and
 // refuses a file that has changed since, whichever pages it has now.
 func TestMergeSparse(t *testing.T) {
@@ -478,6 +476,8 @@ func TestMergeSparse(t *testing.T) {
 	}
 }
 
+// TestWritePlanChecksContent checks that a second stream is refused if it differs from the
+// planned one.
 func TestWritePlanChecksContent(t *testing.T) {
 	file := func(content string) entry { e := head(tar.TypeReg, "./f"); e.content = content; return e }
 	low := tree{"/": dir(0o755)}

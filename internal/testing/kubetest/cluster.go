@@ -19,9 +19,9 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
+	"github.com/cove-sh/cove/internal/silence"
 	"golang.org/x/sys/unix"
 )
 
@@ -238,26 +238,20 @@ func (c *Cluster) KubectlCommand(ctx context.Context, args ...string) *exec.Cmd 
 func (c *Cluster) Dial(ctx context.Context, network, address string) (net.Conn, error) {
 	// With one address and no name, the socket is made by this thread. What was sent to a machine
 	// that has died is not waited for.
-	d := &net.Dialer{Timeout: deathNoticed, KeepAliveConfig: alive, Control: func(_, _ string, raw syscall.RawConn) (err error) {
-		failed := raw.Control(func(fd uintptr) {
-			err = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(deathNoticed.Milliseconds()))
-		})
-		return errors.Join(failed, err)
-	}}
+	d := silence.Dialer(silentFor)
+	d.Timeout = silentFor
 	return inside(c, func() (net.Conn, error) { return d.DialContext(ctx, network, address) })
 }
 
-// deathNoticed is about how long it takes until a connection with a machine that has died,
-// which closes none, ends.
-const deathNoticed = 25 * time.Second
-
-var alive = net.KeepAliveConfig{Enable: true, Idle: 10 * time.Second, Interval: 5 * time.Second, Count: 3}
+// silentFor is how long it takes until a connection with a machine that has died, which closes
+// none, ends.
+const silentFor = 24 * time.Second
 
 // Forward takes connections from Pods at a port of [ControlAddress], and forwards them to
 // what dial connects with, until ctx ends.
 func (c *Cluster) Forward(ctx context.Context, port int, dial func() (net.Conn, error)) error {
 	l, err := inside(c, func() (net.Listener, error) {
-		return (&net.ListenConfig{KeepAliveConfig: alive}).Listen(ctx, "tcp", net.JoinHostPort(ControlAddress, strconv.Itoa(port)))
+		return (&net.ListenConfig{KeepAliveConfig: silence.KeepAlive(silentFor)}).Listen(ctx, "tcp", net.JoinHostPort(ControlAddress, strconv.Itoa(port)))
 	})
 	if err != nil {
 		return err

@@ -3,14 +3,12 @@ package postgres
 import (
 	"context"
 	"fmt"
-	"net"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"golang.org/x/sys/unix"
 
+	"github.com/cove-sh/cove/internal/silence"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -18,9 +16,9 @@ const (
 	// connectTimeout bounds the making of a connection, unless the address says
 	// otherwise.
 	connectTimeout = 5 * time.Second
-	// silence is after how long without an answer from the other machine's kernel a
+	// silentFor is after how long without an answer from the other machine's kernel a
 	// connection counts as lost, on both sides.
-	silence = 30 * time.Second
+	silentFor = 30 * time.Second
 )
 
 // parse reads the address of a database. What the address leaves out comes from
@@ -41,17 +39,14 @@ func parse(address sandbox.SecretValue) (*pgx.ConnConfig, error) {
 	if cfg.ConnectTimeout == 0 {
 		cfg.ConnectTimeout = connectTimeout
 	}
-	dialer := net.Dialer{
-		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: silence / 2, Interval: silence / 6, Count: 3},
-		Control:         noticeSilence,
-	}
-	cfg.DialFunc = dialer.DialContext
+	cfg.DialFunc = silence.Dialer(silentFor).DialContext
+	alive := silence.KeepAlive(silentFor)
 	for name, value := range map[string]string{
 		"application_name": "cove",
 		// With these, the server gives the lock back of a daemon whose machine is gone.
-		"tcp_keepalives_idle":     fmt.Sprint(int(silence.Seconds()) / 2),
-		"tcp_keepalives_interval": fmt.Sprint(int(silence.Seconds()) / 6),
-		"tcp_keepalives_count":    "3",
+		"tcp_keepalives_idle":     fmt.Sprint(int(alive.Idle.Seconds())),
+		"tcp_keepalives_interval": fmt.Sprint(int(alive.Interval.Seconds())),
+		"tcp_keepalives_count":    fmt.Sprint(alive.Count),
 	} {
 		if _, given := cfg.RuntimeParams[name]; !given {
 			cfg.RuntimeParams[name] = value
@@ -70,20 +65,6 @@ func splitPassword(s string) bool {
 	}
 	path, _, _ := strings.Cut(s[i:], "?")
 	return strings.ContainsAny(s[i:], "@#") || strings.Contains(path, ":")
-}
-
-// noticeSilence ends a connection on which what was sent is not acknowledged.
-func noticeSilence(network, _ string, c syscall.RawConn) (err error) {
-	if !strings.HasPrefix(network, "tcp") {
-		return nil
-	}
-	cerr := c.Control(func(fd uintptr) {
-		err = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(silence.Milliseconds()))
-	})
-	if cerr != nil {
-		return cerr
-	}
-	return err
 }
 
 // Check returns an error that says why no daemon could use the database at an
