@@ -169,7 +169,9 @@ func (a *Agent) Serve(ctx context.Context, l net.Listener) error {
 // Close kills every job with all processes of its session and waits, for a few
 // seconds at most, until they are gone. The agent starts no further jobs.
 func (a *Agent) Close() error {
-	jobs := a.jobs.close()
+	limit, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	jobs, starting := a.jobs.close(limit)
 	if a.guard != nil {
 		a.guard.close()
 		a.bombs.close()
@@ -182,8 +184,6 @@ func (a *Agent) Close() error {
 	if a.cfg.Init {
 		_ = unix.Kill(-1, unix.SIGKILL)
 	}
-	limit, cancel := context.WithTimeout(context.Background(), closeTimeout)
-	defer cancel()
 	var err error
 	for _, j := range jobs {
 		if await(limit, j.done) != nil {
@@ -213,6 +213,9 @@ func (a *Agent) Close() error {
 		a.pids = nil
 	}
 	a.mu.Unlock()
+	if starting != nil { // a job that still starts may use it
+		return errors.Join(err, errors.New("jobs are still starting"))
+	}
 	return errors.Join(err, a.null.Close())
 }
 

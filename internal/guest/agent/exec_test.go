@@ -4,13 +4,17 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"connectrpc.com/connect"
@@ -451,6 +455,87 @@ func TestCloseKillsJobs(t *testing.T) {
 	if _, _, err := a.launch(p); connect.CodeOf(err) != connect.CodeUnavailable {
 		t.Errorf("start after close: %v", err)
 	}
+}
+
+// TestCloseWhileJobStarts checks that a job that starts meanwhile is killed too.
+func TestCloseWhileJobStarts(t *testing.T) {
+	for range 20 {
+		a, err := New(Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := a.planJob(&agentv1.ExecRequest{Argv: []string{"/bin/sleep", "300"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var j *job
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			var f *follower
+			if j, f, err = a.launch(p); err == nil {
+				j.out.unfollow(f)
+			}
+		})
+		for { // until it begins to start
+			a.jobs.mu.Lock()
+			begun := len(a.jobs.byID) > 0
+			a.jobs.mu.Unlock()
+			if begun {
+				break
+			}
+			runtime.Gosched()
+		}
+		if err := a.Close(); err != nil {
+			t.Error(err)
+		}
+		wg.Wait()
+		switch {
+		case err != nil && connect.CodeOf(err) != connect.CodeUnavailable:
+			t.Error(err)
+		case err == nil && alive(j.pid):
+			t.Errorf("process %d lives on", j.pid)
+		}
+	}
+}
+
+// TestTableCloses checks that a table waits for the jobs that start, for a while.
+func TestTableCloses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, end := range []func(*jobTable, string){
+			func(table *jobTable, id string) { table.add(&job{id: id, done: make(chan struct{})}) },
+			(*jobTable).release,
+		} {
+			table := newJobTable()
+			id, err := table.reserve("")
+			if err != nil {
+				t.Fatal(err)
+			}
+			limit, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			if _, err := table.close(limit); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("closed while a job starts: %v", err)
+			}
+			closed := make(chan int, 1)
+			go func() {
+				jobs, err := table.close(t.Context())
+				if err != nil {
+					t.Error(err)
+				}
+				closed <- len(jobs)
+			}()
+			synctest.Wait()
+			if len(closed) > 0 {
+				t.Error("it does not wait for the job")
+			}
+			end(table, id)
+			if n := <-closed; n != len(table.list()) {
+				t.Errorf("%d jobs, want %d", n, len(table.list()))
+			}
+			if _, err := table.reserve(""); err == nil {
+				t.Error("a closed table takes a job")
+			}
+		}
+	})
 }
 
 func BenchmarkExecTrue(b *testing.B) {

@@ -160,6 +160,9 @@ func TestEndedOutputIsBounded(t *testing.T) {
 		j.out.end(0)
 		j.out.end(1)
 		close(j.done)
+		if _, err := table.reserve(j.id); err != nil {
+			t.Fatal(err)
+		}
 		table.add(j)
 	}
 	size := 0

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"crypto/rand"
 	"maps"
 	"slices"
@@ -21,9 +22,12 @@ const (
 // jobTable holds the running jobs and the newest of those that have ended.
 type jobTable struct {
 	mu     sync.Mutex
-	closed bool            // guarded by mu
-	byID   map[string]*job // guarded by mu; nil while a job starts
-	order  []*job          // guarded by mu; oldest first
+	closed bool // guarded by mu
+	// starting counts the jobs between reserve and release or add. No more are added once
+	// the table is closed.
+	starting sync.WaitGroup
+	byID     map[string]*job // guarded by mu; nil while a job starts
+	order    []*job          // guarded by mu; oldest first
 	// left has the forgotten jobs whose processes still write. Guarded by mu.
 	left map[*job]struct{}
 }
@@ -46,6 +50,7 @@ func (t *jobTable) reserve(id string) (string, error) {
 		return "", fail(connect.CodeAlreadyExists, "job %s already exists; attach to it, or choose another id", id)
 	}
 	t.byID[id] = nil
+	t.starting.Add(1)
 	return id, nil
 }
 
@@ -54,12 +59,14 @@ func (t *jobTable) release(id string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.byID, id)
+	t.starting.Done()
 }
 
 // add registers a job that has started. It reports false if the table is closed.
 func (t *jobTable) add(j *job) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	defer t.starting.Done()
 	t.byID[j.id] = j
 	t.order = append(t.order, j)
 	t.collect()
@@ -152,10 +159,19 @@ func (t *jobTable) bySession(sid int) *job {
 	return nil
 }
 
-// close refuses new jobs and returns every job that may have processes.
-func (t *jobTable) close() []*job {
+// close refuses new jobs, waits until those that start have started, and returns every
+// job that may have processes. It fails if ctx ends before all have started.
+func (t *jobTable) close(ctx context.Context) ([]*job, error) {
+	t.mu.Lock()
+	t.closed = true
+	t.mu.Unlock()
+	started := make(chan struct{})
+	go func() {
+		t.starting.Wait()
+		close(started)
+	}()
+	err := await(ctx, started)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.closed = true
-	return slices.AppendSeq(slices.Clone(t.order), maps.Keys(t.left))
+	return slices.AppendSeq(slices.Clone(t.order), maps.Keys(t.left)), err
 }
