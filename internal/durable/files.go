@@ -22,6 +22,9 @@ type Files interface {
 	Remove(name string) error
 	// RemoveAll removes all files below a name, if there are any.
 	RemoveAll(dir string) error
+	// Sync makes sure that files that were removed directly below a name stay so, even if the
+	// power fails.
+	Sync(dir string) error
 }
 
 // Dir is a directory with [Files] below it. It is made with the first file.
@@ -78,6 +81,9 @@ func (d Dir) Remove(name string) error { return os.Remove(d.path(name)) }
 // RemoveAll implements [Files].
 func (d Dir) RemoveAll(dir string) error { return os.RemoveAll(d.path(dir)) }
 
+// Sync implements [Files].
+func (d Dir) Sync(dir string) error { return SyncDir(d.path(dir)) }
+
 // Below returns the files below a name.
 func Below(all Files, dir string) Files { return below{all, dir + "/"} }
 
@@ -89,12 +95,14 @@ type below struct {
 func (b below) Read(name string) ([]byte, error)     { return b.all.Read(b.prefix + name) }
 func (b below) Write(name string, data []byte) error { return b.all.Write(b.prefix+name, data) }
 func (b below) Remove(name string) error             { return b.all.Remove(b.prefix + name) }
-func (b below) RemoveAll(dir string) error {
-	return b.all.RemoveAll(strings.TrimSuffix(b.prefix+dir, "/"))
-}
+func (b below) RemoveAll(dir string) error           { return b.all.RemoveAll(b.dir(dir)) }
+func (b below) Sync(dir string) error                { return b.all.Sync(b.dir(dir)) }
+
+// dir returns the whole name of a directory; "" is that of all files.
+func (b below) dir(dir string) string { return strings.TrimSuffix(b.prefix+dir, "/") }
 
 func (b below) ReadAll(dir string) (map[string][]byte, error) {
-	all, err := b.all.ReadAll(strings.TrimSuffix(b.prefix+dir, "/"))
+	all, err := b.all.ReadAll(b.dir(dir))
 	found := make(map[string][]byte, len(all))
 	for name, data := range all {
 		found[strings.TrimPrefix(name, b.prefix)] = data

@@ -21,6 +21,8 @@ const (
 	// nodesFiles is what is known of nodes, and membersFiles that which the fleet keeps.
 	nodesFiles, membersFiles = "nodes", "nodes/members"
 	nodesAuthority           = nodesFiles + "/ca.pem"
+	// templatesFiles are the records of templates, if servers share them.
+	templatesFiles = "templates"
 )
 
 // sealedFiles are sealed where they are in a database.
@@ -125,6 +127,9 @@ func (f *recordFiles) Remove(name string) error {
 func (f *recordFiles) RemoveAll(dir string) error {
 	return f.st.RemoveFiles(context.Background(), dir+"/")
 }
+
+// Sync implements [durable.Files]: removals are durable.
+func (f *recordFiles) Sync(string) error { return nil }
 
 // refuseOthers fails if the database has sandboxes and not the files that belong to them, and
 // this directory does not have these files either: they are in that of a server whose version
