@@ -131,12 +131,34 @@ func (i *installation) awaitOther(t *testing.T, uid string) {
 	i.awaitNodes(t)
 }
 
-// serverKilled kills the active server: the other one takes over.
+// serverKilled kills the active server: the other one takes over, and has the template that
+// was built.
 func serverKilled(t *testing.T, i *installation, _ *backends) {
 	active := i.active(t)
+	tm, err := i.client.BuildTemplate(t.Context(), sandbox.BuildTemplateRequest{Name: "mine", Spec: &sandbox.TemplateSpec{
+		From: sandbox.TemplateSource{Host: true}, Run: []sandbox.TemplateStep{{Run: "echo built >/etc/mine"}},
+	}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !covetest.Eventually(time.Minute, func() bool {
+		return strings.Contains(i.kubectl(t, "-n", "cove", "logs", active), `the object store has the files of a template","digest":"`+tm.Digest)
+	}) {
+		t.Fatal("the files of the template are not in the object store")
+	}
 	before := uidOf(t, i, "cove", active)
 	i.kubectl(t, "-n", "cove", "delete", "pod", active, "--grace-period=0", "--force", "--wait=false")
 	i.awaitOther(t, before)
+	req := covetest.Small()
+	req.Template = tm.Name
+	sb, err := i.client.Create(t.Context(), req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := i.sh(t, sb.ID, "cat /etc/mine"); got != "built" {
+		t.Errorf("a sandbox of the template says %q", got)
+	}
+	i.kill(t, sb.ID)
 }
 
 // databaseCrashes takes the database away: servers wait for it.

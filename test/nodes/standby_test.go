@@ -191,6 +191,41 @@ func socketLink(t *testing.T, store sandbox.SecretValue) (*link, sandbox.SecretV
 	return k, sandbox.NewSecretValue(u.String())
 }
 
+// template builds a template, whose files then are in the object store.
+func (p *pair) template(t *testing.T) *sandbox.Template {
+	t.Helper()
+	tm, err := p.Client.BuildTemplate(t.Context(), sandbox.BuildTemplateRequest{Name: "mine", Spec: &sandbox.TemplateSpec{
+		From: sandbox.TemplateSource{Host: true}, Run: []sandbox.TemplateStep{{Run: "echo built >/etc/mine"}},
+	}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !covetest.Eventually(time.Minute, func() bool {
+		return strings.Contains(p.a.output.String(), "the object store has the files of a template\" digest="+tm.Digest)
+	}) {
+		t.Fatalf("they are not:\n%s", p.a.output)
+	}
+	return tm
+}
+
+// wantTemplate makes a sandbox of the template.
+func (p *pair) wantTemplate(t *testing.T, want *sandbox.Template) {
+	t.Helper()
+	got, err := p.Client.GetTemplate(t.Context(), want.Name)
+	if err != nil || got.Digest != want.Digest || got.State != sandbox.TemplateReady {
+		t.Fatalf("the template: %+v, %v", got, err)
+	}
+	req := covetest.Small()
+	req.Template = want.Name
+	sb := p.Create(t, req)
+	if got := p.Sh(t, sb.ID, "cat /etc/mine"); got != "built\n" {
+		t.Errorf("a sandbox of the template says %q", got)
+	}
+	if _, err := p.Client.Kill(t.Context(), sb.ID); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestWaitsStandby takes the active one of two servers away in all ways: the other one has the same
 // sandboxes, of which each ran once and without a gap.
 func TestWaitsStandby(t *testing.T) {
@@ -234,6 +269,7 @@ func TestWaitsStandby(t *testing.T) {
 		p.startCounter(t, sb.ID)
 		n[sb.ID] = 0
 	}
+	template := p.template(t)
 	t.Run("takeovers", func(t *testing.T) {
 		p.canary(t, len(on))
 		p.watch(t)
@@ -275,6 +311,12 @@ func TestWaitsStandby(t *testing.T) {
 			}
 		}
 	})
+	if a.state() == "ok" { // it has built the template
+		a.end(syscall.SIGTERM)
+		b.waitFor(t, "ok")
+		a.run(t)
+	}
+	p.wantTemplate(t, template)
 	if got := p.Create(t, covetest.Small()); got.Node == "" {
 		t.Errorf("a new sandbox: %+v", got)
 	} else if _, err := p.Client.Kill(t.Context(), got.ID); err != nil {

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"time"
@@ -15,7 +16,9 @@ import (
 	"github.com/cove-sh/cove/internal/daemon/service/secrets"
 	"github.com/cove-sh/cove/internal/daemon/store"
 	"github.com/cove-sh/cove/internal/daemon/vault"
+	"github.com/cove-sh/cove/internal/durable"
 	"github.com/cove-sh/cove/internal/engine/tiered"
+	"github.com/cove-sh/cove/internal/template/image"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -55,7 +58,42 @@ func (s *Server) openObjects(ctx context.Context, p *parts, installation string,
 		return fmt.Errorf("open the object store: %w", err)
 	}
 	p.metrics.registry.MustRegister(objectMetrics(e)...)
-	return nil
+	return shareTemplates(p)
+}
+
+// sharer is a [service.TemplateProvider] whose templates other servers can use.
+type sharer interface {
+	Share(records durable.Files, roots image.RootStore) error
+	// SharedRoots returns the digests of their roots.
+	SharedRoots() (map[string]bool, error)
+}
+
+// shareTemplates has the templates in the database and the object store, if there are both:
+// the next server may be on another machine.
+func shareTemplates(p *parts) error {
+	records, ok := p.files.(*recordFiles)
+	if !ok {
+		return nil
+	}
+	if p.shared, ok = p.templates.(sharer); !ok {
+		return nil
+	}
+	return p.shared.Share(durable.Below(records, templatesFiles), p.objects)
+}
+
+// rootsInUse returns the roots that the object store is to keep: those that sandboxes need,
+// and those of templates.
+func (p *parts) rootsInUse(ctx context.Context) (map[string]bool, error) {
+	roots, err := p.service.Roots(ctx)
+	if err != nil || p.shared == nil {
+		return roots, err
+	}
+	of, err := p.shared.SharedRoots()
+	if err != nil {
+		return nil, err
+	}
+	maps.Copy(roots, of)
+	return roots, nil
 }
 
 // objectKey returns the key of what is in the object store. It is made once, and kept in

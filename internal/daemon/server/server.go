@@ -105,6 +105,7 @@ type parts struct {
 	nodes     *nodes.Nodes
 	programs  *programs
 	templates service.TemplateProvider
+	shared    sharer // templates, if other servers use them too; or nil
 	service   *service.Service
 	metrics   *metrics
 	sso       *sso.Provider  // nil if there is none
@@ -274,7 +275,7 @@ func (s *Server) open(ctx context.Context, p *parts) error {
 	}
 	p.onClose(p.service.Close)
 	if p.objects != nil {
-		p.objects.SetRootsInUse(p.service.Roots)
+		p.objects.SetRootsInUse(p.rootsInUse)
 	}
 	if err := s.listenNodes(ctx, p); err != nil {
 		return err

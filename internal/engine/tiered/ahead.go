@@ -21,14 +21,14 @@ var errUse = errors.New("it is not known which templates sandboxes need")
 // useTimeout bounds how long that may take to be found out.
 const useTimeout = time.Minute
 
-// usedRoot is a root that sandboxes of this process have.
+// usedRoot is a root that sandboxes or templates of this process have.
 type usedRoot struct {
-	last   time.Time // when one was made
+	last   time.Time // when it was used
 	stored bool      // or it cannot be
 }
 
-// SetRootsInUse sets what returns the digests of the roots that sandboxes need. They are kept
-// in the bucket even if no checkpoint there needs them. It is called once.
+// SetRootsInUse sets what returns the digests of the roots that are needed. They are kept in
+// the bucket even if no checkpoint there needs them. It is called once.
 func (e *Engine) SetRootsInUse(inUse func(context.Context) (map[string]bool, error)) {
 	e.mu.Lock()
 	e.rootsInUse = inUse
@@ -43,15 +43,16 @@ func (e *Engine) SetRootsInUse(inUse func(context.Context) (map[string]bool, err
 		}
 		for digest := range digests {
 			if e.cfg.Roots.HasRoot(digest) {
-				e.rootUsed(digest)
+				e.KeepRoot(digest)
 			}
 		}
 	})
 }
 
-// rootUsed has the root of an instance stored.
-func (e *Engine) rootUsed(digest string) {
-	if e.scattered == nil || e.cfg.Roots == nil || digest == "" {
+// KeepRoot has a root of this machine stored in the background. It stays in the bucket as long
+// as it is in use; see [Engine.SetRootsInUse].
+func (e *Engine) KeepRoot(digest string) {
+	if e.cfg.Roots == nil || digest == "" {
 		return
 	}
 	e.mu.Lock()
@@ -88,8 +89,11 @@ func (e *Engine) storeAhead() {
 			}
 		}
 		err := e.retry(func() error { return e.storeRoot(e.ctx, digest) })
-		if err != nil && e.ctx.Err() == nil {
-			e.cfg.Log.Error("a template's root cannot be stored in the object store", "digest", digest, "error", err)
+		switch {
+		case err == nil:
+			e.cfg.Log.Info("the object store has the files of a template", "digest", digest)
+		case e.ctx.Err() == nil:
+			e.cfg.Log.Error("the files of a template cannot be stored in the object store", "digest", digest, "error", err)
 		}
 		e.mu.Lock()
 		if used, ok := e.roots[digest]; ok {

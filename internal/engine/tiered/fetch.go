@@ -149,7 +149,7 @@ func (e *Engine) fetch(ent *entry, f *fetch) {
 	}
 	switch {
 	case err != nil:
-		f.err = e.forCaller(err)
+		f.err = e.forCaller("the kept state", err)
 		e.cfg.Log.Error("fetch a checkpoint from the object store", "checkpoint", ent.ID, "error", err)
 		if !ent.removed && (!ent.stored || ent.Owner == "") { // it was only supposed to be there
 			delete(e.entries, ent.ID)
@@ -228,18 +228,18 @@ func (e *Engine) fetchFile(ctx context.Context, m *manifest, want engine.ExportF
 	return e.vessel.get(ctx, team, f, to)
 }
 
-// forCaller explains why a checkpoint could not be fetched.
-func (e *Engine) forCaller(err error) error {
+// forCaller explains why something could not be fetched.
+func (e *Engine) forCaller(what string, err error) error {
 	if _, ok := errors.AsType[*sandbox.Error](err); ok {
 		return err
 	}
 	switch {
 	case errors.Is(err, errDamaged):
-		return sandbox.Wrap(sandbox.CodeUnavailable, err, "the kept state in the object store is damaged or missing and cannot be restored; use another snapshot, see the server's log for details")
+		return sandbox.Wrap(sandbox.CodeUnavailable, err, what+" in the object store is damaged or missing and cannot be restored; use another snapshot, see the server's log for details")
 	case errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT):
-		return sandbox.Wrap(sandbox.CodeUnavailable, err, "the server's disk is full, so that the kept state cannot be fetched: delete snapshots or sandboxes and try again")
+		return sandbox.Wrap(sandbox.CodeUnavailable, err, "the server's disk is full, so that "+what+" cannot be fetched: delete snapshots or sandboxes and try again")
 	}
-	return sandbox.Wrap(sandbox.CodeUnavailable, err, "the kept state is in the object store, which could not be read; try again, see the server's log for details")
+	return sandbox.Wrap(sandbox.CodeUnavailable, err, what+" is in the object store, which could not be read; try again, see the server's log for details")
 }
 
 // evictTimeout bounds one call of evict: a fetch waits for it, and a node may be silent.

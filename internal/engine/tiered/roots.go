@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"strings"
 
@@ -61,9 +62,22 @@ func (e *Engine) root(ctx context.Context, r engine.Root) (engine.Root, error) {
 		return here, nil
 	}
 	if err := e.fetchRoot(ctx, sharedRoot(r.Digest), r.Digest); err != nil {
-		return r, e.forCaller(err)
+		return r, e.forCaller("the kept state", err)
 	}
 	return here, nil
+}
+
+// FetchRoot makes a root that the bucket has on this machine. The error is [fs.ErrNotExist] if
+// the bucket does not have it, or not whole.
+func (e *Engine) FetchRoot(ctx context.Context, digest string) error {
+	err := e.fetchRoot(ctx, sharedRoot(digest), digest)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, errDamaged):
+		return fmt.Errorf("%w: %w", fs.ErrNotExist, err)
+	}
+	return e.forCaller("the template", err)
 }
 
 // fetchRoot fetches what is shared under a name as a root, unless that is here.

@@ -3,11 +3,13 @@ package tiered
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/sandbox"
 )
 
 // create makes an instance of the root from a golden checkpoint, which is not stored.
@@ -149,5 +151,40 @@ func TestRootsOfFoundSandboxes(t *testing.T) {
 			t.Error("the root is not stored")
 		}
 		m.stop()
+	})
+}
+
+// The root of a template is stored without a sandbox of it, by a server without nodes too, and
+// fetched by the next server on another machine.
+func TestRootsOfTemplates(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBucket()
+		m := newMachine(t, b)
+		m.roots.root = content("root", 2)
+		m.must(m.start())
+		m.e.KeepRoot(rootDigest)
+		synctest.Wait()
+		m.e.SetRootsInUse(inUse(rootDigest))
+		wait(3 * grace)
+		if !m.hasRoot() {
+			t.Error("the root is not stored")
+		}
+		m.stop()
+
+		next := newMachine(t, b)
+		next.must(next.start())
+		if err := next.e.FetchRoot(t.Context(), "sha256-elsewhere"); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("a root that is not stored: %v", err)
+		}
+		b.breaks(errors.New("it is down"))
+		if err := next.e.FetchRoot(t.Context(), rootDigest); sandbox.CodeOf(err) != sandbox.CodeUnavailable || errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("while the bucket is down: %v", err)
+		}
+		b.breaks(nil)
+		next.must(next.e.FetchRoot(t.Context(), rootDigest))
+		if next.roots.root == nil {
+			t.Error("the root was not fetched")
+		}
+		next.stop()
 	})
 }

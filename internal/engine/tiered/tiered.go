@@ -229,7 +229,7 @@ func (e *Engine) Start(ctx context.Context) error {
 	for range uploads {
 		e.wg.Go(e.uploadLoop)
 	}
-	if e.cfg.Build != nil || e.scattered != nil {
+	if e.cfg.Build != nil || e.cfg.Roots != nil {
 		e.wg.Go(e.storeAhead)
 	}
 	return ctx.Err()
@@ -284,8 +284,8 @@ func (e *Engine) Close() error {
 // has the checkpoint, it continues on another one.
 func (e *Engine) Create(ctx context.Context, spec engine.Spec) (i engine.Instance, err error) {
 	defer func() {
-		if err == nil {
-			e.rootUsed(spec.Root.Digest)
+		if err == nil && e.scattered != nil {
+			e.KeepRoot(spec.Root.Digest)
 		}
 	}()
 	if spec.Checkpoint == "" {

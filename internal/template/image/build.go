@@ -67,8 +67,14 @@ func (p *Provider) Plan(ctx context.Context, req sandbox.BuildTemplateRequest) (
 		}
 	}
 	if old != nil && (!req.Force || req.Name == Host) {
-		t := p.status(old.template())
-		plan.Ready = &t
+		switch err := p.bring(ctx, old); {
+		case errors.Is(err, fs.ErrNotExist): // it is made again
+		case err != nil:
+			return nil, err
+		default:
+			t := p.status(old.template())
+			plan.Ready = &t
+		}
 	}
 	plan.Anew = req.Force && same
 	return plan, nil

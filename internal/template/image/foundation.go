@@ -151,14 +151,21 @@ const cacheMaxAge = 7 * 24 * time.Hour
 
 var validKey = lazyregexp.New(`^[0-9a-f]{64}$`)
 
-func (p *Provider) cacheFile(key string) string { return filepath.Join(p.dir, "cache", key+".json") }
+// cacheDir has the records of cached roots, which are those of this provider alone.
+const cacheDir = "cache"
+
+func (p *Provider) cacheFile(key string) string { return filepath.Join(p.dir, cacheDir, key+".json") }
 
 // cached returns the cached root of a key, or nil.
 func (p *Provider) cached(key string) *manifest {
 	if !validKey.MatchString(key) {
 		return nil
 	}
-	m, err := p.readManifestFile(p.cacheFile(key))
+	data, err := os.ReadFile(p.cacheFile(key))
+	if err != nil {
+		return nil
+	}
+	m, err := p.parse(key, data)
 	if err != nil {
 		return nil
 	}

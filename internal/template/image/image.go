@@ -74,7 +74,8 @@ type Provider struct {
 	pullWait    time.Duration // before a layer is fetched again, multiplied by the attempts
 	recent      time.Duration // see [recent]
 
-	host *hostCache
+	host      *hostCache
+	elsewhere *elsewhere // nil if this provider's directory has all; set before the provider is used
 
 	mu       sync.Mutex
 	building map[string]time.Time // under mu: when running builds began
@@ -101,7 +102,7 @@ func New(cfg Config) (*Provider, error) {
 	if p.log == nil {
 		p.log = slog.Default()
 	}
-	for _, d := range []string{"", "rootfs", "manifests", "cache", "tmp", "uploads", "mask/dir"} {
+	for _, d := range []string{"", "rootfs", manifestsDir, cacheDir, "tmp", "uploads", "mask/dir"} {
 		if err := os.MkdirAll(filepath.Join(p.dir, d), 0o755); err != nil {
 			return nil, fmt.Errorf("open templates: %w", err)
 		}
@@ -144,7 +145,7 @@ func (p *Provider) setHost(h *hostSource) {
 
 // List returns all templates, built or only defined, sorted by name.
 func (p *Provider) List(context.Context) ([]sandbox.Template, error) {
-	ms, err := p.manifests()
+	c, err := p.catalog()
 	if err != nil {
 		return nil, fmt.Errorf("list templates: %w", err)
 	}
@@ -152,7 +153,7 @@ func (p *Provider) List(context.Context) ([]sandbox.Template, error) {
 	for name, d := range p.builtins {
 		byName[name] = d.template()
 	}
-	for _, m := range ms {
+	for _, m := range c.newest() {
 		byName[m.Name] = m.template()
 	}
 	p.mu.Lock()
@@ -165,7 +166,7 @@ func (p *Provider) List(context.Context) ([]sandbox.Template, error) {
 	out := make([]sandbox.Template, 0, len(byName))
 	for _, t := range byName {
 		t = p.status(t)
-		t.Versions = p.newestFirst(t.Name)
+		t.Versions = newestFirst(c.versions[t.Name])
 		out = append(out, t)
 	}
 	slices.SortFunc(out, func(a, b sandbox.Template) int { return strings.Compare(a.Name, b.Name) })
@@ -189,8 +190,12 @@ func (p *Provider) Get(ctx context.Context, ref string) (*sandbox.Template, erro
 		if err != nil {
 			return nil, notFound(ref, err)
 		}
+		numbers, err := p.versions(name)
+		if err != nil {
+			return nil, err
+		}
 		t := p.status(m.template())
-		t.Versions = p.newestFirst(name)
+		t.Versions = newestFirst(numbers)
 		return &t, nil
 	}
 	all, err := p.List(ctx)
@@ -253,10 +258,13 @@ func (p *Provider) held(ctx context.Context, name string, number int) (m *manife
 		if m, err = p.current(ctx, name, number); err != nil {
 			return nil, err
 		}
-		if err = p.hold(m.Digest); !errors.Is(err, fs.ErrNotExist) {
+		if err = p.bring(ctx, m); !errors.Is(err, fs.ErrNotExist) {
 			break
 		}
 		// The template was replaced or deleted, and its root collected, meanwhile.
+	}
+	if errors.Is(err, fs.ErrNotExist) && p.elsewhere != nil {
+		return nil, lostRoot(name)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("the root of template %s: %w", name, err)
@@ -351,16 +359,20 @@ func (p *Provider) moveToTrash(trash string, inUse map[string]bool) ([]string, e
 		}
 	}
 	keep := map[string]bool{}
-	ms, err := p.records("manifests")
+	c, err := p.catalog()
 	if err != nil {
 		return nil, err
 	}
 	p.expireCache()
-	kept, err := p.records("cache")
+	files, err := p.local().ReadAll(cacheDir)
 	if err != nil {
 		return nil, err
 	}
-	ms = append(ms, kept...)
+	kept, err := p.parseAll(files)
+	if err != nil {
+		return nil, err
+	}
+	ms := append(c.all, kept...)
 	for _, m := range ms {
 		keep[m.Digest] = true
 	}
@@ -397,10 +409,10 @@ func (p *Provider) moveToTrash(trash string, inUse map[string]bool) ([]string, e
 
 // expireCache removes cached roots that no build has used for [cacheMaxAge].
 func (p *Provider) expireCache() {
-	entries, _ := os.ReadDir(filepath.Join(p.dir, "cache"))
+	entries, _ := os.ReadDir(filepath.Join(p.dir, cacheDir))
 	for _, e := range entries {
 		if info, err := e.Info(); err == nil && time.Since(info.ModTime()) > cacheMaxAge {
-			_ = os.Remove(filepath.Join(p.dir, "cache", e.Name()))
+			_ = os.Remove(filepath.Join(p.dir, cacheDir, e.Name()))
 		}
 	}
 }
@@ -420,7 +432,7 @@ func (p *Provider) sweep() {
 		}
 		unlock()
 	}
-	for _, dir := range []string{"", "cache", "manifests"} {
+	for _, dir := range []string{"", cacheDir, manifestsDir} {
 		stale, _ := filepath.Glob(filepath.Join(p.dir, dir, durable.TempFiles))
 		for _, f := range stale {
 			_ = os.Remove(f)

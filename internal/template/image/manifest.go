@@ -1,25 +1,16 @@
 package image
 
 import (
-	"encoding/json"
-	"errors"
-	"fmt"
-	"io/fs"
-	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 	"time"
 
-	"github.com/cove-sh/cove/internal/durable"
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/lazyregexp"
-	"github.com/cove-sh/cove/internal/machine"
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// manifest is the record of a built template. A build exists once its manifest is in a
-// file.
+// manifest is the record of a built template. A build exists once its manifest is among the
+// records.
 type manifest struct {
 	Version     int               `json:"version"`
 	Name        string            `json:"name"`
@@ -73,101 +64,6 @@ func (m *manifest) template() sandbox.Template {
 		t.BuildNetwork = m.Spec.BuildNetwork
 	}
 	return t
-}
-
-// readManifest returns the record of a template's newest version, or
-// [fs.ErrNotExist].
-func (p *Provider) readManifest(name string) (*manifest, error) { return p.readRecord(name, name) }
-
-// readVersion returns the record of one version, or [fs.ErrNotExist].
-func (p *Provider) readVersion(name string, number int) (*manifest, error) {
-	return p.readRecord(name, versioned(name, number))
-}
-
-func (p *Provider) readRecord(name, file string) (*manifest, error) {
-	if !validTemplate.MatchString(name) {
-		return nil, fs.ErrNotExist
-	}
-	m, err := p.readManifestFile(p.manifestFile(file))
-	if err == nil && m.Name != name {
-		return nil, fmt.Errorf("manifest of template %s: it is of %.80q", name, m.Name)
-	}
-	return m, err
-}
-
-func (p *Provider) readManifestFile(path string) (*manifest, error) {
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return nil, err
-	}
-	var m manifest
-	if err := json.Unmarshal(data, &m); err != nil {
-		return nil, fmt.Errorf("read manifest %s: %w", filepath.Base(path), err)
-	}
-	if m.Version != manifestVersion || !validDigest.MatchString(m.Digest) {
-		return nil, fmt.Errorf("manifest %s: not one of this version", filepath.Base(path))
-	}
-	if _, err := os.Stat(p.rootfsDir(m.Digest)); err != nil {
-		return nil, err
-	}
-	for i, b := range m.Binds {
-		if b.Mask { // the state directory may have been moved since
-			m.Binds[i].Source = p.mask(filepath.Base(b.Source))
-		}
-	}
-	return &m, nil
-}
-
-// writeManifest makes a build visible under the name of a file, atomically and
-// durably.
-func (p *Provider) writeManifest(m *manifest, file string) error {
-	data, err := json.MarshalIndent(m, "", "  ")
-	if err != nil {
-		return err
-	}
-	if err := durable.WriteFile(p.manifestFile(file), append(data, '\n')); err != nil {
-		return fmt.Errorf("write manifest: %w", err)
-	}
-	return nil
-}
-
-// manifests returns the records of all templates that can be read.
-func (p *Provider) manifests() ([]*manifest, error) {
-	all, err := p.records("manifests")
-	return slices.DeleteFunc(all, func(m *manifest) bool { return m.pinned }), err
-}
-
-// records returns the records in a directory that can be read, of all versions.
-func (p *Provider) records(dir string) ([]*manifest, error) {
-	entries, err := os.ReadDir(filepath.Join(p.dir, dir))
-	if err != nil {
-		return nil, err
-	}
-	var out []*manifest
-	for _, e := range entries {
-		name, ok := strings.CutSuffix(e.Name(), ".json")
-		if !ok {
-			continue
-		}
-		m, err := p.readManifestFile(filepath.Join(p.dir, dir, e.Name()))
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // it was deleted meanwhile
-		}
-		if machine.Scarce(err) {
-			return nil, fmt.Errorf("read template record %s: %w", name, err) // it must not pass for missing
-		}
-		if err != nil {
-			p.log.Warn("cannot read template record", "record", name, "error", err)
-			continue
-		}
-		m.pinned = strings.Contains(name, "@")
-		out = append(out, m)
-	}
-	return out, nil
-}
-
-func (p *Provider) manifestFile(name string) string {
-	return filepath.Join(p.dir, "manifests", name+".json")
 }
 
 func (p *Provider) rootfsDir(digest string) string { return filepath.Join(p.dir, "rootfs", digest) }

@@ -7,9 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"os"
 	"path"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -97,23 +95,9 @@ func (p *Provider) version(name string, number int) (*manifest, error) {
 	return p.readVersion(name, number)
 }
 
-// versions returns the numbers of the stored versions of a template, sorted.
-func (p *Provider) versions(name string) []int {
-	files, _ := filepath.Glob(filepath.Join(p.dir, "manifests", name+"@*.json"))
-	var out []int
-	for _, f := range files {
-		_, number, err := cutVersion(strings.TrimSuffix(filepath.Base(f), ".json"))
-		if err == nil && number > 0 {
-			out = append(out, number)
-		}
-	}
-	slices.Sort(out)
-	return out
-}
-
 // newestFirst returns the versions of a template for callers.
-func (p *Provider) newestFirst(name string) []int {
-	numbers := p.versions(name)
+func newestFirst(numbers []int) []int {
+	numbers = slices.Clone(numbers)
 	slices.Reverse(numbers)
 	return numbers
 }
@@ -128,7 +112,10 @@ func (p *Provider) publish(m *manifest) error {
 	} else if old.Number == 0 { // from before there were versions
 		old.Number = 1
 	}
-	numbers := p.versions(m.Name)
+	numbers, err := p.versions(m.Name)
+	if err != nil {
+		return err
+	}
 	m.Number = max(old.Number, old.Last, slices.Max(append(numbers, 0))) + 1
 	m.Last = m.Number
 	if m.Name == Host {
@@ -143,13 +130,16 @@ func (p *Provider) publish(m *manifest) error {
 	if err := errors.Join(p.writeManifest(m, versioned(m.Name, m.Number)), p.writeManifest(m, m.Name)); err != nil {
 		return err
 	}
+	if p.elsewhere != nil {
+		p.elsewhere.roots.KeepRoot(m.Digest)
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for len(numbers) >= keptVersions {
 		n := numbers[0]
 		numbers = numbers[1:]
 		if !slices.Contains(slices.Collect(maps.Values(p.aliases)), versioned(m.Name, n)) {
-			if err := os.Remove(p.manifestFile(versioned(m.Name, n))); err != nil {
+			if err := p.recordsOf(m.Name).Remove(recordName(versioned(m.Name, n))); err != nil {
 				p.log.Warn("remove an old version of a template", "template", m.Name, "version", n, "error", err)
 			}
 		}
@@ -232,18 +222,23 @@ const aliasFile = "aliases.json"
 
 // readAliases reads the aliases. If they are damaged, there are none.
 func (p *Provider) readAliases() {
-	p.aliases = map[string]string{}
-	data, err := os.ReadFile(filepath.Join(p.dir, aliasFile))
-	if errors.Is(err, fs.ErrNotExist) {
-		return
-	}
-	if err == nil {
-		err = json.Unmarshal(data, &p.aliases)
-	}
-	if err != nil {
+	var err error
+	if p.aliases, err = readAliases(p.shared()); err != nil {
 		p.log.Warn("cannot read template aliases", "error", err)
 		p.aliases = map[string]string{}
 	}
+}
+
+func readAliases(records durable.Files) (map[string]string, error) {
+	data, err := records.Read(aliasFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return map[string]string{}, nil
+	}
+	var aliases map[string]string
+	if err == nil {
+		err = json.Unmarshal(data, &aliases)
+	}
+	return aliases, err
 }
 
 // keepAliases replaces the aliases, atomically and durably.
@@ -254,7 +249,7 @@ func (p *Provider) keepAliases(next map[string]string) error {
 	if err != nil {
 		return err
 	}
-	if err := durable.WriteFile(filepath.Join(p.dir, aliasFile), append(data, '\n')); err != nil {
+	if err := p.shared().Write(aliasFile, append(data, '\n')); err != nil {
 		return fmt.Errorf("keep aliases: %w", err)
 	}
 	p.aliases = next
@@ -283,18 +278,20 @@ func (p *Provider) Delete(ref string) error {
 	case !validTemplate.MatchString(name) || !p.taken(name):
 		return notFound(ref, fs.ErrNotExist)
 	}
-	numbers := p.versions(name)
+	numbers, err := p.versions(name)
+	if err != nil {
+		return err
+	}
 	if number > 0 {
 		return p.deleteVersion(name, number, numbers)
 	}
-	// The newest first: without it the template no longer exists.
-	errs := []error{removeFile(p.manifestFile(name))}
+	files := []string{name} // first: without it the template no longer exists
 	for _, n := range numbers {
-		errs = append(errs, removeFile(p.manifestFile(versioned(name, n))))
+		files = append(files, versioned(name, n))
 	}
 	delete(p.failed, name)
 	delete(p.shapes, name)
-	return errors.Join(append(errs, durable.SyncDir(filepath.Join(p.dir, "manifests")), p.dropAliases(name, 0))...)
+	return errors.Join(p.removeManifests(name, files...), p.dropAliases(name, 0))
 }
 
 // deleteVersion removes one version. If it is the newest, the next older one becomes
@@ -313,7 +310,7 @@ func (p *Provider) deleteVersion(name string, number int, numbers []int) error {
 	numbers = slices.DeleteFunc(numbers, func(n int) bool { return n == number })
 	if number == current {
 		if len(numbers) == 0 {
-			err = removeFile(p.manifestFile(name))
+			err = p.removeManifests(name, name)
 		} else {
 			var before *manifest
 			if before, err = p.readVersion(name, numbers[len(numbers)-1]); err == nil {
@@ -325,7 +322,7 @@ func (p *Provider) deleteVersion(name string, number int, numbers []int) error {
 			return err
 		}
 	}
-	err = errors.Join(removeFile(p.manifestFile(versioned(name, number))), durable.SyncDir(filepath.Join(p.dir, "manifests")))
+	err = p.removeManifests(name, versioned(name, number))
 	if len(numbers) == 0 {
 		number = 0 // no alias can refer to anything that is left
 	}
@@ -345,11 +342,4 @@ func (p *Provider) dropAliases(name string, number int) error {
 		return nil
 	}
 	return p.keepAliases(next)
-}
-
-func removeFile(path string) error {
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
 }
