@@ -17,6 +17,7 @@ import (
 	"github.com/cove-sh/cove/internal/daemon/nodes"
 	"github.com/cove-sh/cove/internal/daemon/pods"
 	"github.com/cove-sh/cove/internal/daemon/service"
+	"github.com/cove-sh/cove/internal/daemon/service/validate"
 	"github.com/cove-sh/cove/internal/durable"
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/engine/fleet"
@@ -139,12 +140,13 @@ func (s *Server) publishAuthority(p *parts, cluster *pods.Cluster) {
 	})
 }
 
-// largest is what one sandbox can have at most; nodes decide for themselves.
-func (s *Server) largest(p *parts) sandbox.Resources {
+// capacity says what one sandbox can have at most.
+func (s *Server) capacity(p *parts) validate.Capacity {
 	if p.fleet != nil {
-		return sandbox.Resources{}
+		return validate.Capacity{Largest: p.fleet.Largest, Placed: true}
 	}
-	return machine.Capacity(s.cfg.StateDir)
+	here := machine.Capacity(s.cfg.StateDir)
+	return validate.Capacity{Largest: func() sandbox.Resources { return here }}
 }
 
 // reporter returns what says what this machine has.

@@ -244,7 +244,7 @@ func (s *Server) open(ctx context.Context, p *parts) error {
 	p.service, err = service.New(service.Config{
 		Store: p.store, Engine: p.engine, Templates: p.templates, Log: s.log,
 		Quota:           quota(s.cfg.Quotas),
-		Largest:         s.largest(p),
+		Capacity:        s.capacity(p),
 		Nodes:           p.serviceNodes(),
 		DefaultTemplate: s.cfg.Defaults.Template,
 		Lifetime:        orNone(s.cfg.Defaults.Lifetime),

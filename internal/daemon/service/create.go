@@ -8,7 +8,6 @@ import (
 
 	"github.com/cove-sh/cove/internal/daemon/service/call"
 	"github.com/cove-sh/cove/internal/daemon/service/secrets"
-	"github.com/cove-sh/cove/internal/daemon/service/validate"
 	"github.com/cove-sh/cove/internal/daemon/store"
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/sandbox"
@@ -33,9 +32,9 @@ func (s *Service) Create(ctx context.Context, req sandbox.CreateRequest) (*sandb
 			return nil, err
 		}
 		if req.FitResources {
-			req.Resources = s.fit(req.Resources)
+			req.Resources = s.cfg.Capacity.Fit(req.Resources)
 		}
-		if err := validate.Largest("resources.", req.Resources, s.cfg.Largest); err != nil {
+		if err := s.cfg.Capacity.Check("resources.", req.Resources); err != nil {
 			return nil, err
 		}
 		if err := s.checkPauses(req.OnTimeout); err != nil {

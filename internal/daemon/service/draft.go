@@ -109,13 +109,8 @@ func (s *Service) newRecord(req *sandbox.CreateRequest, t *sandbox.Template, tea
 		Sandbox: sandbox.Sandbox{
 			ID: ids.New(ids.Sandbox), Name: req.Name, Team: team, Namespace: cmp.Or(req.Namespace, sandbox.DefaultNamespace),
 			Metadata: req.Metadata, Template: t.Name, State: sandbox.StateCreating,
-			Resources: validate.Clamp(sandbox.Resources{
-				VCPUs:     cmp.Or(req.Resources.VCPUs, t.Resources.VCPUs, sandbox.DefaultVCPUs),
-				MemoryMiB: cmp.Or(req.Resources.MemoryMiB, t.Resources.MemoryMiB, sandbox.DefaultMemoryMiB),
-				DiskMiB:   cmp.Or(req.Resources.DiskMiB, t.Resources.DiskMiB, sandbox.DefaultDiskMiB),
-				MaxPIDs:   cmp.Or(req.Resources.MaxPIDs, t.Resources.MaxPIDs, sandbox.DefaultMaxPIDs),
-			}, s.cfg.Largest),
-			Env: req.Env, User: cmp.Or(req.User, t.User, "root"), WorkDir: cmp.Or(req.WorkDir, t.WorkDir, "/"),
+			Resources: s.cfg.Capacity.Complete(req.Resources, t.Resources),
+			Env:       req.Env, User: cmp.Or(req.User, t.User, "root"), WorkDir: cmp.Or(req.WorkDir, t.WorkDir, "/"),
 			LifetimeSeconds:    seconds(req.LifetimeSeconds, s.cfg.Lifetime),
 			IdleTimeoutSeconds: seconds(req.IdleTimeoutSeconds, s.cfg.IdleTimeout),
 			OnTimeout:          cmp.Or(req.OnTimeout, sandbox.ActionKill),
@@ -132,14 +127,6 @@ func (s *Service) newRecord(req *sandbox.CreateRequest, t *sandbox.Template, tea
 	r.ExpiresAt = expiry(now, r.LifetimeSeconds)
 	r.PausedLifetimeSeconds = req.PausedLifetimeSeconds
 	return r
-}
-
-// fit reduces a request's resources to what this machine has.
-func (s *Service) fit(r sandbox.Resources) sandbox.Resources {
-	if n := s.cfg.Largest.DiskMiB; n > 0 {
-		r.DiskMiB = min(r.DiskMiB, n)
-	}
-	return validate.Clamp(r, s.cfg.Largest)
 }
 
 // checkPauses refuses to pause at a timeout if the engine cannot pause.

@@ -124,7 +124,7 @@ func TestCreateEnforcedOrRefused(t *testing.T) {
 		"resources.disk_mib":   resources(sandbox.Resources{DiskMiB: 456}, func(r sandbox.Resources) int64 { return r.DiskMiB }, 456),
 		"resources.max_pids":   resources(sandbox.Resources{MaxPIDs: 78}, func(r sandbox.Resources) int64 { return r.MaxPIDs }, 78),
 		"fit_resources": func(t *testing.T, _ *harness) {
-			w := newHarness(t, func(c *Config) { c.Largest = sandbox.Resources{VCPUs: 2} })
+			w := newHarness(t, func(c *Config) { c.Capacity = upTo(sandbox.Resources{VCPUs: 2}) })
 			req := sandbox.CreateRequest{Resources: sandbox.Resources{VCPUs: 3}}
 			_, err := w.Create(asRed(t), req)
 			wantCode(t, err, sandbox.CodeInvalid)

@@ -5,15 +5,21 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cove-sh/cove/internal/daemon/service/validate"
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/engine/memory"
 	"github.com/cove-sh/cove/sandbox"
 )
 
+// upTo is the capacity of one machine.
+func upTo(r sandbox.Resources) validate.Capacity {
+	return validate.Capacity{Largest: func() sandbox.Resources { return r }}
+}
+
 // No sandbox or template can be larger than the machine: a request for one is refused
 // with the machine's size, and the resources of another machine's template are reduced.
 func TestLargerThanTheMachine(t *testing.T) {
-	w := newHarness(t, func(c *Config) { c.Largest = sandbox.Resources{VCPUs: 2, MemoryMiB: 250, DiskMiB: 9000} })
+	w := newHarness(t, func(c *Config) { c.Capacity = upTo(sandbox.Resources{VCPUs: 2, MemoryMiB: 250, DiskMiB: 9000}) })
 	s := w.create(sandbox.CreateRequest{}) // of a template with more
 	if s.Resources.VCPUs > 2 || s.Resources.MemoryMiB != 250 {
 		t.Errorf("a sandbox of the template has %+v", s.Resources)
@@ -54,6 +60,29 @@ func TestLargerThanTheMachine(t *testing.T) {
 	must(t, err)
 	if r := less.Resources; r.VCPUs != 2 || r.MemoryMiB != 200 || r.DiskMiB != 9000 {
 		t.Errorf("who takes less gets %+v", r)
+	}
+	w.agree()
+}
+
+// With nodes, requests are not refused here, and get no less than they ask for, unless they
+// say so. What they leave out is not more than the largest node has.
+func TestLargerThanTheNode(t *testing.T) {
+	w := newHarness(t, func(c *Config) {
+		c.Capacity = upTo(sandbox.Resources{VCPUs: 2, MemoryMiB: 250})
+		c.Capacity.Placed = true
+	})
+	for _, tt := range []struct {
+		req  sandbox.CreateRequest
+		want sandbox.Resources
+	}{
+		{sandbox.CreateRequest{}, sandbox.Resources{VCPUs: 1, MemoryMiB: 250}},
+		{sandbox.CreateRequest{Resources: sandbox.Resources{VCPUs: 3}}, sandbox.Resources{VCPUs: 3, MemoryMiB: 250}},
+		{sandbox.CreateRequest{Resources: sandbox.Resources{MemoryMiB: 300}}, sandbox.Resources{VCPUs: 1, MemoryMiB: 300}},
+		{sandbox.CreateRequest{Resources: sandbox.Resources{VCPUs: 3, MemoryMiB: 300}, FitResources: true}, sandbox.Resources{VCPUs: 2, MemoryMiB: 250}},
+	} {
+		if got := w.create(tt.req).Resources; got.VCPUs != tt.want.VCPUs || got.MemoryMiB != tt.want.MemoryMiB {
+			t.Errorf("a request for %+v gets %+v, want %+v", tt.req.Resources, got, tt.want)
+		}
 	}
 	w.agree()
 }

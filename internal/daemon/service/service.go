@@ -25,6 +25,7 @@ import (
 	"github.com/cove-sh/cove/internal/daemon/service/expose"
 	"github.com/cove-sh/cove/internal/daemon/service/recovery"
 	"github.com/cove-sh/cove/internal/daemon/service/secrets"
+	"github.com/cove-sh/cove/internal/daemon/service/validate"
 	"github.com/cove-sh/cove/internal/daemon/service/volumes"
 	"github.com/cove-sh/cove/internal/daemon/service/webhooks"
 	"github.com/cove-sh/cove/internal/daemon/store"
@@ -51,9 +52,8 @@ type Config struct {
 	// snapshots of histories do not count. The limit of volumes is always
 	// [sandbox.MaxVolumes].
 	Quota store.Quota
-	// Largest is the capacity of this machine: no sandbox can have more vCPUs, memory
-	// or disk. 0 is unlimited.
-	Largest sandbox.Resources
+	// Capacity says how large a sandbox can be.
+	Capacity validate.Capacity
 	// MaxCreates is how many sandboxes are created at the same time; others wait. 0 is
 	// 8.
 	MaxCreates int
@@ -248,7 +248,7 @@ func New(cfg Config) (*Service, error) {
 		Wake:       s.wake, NoScreen: s.noScreen,
 	})
 	build := builds.Config{
-		Gate: s.gate, Store: cfg.Store, Engine: cfg.Engine, Templates: cfg.Templates, Log: log, Quota: cfg.Quota, Largest: cfg.Largest,
+		Gate: s.gate, Store: cfg.Store, Engine: cfg.Engine, Templates: cfg.Templates, Log: log, Quota: cfg.Quota, Capacity: cfg.Capacity,
 		Network: cfg.Network, Dir: cfg.BuildDir, Key: cfg.PreviewKey, UploadURL: cfg.UploadURL, Keeper: s.checkpointer, NetworkLog: s.logger,
 		Slot: func(ctx context.Context) (func(), error) { return func() { <-s.slots }, s.slot(ctx) },
 		Hold: s.use, Roots: s.Roots, Forget: s.golden.forget,

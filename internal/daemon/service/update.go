@@ -28,7 +28,7 @@ func (s *Service) Update(ctx context.Context, ref string, req sandbox.UpdateRequ
 		if req.MemoryMiB != nil {
 			more.MemoryMiB = *req.MemoryMiB
 		}
-		if err := validate.Largest("", more, s.cfg.Largest); err != nil {
+		if err := s.cfg.Capacity.Check("", more); err != nil {
 			return nil, err
 		}
 		if req.OnTimeout != nil {

@@ -82,6 +82,12 @@ func (w *world) restart() {
 
 func (w *world) join(name string) *machine {
 	w.t.Helper()
+	return w.joinWith(name, sandbox.Resources{MemoryMiB: 16 << 10})
+}
+
+// joinWith adds a node that has these resources.
+func (w *world) joinWith(name string, has sandbox.Resources) *machine {
+	w.t.Helper()
 	if err := w.Join(name, "id-of-"+name); err != nil {
 		w.t.Fatal(err)
 	}
@@ -91,7 +97,7 @@ func (w *world) join(name string) *machine {
 	m.server = remote.NewServer(remote.Config{
 		Engine: m.engine, Roots: roots{}, AsideDir: w.t.TempDir(), Log: w.cfg.Log,
 		Report: func() remote.Report {
-			return remote.Report{Capacity: sandbox.Resources{MemoryMiB: 16 << 10}, FreeMemory: 8 << 30, FreeDisk: 8 << 30, Disk: 32 << 30}
+			return remote.Report{Capacity: has, FreeMemory: 8 << 30, FreeDisk: 8 << 30, Disk: 32 << 30}
 		},
 	})
 	w.attach(m)

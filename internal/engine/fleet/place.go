@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"time"
 
@@ -48,23 +49,33 @@ func (f *Fleet) PlaceOf(of engine.Source) string {
 	return ""
 }
 
-// candidates returns the sites that can have a new instance, the best first. The error
-// says why there are none.
-func (f *Fleet) candidates(spec *engine.Spec) ([]*site, error) {
-	var here remote.Report
+// reportHere returns what this machine has, if it runs sandboxes.
+func (f *Fleet) reportHere() (here remote.Report) {
 	if f.local != nil {
 		here = f.cfg.LocalReport()
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
+	return here
+}
+
+// everySite returns all nodes, and this machine if it runs sandboxes, with its report.
+//
+// Preconditions: f.mu is held.
+func (f *Fleet) everySite(here remote.Report) []*site {
 	sites := make([]*site, 0, len(f.sites)+1)
 	if f.local != nil {
 		f.local.report = here
 		sites = append(sites, f.local)
 	}
-	for _, s := range f.sites {
-		sites = append(sites, s)
-	}
+	return slices.AppendSeq(sites, maps.Values(f.sites))
+}
+
+// candidates returns the sites that can have a new instance, the best first. The error
+// says why there are none.
+func (f *Fleet) candidates(spec *engine.Spec) ([]*site, error) {
+	here := f.reportHere()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	sites := f.everySite(here)
 	bound := slices.ContainsFunc(spec.Mounts, func(m engine.Mount) bool { return m.Source != "" })
 	ready, large := 0, 0
 	var fit []*site

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -30,4 +31,20 @@ func (f *Fleet) Rooms() []Room {
 	}
 	slices.SortFunc(all, func(a, b Room) int { return strings.Compare(a.Node, b.Node) })
 	return all
+}
+
+// Largest returns what the ready node has that has most memory; of those with as much, the
+// one with most processors. This machine counts, if it runs sandboxes. It is zero if none is
+// ready.
+func (f *Fleet) Largest() (most sandbox.Resources) {
+	here := f.reportHere()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, s := range f.everySite(here) {
+		has := s.report.Capacity
+		if f.stateOf(s) == sandbox.NodeReady && cmp.Or(cmp.Compare(has.MemoryMiB, most.MemoryMiB), cmp.Compare(has.VCPUs, most.VCPUs)) > 0 {
+			most = has
+		}
+	}
+	return most
 }

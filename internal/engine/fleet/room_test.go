@@ -71,3 +71,27 @@ func TestRoomsOfLostNode(t *testing.T) {
 		t.Errorf("the node is back with %+v", r)
 	}
 }
+
+// TestLargest checks that the largest node is one that takes sandboxes.
+func TestLargest(t *testing.T) {
+	w := newWorld(t, time.Hour)
+	want := func(when string, memory int64, vcpus int) {
+		t.Helper()
+		if got := w.Largest(); got.MemoryMiB != memory || got.VCPUs != vcpus {
+			t.Errorf("%s: %+v, want %d MiB and %d vCPUs", when, got, memory, vcpus)
+		}
+	}
+	want("no node", 0, 0)
+	for name, has := range map[string]sandbox.Resources{
+		"small": {VCPUs: 8, MemoryMiB: 1 << 10}, "large": {VCPUs: 2, MemoryMiB: 4 << 10}, "faster": {VCPUs: 4, MemoryMiB: 4 << 10},
+	} {
+		w.joinWith(name, has)
+	}
+	want("three nodes", 4<<10, 4)
+	for _, name := range []string{"large", "faster"} {
+		if _, err := w.Drain(name, &sandbox.DrainRequest{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want("two drained", 1<<10, 8)
+}

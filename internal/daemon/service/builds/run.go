@@ -1,7 +1,6 @@
 package builds
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,8 +33,8 @@ type Config struct {
 	Templates Templates
 	Log       *slog.Logger
 	Quota     store.Quota
-	// Largest is the capacity of this machine; 0 is no bound.
-	Largest sandbox.Resources
+	// Capacity says how large a sandbox can be.
+	Capacity validate.Capacity
 	// Network is the policy of templates without one.
 	Network sandbox.NetworkPreset
 	// Dir is for the logs of builds.
@@ -127,7 +126,7 @@ func (x *Builder) startBuild(c *call.Call, req *sandbox.BuildTemplateRequest) (*
 		return nil, err
 	}
 	if req.Spec != nil {
-		if err := validate.Largest("resources.", req.Spec.Resources, x.cfg.Largest); err != nil {
+		if err := x.cfg.Capacity.Check("resources.", req.Spec.Resources); err != nil {
 			return nil, err
 		}
 	}
@@ -477,10 +476,5 @@ func (x *Builder) buildResources(spec *sandbox.TemplateSpec, t *sandbox.Template
 	if t == nil {
 		t = &sandbox.Template{}
 	}
-	return validate.Clamp(sandbox.Resources{
-		VCPUs:     cmp.Or(spec.Resources.VCPUs, t.Resources.VCPUs, sandbox.DefaultVCPUs),
-		MemoryMiB: cmp.Or(spec.Resources.MemoryMiB, t.Resources.MemoryMiB, sandbox.DefaultMemoryMiB),
-		DiskMiB:   cmp.Or(spec.Resources.DiskMiB, t.Resources.DiskMiB, sandbox.DefaultDiskMiB),
-		MaxPIDs:   cmp.Or(spec.Resources.MaxPIDs, t.Resources.MaxPIDs, sandbox.DefaultMaxPIDs),
-	}, x.cfg.Largest)
+	return x.cfg.Capacity.Complete(spec.Resources, t.Resources)
 }

@@ -280,33 +280,3 @@ func Scopes(scopes []sandbox.Scope) error {
 	}
 	return nil
 }
-
-// Largest refuses requested resources that exceed the machine's; zero means not given.
-// The prefix is put before the names of the fields.
-func Largest(prefix string, r, largest sandbox.Resources) error {
-	for _, c := range []struct {
-		field, unit string
-		v, has      int64
-	}{
-		{"vcpus", "processors", int64(r.VCPUs), int64(largest.VCPUs)},
-		{"memory_mib", "MiB of memory for sandboxes", r.MemoryMiB, largest.MemoryMiB},
-		{"disk_mib", "MiB of disk", r.DiskMiB, largest.DiskMiB},
-	} {
-		if c.has > 0 && c.v > c.has {
-			return Errorf("%s is %d, but the server's machine has only %d %s; use at most that", prefix+c.field, c.v, c.has, c.unit)
-		}
-	}
-	return nil
-}
-
-// Clamp reduces resources that come from a template or a default, and not from the
-// caller, to what the machine has.
-func Clamp(r, largest sandbox.Resources) sandbox.Resources {
-	if largest.VCPUs > 0 {
-		r.VCPUs = min(r.VCPUs, largest.VCPUs)
-	}
-	if largest.MemoryMiB > 0 {
-		r.MemoryMiB = min(r.MemoryMiB, largest.MemoryMiB)
-	}
-	return r
-}
