@@ -68,7 +68,7 @@ func TestLargerThanTheMachine(t *testing.T) {
 // say so. What they leave out is not more than the largest node has.
 func TestLargerThanTheNode(t *testing.T) {
 	w := newHarness(t, func(c *Config) {
-		c.Capacity = upTo(sandbox.Resources{VCPUs: 2, MemoryMiB: 250})
+		c.Capacity = upTo(sandbox.Resources{VCPUs: 2, MemoryMiB: 250, DiskMiB: 1000})
 		c.Capacity.Placed = true
 	})
 	for _, tt := range []struct {
@@ -83,6 +83,10 @@ func TestLargerThanTheNode(t *testing.T) {
 		if got := w.create(tt.req).Resources; got.VCPUs != tt.want.VCPUs || got.MemoryMiB != tt.want.MemoryMiB {
 			t.Errorf("a request for %+v gets %+v, want %+v", tt.req.Resources, got, tt.want)
 		}
+	}
+	_, err := w.Create(asRed(t), sandbox.CreateRequest{Resources: sandbox.Resources{DiskMiB: 1001}})
+	if sandbox.CodeOf(err) != sandbox.CodeInvalid || !strings.Contains(err.Error(), "the largest node has only 1000 MiB of disk") {
+		t.Errorf("more disk than any node has: %v", err)
 	}
 	w.agree()
 }

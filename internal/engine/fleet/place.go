@@ -98,29 +98,37 @@ func (f *Fleet) candidates(spec *engine.Spec) ([]*site, error) {
 	case ready == 0:
 		return nil, noRoom("no node takes new sandboxes now: all are away or draining; see cove node ls")
 	case large == 0:
-		return nil, sandbox.Errorf(sandbox.CodeInvalid, "no node is large enough for %d vCPUs, %d MiB of memory and %d MiB of disk; ask for less", spec.Resources.VCPUs, spec.Resources.MemoryMiB, spec.Resources.DiskMiB)
+		return nil, sandbox.Errorf(sandbox.CodeInvalid, "no node is large enough for %d vCPUs and %d MiB of memory; ask for less", spec.Resources.VCPUs, spec.Resources.MemoryMiB)
 	case len(fit) == 0:
 		return nil, noRoom("no node has room for another sandbox; kill or pause sandboxes that are no longer needed, add a node, or retry later")
 	}
-	f.sort(fit)
+	f.sort(fit, spec.Resources.DiskMiB)
 	return fit, nil
 }
 
-// sort puts the site with the most free memory first; of about equal ones, the one with
-// the fewest instances. The caller holds f.mu.
-func (f *Fleet) sort(sites []*site) {
+// sort puts the sites first that have as large a disk; of these, the one with the most free
+// memory, and of about equal ones, the one with the fewest instances. An instance takes only
+// the disk that it writes, so that those with a smaller disk remain. The caller holds f.mu.
+func (f *Fleet) sort(sites []*site, disk int64) {
 	most := int64(0)
 	for _, s := range sites {
 		most = max(most, s.report.FreeMemory)
 	}
+	small := func(s *site) int64 {
+		if has := s.report.Capacity.DiskMiB; has > 0 {
+			return max(0, disk-has)
+		}
+		return 0
+	}
 	class := func(s *site) int64 { return (most - s.report.FreeMemory) / max(1, most/tieShare) }
 	slices.SortFunc(sites, func(a, b *site) int {
-		return cmp.Or(cmp.Compare(class(a), class(b)), cmp.Compare(f.instancesOf(a), f.instancesOf(b)), cmp.Compare(a.name, b.name))
+		return cmp.Or(cmp.Compare(small(a), small(b)), cmp.Compare(class(a), class(b)), cmp.Compare(f.instancesOf(a), f.instancesOf(b)), cmp.Compare(a.name, b.name))
 	})
 }
 
+// holds reports whether a site with these resources can hold an instance.
 func holds(has, wants sandbox.Resources) bool {
-	return (has.VCPUs == 0 || wants.VCPUs <= has.VCPUs) && (has.MemoryMiB == 0 || wants.MemoryMiB <= has.MemoryMiB) && (has.DiskMiB == 0 || wants.DiskMiB <= has.DiskMiB)
+	return (has.VCPUs == 0 || wants.VCPUs <= has.VCPUs) && (has.MemoryMiB == 0 || wants.MemoryMiB <= has.MemoryMiB)
 }
 
 // instancesOf counts the instances of a site. The caller holds f.mu.

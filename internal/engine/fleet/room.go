@@ -34,17 +34,24 @@ func (f *Fleet) Rooms() []Room {
 }
 
 // Largest returns what the ready node has that has most memory; of those with as much, the
-// one with most processors. This machine counts, if it runs sandboxes. It is zero if none is
-// ready.
-func (f *Fleet) Largest() (most sandbox.Resources) {
+// one with most processors; its disk is the largest of all. This machine counts, if it runs
+// sandboxes. It is zero if none is ready.
+func (f *Fleet) Largest() sandbox.Resources {
+	var most sandbox.Resources
+	disk := int64(0)
 	here := f.reportHere()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, s := range f.everySite(here) {
 		has := s.report.Capacity
-		if f.stateOf(s) == sandbox.NodeReady && cmp.Or(cmp.Compare(has.MemoryMiB, most.MemoryMiB), cmp.Compare(has.VCPUs, most.VCPUs)) > 0 {
+		if f.stateOf(s) != sandbox.NodeReady {
+			continue
+		}
+		disk = max(disk, has.DiskMiB)
+		if cmp.Or(cmp.Compare(has.MemoryMiB, most.MemoryMiB), cmp.Compare(has.VCPUs, most.VCPUs)) > 0 {
 			most = has
 		}
 	}
+	most.DiskMiB = disk
 	return most
 }

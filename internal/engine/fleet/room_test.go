@@ -75,23 +75,40 @@ func TestRoomsOfLostNode(t *testing.T) {
 // TestLargest checks that the largest node is one that takes sandboxes.
 func TestLargest(t *testing.T) {
 	w := newWorld(t, time.Hour)
-	want := func(when string, memory int64, vcpus int) {
+	want := func(when string, memory int64, vcpus int, disk int64) {
 		t.Helper()
-		if got := w.Largest(); got.MemoryMiB != memory || got.VCPUs != vcpus {
-			t.Errorf("%s: %+v, want %d MiB and %d vCPUs", when, got, memory, vcpus)
+		if diff := cmp.Diff(sandbox.Resources{MemoryMiB: memory, VCPUs: vcpus, DiskMiB: disk}, w.Largest()); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", when, diff)
 		}
 	}
-	want("no node", 0, 0)
+	want("no node", 0, 0, 0)
 	for name, has := range map[string]sandbox.Resources{
-		"small": {VCPUs: 8, MemoryMiB: 1 << 10}, "large": {VCPUs: 2, MemoryMiB: 4 << 10}, "faster": {VCPUs: 4, MemoryMiB: 4 << 10},
+		"small": {VCPUs: 8, MemoryMiB: 1 << 10, DiskMiB: 10}, "large": {VCPUs: 2, MemoryMiB: 4 << 10, DiskMiB: 20}, "faster": {VCPUs: 4, MemoryMiB: 4 << 10},
 	} {
 		w.joinWith(name, has)
 	}
-	want("three nodes", 4<<10, 4)
+	want("three nodes", 4<<10, 4, 20)
 	for _, name := range []string{"large", "faster"} {
 		if _, err := w.Drain(name, &sandbox.DrainRequest{}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	want("two drained", 1<<10, 8)
+	want("two drained", 1<<10, 8, 10)
+}
+
+// TestSmallDisk checks that an instance goes where the disk is as large as its own may grow,
+// and if there is none, where it is largest.
+func TestSmallDisk(t *testing.T) {
+	w := newWorld(t, time.Hour)
+	for name, disk := range map[string]int64{"small": 1 << 10, "large": 8 << 10, "medium": 4 << 10} {
+		w.joinWith(name, sandbox.Resources{MemoryMiB: 16 << 10, DiskMiB: disk})
+	}
+	for _, disk := range []int64{6 << 10, 64 << 10} {
+		if got := w.Place(sandbox.Resources{VCPUs: 1, MemoryMiB: 64, DiskMiB: disk}); got != "large" {
+			t.Errorf("an instance with %d MiB of disk goes to %q", disk, got)
+		}
+	}
+	if got := w.Place(sandbox.Resources{VCPUs: 1, MemoryMiB: 32 << 10}); got != "" {
+		t.Errorf("an instance with more memory than any node goes to %q", got)
+	}
 }

@@ -11,9 +11,9 @@ type Capacity struct {
 	// Largest returns what the machine has, or the node that has most; 0 is no bound. Nil
 	// sets none.
 	Largest func() sandbox.Resources
-	// Placed says that there are nodes. A request that is too large for all of them is then
-	// refused where it would be placed: another node than the largest may have more of
-	// something.
+	// Placed says that there are nodes. A request for more processors or memory than each of
+	// them has is then refused where it would be placed: another node than the largest may
+	// have more of something. The disk is the largest of all.
 	Placed bool
 }
 
@@ -24,13 +24,13 @@ func (c Capacity) largest() sandbox.Resources {
 	return c.Largest()
 }
 
-// Check refuses requested resources that exceed the machine's; zero means not given. The
+// Check refuses requested resources that exceed what there is; zero means not given. The
 // prefix is put before the names of the fields.
 func (c Capacity) Check(prefix string, r sandbox.Resources) error {
+	largest, where := c.largest(), "the server's machine has"
 	if c.Placed {
-		return nil
+		r, where = sandbox.Resources{DiskMiB: r.DiskMiB}, "the largest node has"
 	}
-	largest := c.largest()
 	for _, of := range []struct {
 		field, unit string
 		v, has      int64
@@ -40,7 +40,7 @@ func (c Capacity) Check(prefix string, r sandbox.Resources) error {
 		{"disk_mib", "MiB of disk", r.DiskMiB, largest.DiskMiB},
 	} {
 		if of.has > 0 && of.v > of.has {
-			return Errorf("%s is %d, but the server's machine has only %d %s; use at most that", prefix+of.field, of.v, of.has, of.unit)
+			return Errorf("%s is %d, but %s only %d %s; use at most that", prefix+of.field, of.v, where, of.has, of.unit)
 		}
 	}
 	return nil
