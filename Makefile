@@ -39,7 +39,7 @@ GOLANGCI_LINT := bin/golangci-lint-$(GOLANGCI_VERSION)-$(shell go env GOVERSION)
 # Where make install puts the program.
 PREFIX ?= /usr/local
 
-.PHONY: build embedded install demo check test soak test-templates test-kube lint fuzz bench bench-fleet bench-kube generate clean deps compiled
+.PHONY: build embedded install demo check test soak test-nodes test-templates test-kube lint fuzz bench bench-fleet bench-kube generate clean deps compiled
 
 build: bin/cove ## build bin/cove
 
@@ -116,6 +116,10 @@ soak: deps ## test with all of its cases, or those of PACKAGES: hours, before a 
 	$(MAKE) lint build
 	COVE_BIN=$(CURDIR)/bin/cove ./scripts/test soak $(PACKAGES)
 	$(if $(PACKAGES),,$(MAKE) fuzz)
+
+test-nodes: deps ## what "make test" has in real sandboxes, on nodes
+	$(MAKE) build
+	COVE_BIN=$(CURDIR)/bin/cove ./scripts/test nodes
 
 test-kube: ## install Cove on a real Kubernetes on this machine and use it (root; minutes, and downloads the first time)
 	./scripts/install-kube-deps

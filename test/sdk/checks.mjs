@@ -35,9 +35,9 @@ const shown = (err) => `${err?.constructor?.name}: ${err?.stack ?? err}${err?.ca
 const report = (row) => appendFileSync(process.env.COVE_RESULTS, JSON.stringify(row) + '\n');
 
 // reporter makes the function with which a file tells its checks, one after the other.
-function reporter(group, { only, notServed, accepts = () => true }) {
+function reporter(group, { only, without, notServed, accepts = () => true }) {
   return async function check(title, methods, body, options = {}) {
-    if ((only && !methods.includes('smoke')) || !accepts(options)) return;
+    if ((only && !methods.includes('smoke')) || !accepts(options) || without?.test(`${group}: ${title}`)) return;
     const row = { group, check: title, methods: methods.filter((m) => m !== 'smoke') };
     const began = Date.now();
     let timer;

@@ -94,6 +94,7 @@ type Daemon struct {
 	Client *client.Client
 
 	opts   Options
+	node   *node // that runs the sandboxes; nil if the daemon itself does
 	cmd    *exec.Cmd
 	output *lockedBuffer
 	exited chan struct{}
@@ -153,7 +154,15 @@ func Launch(ctx context.Context, opts Options) (*Daemon, error) {
 	if d.Client, err = client.New(client.Config{UnixSocket: filepath.Join(d.StateDir, "cove.sock")}); err != nil {
 		return nil, err
 	}
-	return d, d.Run(ctx)
+	if !OnNode() {
+		return d, d.Run(ctx)
+	}
+	if d.node, err = d.prepareNode(); err == nil {
+		if err = d.Run(ctx); err == nil {
+			err = d.joinNode(ctx)
+		}
+	}
+	return d, err
 }
 
 // copyFor puts the program where another user can read it, as a further link
@@ -207,6 +216,9 @@ func (d *Daemon) Run(ctx context.Context) error {
 	args := append([]string{"serve", "--state-dir", d.StateDir, "--listen", "127.0.0.1:0"}, d.opts.Args...)
 	if d.opts.Dev {
 		args = append(args, "--dev")
+	}
+	if d.node != nil {
+		args = append(args, d.node.args()...)
 	}
 	fmt.Fprintln(d.output, startMark)
 	for tries := 0; ; tries++ {
@@ -332,6 +344,11 @@ func (d *Daemon) end(ctx context.Context) error {
 	}
 	if !Eventually(time.Minute, func() bool { return len(d.CellDirs()) == 0 }) {
 		return fmt.Errorf("sandboxes are left: %v", d.CellDirs())
+	}
+	if d.node != nil {
+		if err := d.node.stop(); err != nil {
+			return err
+		}
 	}
 	d.Client.Close()
 	return d.Stop()

@@ -27,7 +27,7 @@ var seeded = []string{"templates", "engine/checkpoints", "engine/bin", "engine/a
 // of a start, and reports whether there was a seed. The daemon has no state yet.
 func (d *Daemon) plant(ctx context.Context) (bool, error) {
 	seeds := os.Getenv(seedsVariable)
-	if seeds == "" || d.opts.StateDir != "" || d.opts.Binary != "" || d.opts.Fresh {
+	if seeds == "" || d.opts.StateDir != "" || d.opts.Binary != "" || d.opts.Fresh || OnNode() {
 		return false, nil
 	}
 	seed, err := seedFor(ctx, seeds, d.opts.UID)
