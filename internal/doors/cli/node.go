@@ -75,7 +75,7 @@ func moving(n *sandbox.Node) string {
 	if n.Move == nil {
 		return ""
 	}
-	return fmt.Sprintf("%d moved, %d left, %d stay", n.Move.Moved, n.Move.Left, len(n.Move.Stay))
+	return fmt.Sprintf("%d to leave, %d paused for it, %d stay", n.Move.Left, n.Move.Moved, len(n.Move.Stay))
 }
 
 func seen(n *sandbox.Node) string {

@@ -50,7 +50,7 @@ func (c *call) awaitMove(ctx context.Context, n *sandbox.Node) (*sandbox.Node, e
 		}
 		if m.Moved != told.Moved || m.Left != told.Left || m.Waiting != told.Waiting {
 			told = *m
-			c.say("%d moved, %d left", m.Moved, m.Left)
+			c.say("%d still to leave node %s; %d sandboxes paused for it", m.Left, n.Name, m.Moved)
 			if m.Waiting != "" {
 				c.say("nothing moves now: %s", m.Waiting)
 			}
