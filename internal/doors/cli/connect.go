@@ -37,7 +37,7 @@ func (a *app) userAgent() string { return "cove/" + a.Version }
 // restart it. It says nothing about a remote server, which the user cannot change.
 func (a *app) compareVersion(server string) {
 	if server != a.Version && a.globals.URL == "" {
-		a.say("the daemon is version %s but this program is version %s; update the daemon with: cove daemon restart", clean(server), a.Version)
+		a.say("the daemon is version %s but this program is version %s; if this program is the newer one, have it take over with: cove daemon restart", clean(server), a.Version)
 	}
 }
 
