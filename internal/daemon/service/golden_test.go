@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -254,4 +255,41 @@ func TestGoldenThatDoesNotStart(t *testing.T) {
 		}
 	}
 	w.agree()
+}
+
+// rootless is templates whose roots are elsewhere, if that is set.
+type rootless struct {
+	TemplateProvider
+	t         *testing.T
+	elsewhere atomic.Bool
+}
+
+func (r *rootless) Root(ctx context.Context, ref string) (engine.Root, sandbox.Template, error) {
+	if r.elsewhere.Load() {
+		r.t.Errorf("the root of %s is asked for", ref)
+	}
+	return r.TemplateProvider.Root(ctx, ref)
+}
+
+// TestTemplatesWithoutRoots checks that templates are described, with the size of their golden
+// checkpoints, without their roots: these may have to be fetched.
+func TestTemplatesWithoutRoots(t *testing.T) {
+	w := newHarness(t, func(c *Config) { c.Warm = 1 })
+	templates := &rootless{TemplateProvider: w.templates, t: t}
+	w.provider = templates
+	w.restart()
+	s := w.create(sandbox.CreateRequest{Template: "full"})
+	wait(t, func() bool { return len(w.state.Warm()) == 1 }, func() string { return "no golden checkpoint is offered" })
+	templates.elsewhere.Store(true)
+	got, err := w.GetTemplate(asRed(t), s.Template)
+	must(t, err)
+	if got.WarmBytes == 0 {
+		t.Errorf("the template %+v has no golden checkpoint; kept are %+v", got, w.state.Kept())
+	}
+	list, err := w.ListTemplates(asRed(t), sandbox.Page{})
+	must(t, err)
+	if !slices.ContainsFunc(list.Items, func(l sandbox.Template) bool { return l.Name == got.Name && l.WarmBytes == got.WarmBytes }) {
+		t.Errorf("listed are %+v", list.Items)
+	}
+	templates.elsewhere.Store(false)
 }

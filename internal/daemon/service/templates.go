@@ -8,6 +8,7 @@ import (
 	"github.com/cove-sh/cove/internal/daemon/service/ids"
 	"github.com/cove-sh/cove/internal/daemon/service/validate"
 	"github.com/cove-sh/cove/internal/daemon/store"
+	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -27,7 +28,7 @@ func (s *Service) ListTemplates(ctx context.Context, page sandbox.Page) (*sandbo
 			return nil, err
 		}
 		for i := range list.Items {
-			s.tellWarm(c.Ctx, list.Items[i].Name, &list.Items[i], sizes)
+			s.tellWarm(&list.Items[i], sizes)
 		}
 		return list, nil
 	})
@@ -47,7 +48,7 @@ func (s *Service) GetTemplate(ctx context.Context, name string) (*sandbox.Templa
 		if err != nil {
 			return nil, err
 		}
-		s.tellWarm(c.Ctx, name, t, sizes)
+		s.tellWarm(t, sizes)
 		return t, nil
 	})
 }
@@ -70,17 +71,13 @@ func (s *Service) goldenSizes(ctx context.Context) (map[string]int64, error) {
 	return sizes, nil
 }
 
-// tellWarm sets WarmBytes of a template to the size of its golden checkpoint. A
-// template that was just deleted has none.
-func (s *Service) tellWarm(ctx context.Context, name string, t *sandbox.Template, sizes map[string]int64) {
+// tellWarm sets WarmBytes of a template to the size of its golden checkpoint. It does not ask
+// for the root, which may be elsewhere.
+func (s *Service) tellWarm(t *sandbox.Template, sizes map[string]int64) {
 	if len(sizes) == 0 || t.State != sandbox.TemplateReady || t.Digest == "" {
 		return
 	}
-	k, err := s.defaults(ctx, name)
-	if err != nil {
-		return
-	}
-	if id, err := s.goldenID(k); err == nil {
+	if id, err := s.goldenID(s.defaultsOf(engine.Root{Digest: t.Digest}, t)); err == nil {
 		t.WarmBytes = sizes[id]
 	}
 }
@@ -125,6 +122,10 @@ func (s *Service) defaults(ctx context.Context, template string) (*goldenKind, e
 	if err != nil {
 		return nil, err
 	}
-	r := s.newRecord(&sandbox.CreateRequest{}, &t, "")
-	return s.kindHere(root, r.Resources, &t, r.User), nil
+	return s.defaultsOf(root, &t), nil
+}
+
+func (s *Service) defaultsOf(root engine.Root, t *sandbox.Template) *goldenKind {
+	r := s.newRecord(&sandbox.CreateRequest{}, t, "")
+	return s.kindHere(root, r.Resources, t, r.User)
 }
