@@ -61,10 +61,7 @@ func (e *Engine) KeepRoot(digest string) {
 	used.last = time.Now()
 	e.roots[digest] = used
 	if !used.stored {
-		select {
-		case e.ahead <- struct{}{}:
-		default: // it is looked for anyway
-		}
+		e.wakeAhead()
 	}
 }
 
@@ -169,9 +166,9 @@ func (e *Engine) retry(do func() error) error {
 	return context.Cause(e.ctx)
 }
 
-// markRoots marks the roots that sandboxes need, as far as the bucket has them. What a sandbox
-// was made from just now counts, too: nothing else may know of it yet.
-func (e *Engine) markRoots(ctx context.Context, chunks map[sum]bool, shared map[string]bool) error {
+// neededRoots returns the roots that sandboxes and templates need. What was used just now
+// counts, too: nothing else may know of it yet.
+func (e *Engine) neededRoots(ctx context.Context) (map[string]bool, error) {
 	e.mu.Lock()
 	inUse, digests := e.rootsInUse, map[string]bool{}
 	for digest, used := range e.roots {
@@ -180,14 +177,24 @@ func (e *Engine) markRoots(ctx context.Context, chunks map[sum]bool, shared map[
 		}
 	}
 	e.mu.Unlock()
-	if inUse != nil {
-		limited, cancel := context.WithTimeout(ctx, useTimeout)
-		defer cancel()
-		all, err := inUse(limited)
-		if err != nil {
-			return fmt.Errorf("%w: %w", errUse, err)
-		}
-		maps.Copy(digests, all)
+	if inUse == nil {
+		return digests, nil
+	}
+	limited, cancel := context.WithTimeout(ctx, useTimeout)
+	defer cancel()
+	all, err := inUse(limited)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errUse, err)
+	}
+	maps.Copy(digests, all)
+	return digests, nil
+}
+
+// markRoots marks the roots that are needed, as far as the bucket has them.
+func (e *Engine) markRoots(ctx context.Context, chunks map[sum]bool, shared map[string]bool) error {
+	digests, err := e.neededRoots(ctx)
+	if err != nil {
+		return err
 	}
 	for digest := range digests {
 		if err := e.markShared(ctx, sharedRoot(digest), chunks, shared); err != nil && !errors.Is(err, errDamaged) {
@@ -198,8 +205,12 @@ func (e *Engine) markRoots(ctx context.Context, chunks map[sum]bool, shared map[
 }
 
 // forgetRoots forgets the roots that the bucket does not keep: they are stored again when they
-// are used again.
-func (e *Engine) forgetRoots(shared map[string]bool) error {
+// are used again, and at once if they are needed.
+func (e *Engine) forgetRoots(ctx context.Context, shared map[string]bool) error {
+	needed, err := e.neededRoots(ctx)
+	if err != nil {
+		return err
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, digest := range slices.Collect(maps.Keys(e.roots)) {
@@ -207,9 +218,24 @@ func (e *Engine) forgetRoots(shared map[string]bool) error {
 		if err != nil {
 			return err
 		}
-		if e.roots[digest].stored && !shared[object] {
+		used := e.roots[digest]
+		switch {
+		case !used.stored || shared[object]:
+		case needed[digest] || time.Since(used.last) < grace:
+			used.stored = false
+			e.roots[digest] = used
+			e.wakeAhead()
+		default:
 			delete(e.roots, digest)
 		}
 	}
 	return nil
+}
+
+// wakeAhead has [Engine.storeAhead] look for what is to be stored.
+func (e *Engine) wakeAhead() {
+	select {
+	case e.ahead <- struct{}{}:
+	default: // it is looked for anyway
+	}
 }

@@ -280,7 +280,7 @@ func (e *Engine) sweep(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := e.forgetRoots(shared); err != nil {
+	if err := e.forgetRoots(ctx, shared); err != nil {
 		return err
 	}
 	n, err := e.sweepChunks(ctx, used, now.Add(-grace))

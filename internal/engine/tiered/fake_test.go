@@ -278,8 +278,10 @@ const rootDigest = "sha256-aaaa"
 
 // plainRoots has one root or none.
 type plainRoots struct {
-	mu   sync.Mutex
-	root []byte // guarded by mu
+	mu        sync.Mutex
+	root      []byte // guarded by mu
+	unpacked  int    // guarded by mu; how often
+	unpacking func() // called before; nil does nothing
 }
 
 func (r *plainRoots) Here(root engine.Root) engine.Root { root.Dir = "/here"; return root }
@@ -296,10 +298,14 @@ func (r *plainRoots) PackRoot(_ context.Context, _ string, w io.Writer) error {
 }
 
 func (r *plainRoots) UnpackRoot(_ context.Context, _ string, from io.Reader, _ func() error) error {
+	if r.unpacking != nil {
+		r.unpacking()
+	}
 	data, err := io.ReadAll(from)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.root = data
+	r.unpacked++
 	return err
 }
 

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/cove-sh/cove/internal/engine"
 )
@@ -67,17 +68,52 @@ func (e *Engine) root(ctx context.Context, r engine.Root) (engine.Root, error) {
 	return here, nil
 }
 
+// rootFetch is a fetch of a template's root, which callers wait for.
+type rootFetch struct {
+	done chan struct{} // closed when err is set
+	err  error
+}
+
 // FetchRoot makes a root that the bucket has on this machine. The error is [fs.ErrNotExist] if
-// the bucket does not have it, or not whole.
+// the bucket does not have it, or not whole. The fetch goes on if the caller ends, so that the
+// next one finds it done.
 func (e *Engine) FetchRoot(ctx context.Context, digest string) error {
-	err := e.fetchRoot(ctx, sharedRoot(digest), digest)
+	e.mu.Lock()
+	f := e.fetchingRoots[digest]
+	if f == nil {
+		f = &rootFetch{done: make(chan struct{})}
+		e.fetchingRoots[digest] = f
+		e.wg.Go(func() {
+			f.err = e.fetchForTemplate(digest)
+			e.mu.Lock()
+			delete(e.fetchingRoots, digest)
+			e.mu.Unlock()
+			close(f.done)
+		})
+	}
+	e.mu.Unlock()
+	select {
+	case <-f.done:
+		return f.err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (e *Engine) fetchForTemplate(digest string) error {
+	began := time.Now()
+	err := e.fetchRoot(e.ctx, sharedRoot(digest), digest)
 	switch {
 	case err == nil:
+		e.cfg.Log.Info("fetched the files of a template from the object store", "digest", digest, "took", time.Since(began).Round(time.Millisecond))
 		return nil
 	case errors.Is(err, errDamaged):
-		return fmt.Errorf("%w: %w", fs.ErrNotExist, err)
+		err = fmt.Errorf("%w: %w", fs.ErrNotExist, err)
+	default:
+		err = e.forCaller("the template", err)
 	}
-	return e.forCaller("the template", err)
+	e.cfg.Log.Error("fetch the files of a template from the object store", "digest", digest, "error", err)
+	return err
 }
 
 // fetchRoot fetches what is shared under a name as a root, unless that is here.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -184,6 +185,72 @@ func TestRootsOfTemplates(t *testing.T) {
 		next.must(next.e.FetchRoot(t.Context(), rootDigest))
 		if next.roots.root == nil {
 			t.Error("the root was not fetched")
+		}
+		next.stop()
+	})
+}
+
+// A root that is needed and that the bucket has lost is stored again by the next sweep.
+func TestLostRootIsStoredAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBucket()
+		m := newMachine(t, b)
+		m.roots.root = content("root", 2)
+		m.must(m.start())
+		m.e.SetRootsInUse(inUse(rootDigest))
+		m.e.KeepRoot(rootDigest)
+		wait(3 * grace)
+		object, err := m.e.vessel.sharedObject(sharedRoot(rootDigest))
+		m.must(err)
+		m.must(b.Delete(t.Context(), []string{object}))
+		m.e.mu.Lock()
+		m.e.dirty = true
+		m.e.mu.Unlock()
+		wait(3 * grace)
+		if !m.hasRoot() {
+			t.Error("the root is not stored again")
+		}
+		m.stop()
+	})
+}
+
+// A fetch goes on when its caller ends, and those who come meanwhile wait for it.
+func TestRootIsFetchedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBucket()
+		m := newMachine(t, b)
+		m.roots.root = content("root", 2)
+		m.must(m.start())
+		m.e.KeepRoot(rootDigest)
+		synctest.Wait()
+		m.stop()
+		next := newMachine(t, b)
+		next.must(next.start())
+		hold := make(chan struct{})
+		next.roots.unpacking = func() { <-hold }
+		ctx, cancel := context.WithCancel(t.Context())
+		var got [4]error
+		var wg sync.WaitGroup
+		for i := range got {
+			ctx := ctx
+			if i > 0 {
+				ctx = t.Context()
+			}
+			wg.Go(func() { got[i] = next.e.FetchRoot(ctx, rootDigest) })
+			synctest.Wait()
+		}
+		cancel()
+		synctest.Wait()
+		if !errors.Is(got[0], context.Canceled) {
+			t.Errorf("the caller that ended got %v", got[0])
+		}
+		close(hold)
+		wg.Wait()
+		if err := errors.Join(got[1:]...); err != nil {
+			t.Error(err)
+		}
+		if n := next.roots.unpacked; n != 1 {
+			t.Errorf("the root was fetched %d times", n)
 		}
 		next.stop()
 	})

@@ -105,6 +105,8 @@ type Engine struct {
 	mu       sync.Mutex
 	entries  map[string]*entry // by checkpoint; guarded by mu
 	fetching map[string]*fetch // guarded by mu
+	// fetchingRoots are those of templates, by digest. Guarded by mu.
+	fetchingRoots map[string]*rootFetch
 	// more is closed and replaced when there may be more to upload. Guarded by mu.
 	more chan struct{}
 	// progress is closed and replaced when an upload has ended, in whichever way. Guarded by
@@ -166,7 +168,7 @@ func New(cfg Config) (*Engine, error) {
 	e := &Engine{
 		Inner: cfg.Engine, cfg: cfg, token: newToken(), files: files{dir: cfg.Dir, step: cfg.step},
 		vessel: &vessel{bucket: stepped{cfg.Bucket, cfg.step}, keys: keys, press: zip, slots: semaphore.NewWeighted(requests)},
-		wake:   make(chan struct{}, 1), entries: map[string]*entry{}, roots: map[string]usedRoot{}, ahead: make(chan struct{}, 1), fetching: map[string]*fetch{}, dirty: true, more: make(chan struct{}), progress: make(chan struct{}),
+		wake:   make(chan struct{}, 1), entries: map[string]*entry{}, roots: map[string]usedRoot{}, ahead: make(chan struct{}, 1), fetching: map[string]*fetch{}, fetchingRoots: map[string]*rootFetch{}, dirty: true, more: make(chan struct{}), progress: make(chan struct{}),
 	}
 	if cfg.UploadBytes > 0 {
 		e.vessel.limit = rate.NewLimiter(rate.Limit(cfg.UploadBytes), int(max(cfg.UploadBytes, maxSealedChunk)))

@@ -169,9 +169,7 @@ func (a *Agent) Serve(ctx context.Context, l net.Listener) error {
 // Close kills every job with all processes of its session and waits, for a few
 // seconds at most, until they are gone. The agent starts no further jobs.
 func (a *Agent) Close() error {
-	limit, cancel := context.WithTimeout(context.Background(), closeTimeout)
-	defer cancel()
-	jobs, starting := a.jobs.close(limit)
+	jobs := a.jobs.close()
 	if a.guard != nil {
 		a.guard.close()
 		a.bombs.close()
@@ -184,6 +182,10 @@ func (a *Agent) Close() error {
 	if a.cfg.Init {
 		_ = unix.Kill(-1, unix.SIGKILL)
 	}
+	limit, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	starting := a.jobs.settle(limit)
+	jobs = a.jobs.close() // with those that were just starting, which their callers have killed
 	var err error
 	for _, j := range jobs {
 		if await(limit, j.done) != nil {

@@ -11,7 +11,6 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -469,26 +468,23 @@ func TestCloseWhileJobStarts(t *testing.T) {
 			t.Fatal(err)
 		}
 		var j *job
-		var wg sync.WaitGroup
-		wg.Go(func() {
+		over := make(chan struct{})
+		go func() {
+			defer close(over)
 			var f *follower
 			if j, f, err = a.launch(p); err == nil {
 				j.out.unfollow(f)
 			}
-		})
-		for { // until it begins to start
+		}()
+		for begun := false; !begun && !closed(over); runtime.Gosched() {
 			a.jobs.mu.Lock()
-			begun := len(a.jobs.byID) > 0
+			begun = len(a.jobs.byID) > 0
 			a.jobs.mu.Unlock()
-			if begun {
-				break
-			}
-			runtime.Gosched()
 		}
 		if err := a.Close(); err != nil {
 			t.Error(err)
 		}
-		wg.Wait()
+		<-over
 		switch {
 		case err != nil && connect.CodeOf(err) != connect.CodeUnavailable:
 			t.Error(err)
@@ -498,8 +494,8 @@ func TestCloseWhileJobStarts(t *testing.T) {
 	}
 }
 
-// TestTableCloses checks that a table waits for the jobs that start, for a while.
-func TestTableCloses(t *testing.T) {
+// TestTableSettles checks that a closed table waits for the jobs that start, for a while.
+func TestTableSettles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, end := range []func(*jobTable, string){
 			func(table *jobTable, id string) { table.add(&job{id: id, done: make(chan struct{})}) },
@@ -510,26 +506,21 @@ func TestTableCloses(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			table.close()
 			limit, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
-			if _, err := table.close(limit); !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("closed while a job starts: %v", err)
+			if err := table.settle(limit); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("settled while a job starts: %v", err)
 			}
-			closed := make(chan int, 1)
-			go func() {
-				jobs, err := table.close(t.Context())
-				if err != nil {
-					t.Error(err)
-				}
-				closed <- len(jobs)
-			}()
+			settled := make(chan error, 1)
+			go func() { settled <- table.settle(t.Context()) }()
 			synctest.Wait()
-			if len(closed) > 0 {
+			if len(settled) > 0 {
 				t.Error("it does not wait for the job")
 			}
 			end(table, id)
-			if n := <-closed; n != len(table.list()) {
-				t.Errorf("%d jobs, want %d", n, len(table.list()))
+			if err := <-settled; err != nil {
+				t.Error(err)
 			}
 			if _, err := table.reserve(""); err == nil {
 				t.Error("a closed table takes a job")

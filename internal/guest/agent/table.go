@@ -159,19 +159,21 @@ func (t *jobTable) bySession(sid int) *job {
 	return nil
 }
 
-// close refuses new jobs, waits until those that start have started, and returns every
-// job that may have processes. It fails if ctx ends before all have started.
-func (t *jobTable) close(ctx context.Context) ([]*job, error) {
+// close refuses new jobs and returns every job that may have processes.
+func (t *jobTable) close() []*job {
 	t.mu.Lock()
+	defer t.mu.Unlock()
 	t.closed = true
-	t.mu.Unlock()
+	return slices.AppendSeq(slices.Clone(t.order), maps.Keys(t.left))
+}
+
+// settle waits until no job is about to start any more in a closed table. It fails if ctx
+// ends first.
+func (t *jobTable) settle(ctx context.Context) error {
 	started := make(chan struct{})
 	go func() {
 		t.starting.Wait()
 		close(started)
 	}()
-	err := await(ctx, started)
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return slices.AppendSeq(slices.Clone(t.order), maps.Keys(t.left)), err
+	return await(ctx, started)
 }

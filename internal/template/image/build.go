@@ -29,8 +29,10 @@ func (p *Provider) Plan(ctx context.Context, req sandbox.BuildTemplateRequest) (
 		return nil, sandbox.Errorf(sandbox.CodeInvalid, "packages and a spec are both given; put the packages into the spec, as apt")
 	}
 	old, err := p.readManifest(req.Name)
-	if err != nil {
+	if isAbsent(err) {
 		old = nil
+	} else if err != nil {
+		return nil, err
 	}
 	plan := &Plan{Name: req.Name, Login: req.Login}
 	same := true
@@ -67,7 +69,7 @@ func (p *Provider) Plan(ctx context.Context, req sandbox.BuildTemplateRequest) (
 		}
 	}
 	if old != nil && (!req.Force || req.Name == Host) {
-		switch err := p.bring(ctx, old); {
+		switch err := p.bring(ctx, old.Digest); {
 		case errors.Is(err, fs.ErrNotExist): // it is made again
 		case err != nil:
 			return nil, err

@@ -21,6 +21,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -258,13 +259,16 @@ func (p *Provider) held(ctx context.Context, name string, number int) (m *manife
 		if m, err = p.current(ctx, name, number); err != nil {
 			return nil, err
 		}
-		if err = p.bring(ctx, m); !errors.Is(err, fs.ErrNotExist) {
+		if err = p.bring(ctx, m.Digest); !errors.Is(err, fs.ErrNotExist) {
 			break
 		}
 		// The template was replaced or deleted, and its root collected, meanwhile.
 	}
-	if errors.Is(err, fs.ErrNotExist) && p.elsewhere != nil {
-		return nil, lostRoot(name)
+	if err == nil {
+		err = p.settle(ctx, m)
+	}
+	if errors.Is(err, fs.ErrNotExist) && p.elsewhere != nil && name != Host {
+		return nil, lostRoot(name, number)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("the root of template %s: %w", name, err)
@@ -358,8 +362,11 @@ func (p *Provider) moveToTrash(trash string, inUse map[string]bool) ([]string, e
 			since = began
 		}
 	}
-	keep := map[string]bool{}
 	c, err := p.catalog()
+	if err != nil {
+		return nil, err
+	}
+	keep, err := p.recorded()
 	if err != nil {
 		return nil, err
 	}
@@ -373,7 +380,7 @@ func (p *Provider) moveToTrash(trash string, inUse map[string]bool) ([]string, e
 		return nil, err
 	}
 	ms := append(c.all, kept...)
-	for _, m := range ms {
+	for _, m := range kept {
 		keep[m.Digest] = true
 	}
 	for d, at := range p.used {
@@ -405,6 +412,21 @@ func (p *Provider) moveToTrash(trash string, inUse map[string]bool) ([]string, e
 		}
 	}
 	return removed, p.layers.moveToTrash(trash, layers, since)
+}
+
+// recorded returns the digests in all records: the shared ones, and those of this directory.
+func (p *Provider) recorded() (map[string]bool, error) {
+	if _, err := os.Stat(filepath.Join(p.dir, manifestsDir)); err != nil {
+		return nil, err // else all roots would be taken for unused
+	}
+	own, err := p.local().ReadAll(manifestsDir)
+	digests := digestsOf(own)
+	if err == nil && p.elsewhere != nil {
+		var shared map[string]bool
+		shared, err = p.SharedRoots()
+		maps.Copy(digests, shared)
+	}
+	return digests, err
 }
 
 // expireCache removes cached roots that no build has used for [cacheMaxAge].

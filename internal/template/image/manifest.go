@@ -40,6 +40,8 @@ type manifest struct {
 	Binds []engine.Bind `json:"binds,omitempty"`
 	// Stamp identifies the state of the source; see [hostSource.stamp].
 	Stamp string `json:"stamp,omitempty"`
+	// Machine names the directory in which it was built, if servers share templates.
+	Machine string `json:"machine,omitempty"`
 	// Layers are those that it was composed of. They are kept for later builds.
 	Layers []string `json:"layers,omitempty"`
 	// Notes describe the content to readers.

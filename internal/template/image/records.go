@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -64,19 +63,26 @@ func (p *Provider) readRecord(name, file string) (*manifest, error) {
 		return nil, err
 	}
 	if m.Name != name {
-		return nil, fmt.Errorf("manifest of template %s: it is of %.80q", name, m.Name)
+		return nil, fmt.Errorf("%w: manifest of template %s: it is of %.80q", errNoRecord, name, m.Name)
 	}
 	return m, p.checkRoot(m)
 }
+
+// errNoRecord means that a file has no record that this program can read.
+var errNoRecord = errors.New("not a template's record")
+
+// isAbsent reports whether an error of reading a record means that there is none, and not that
+// it could not be looked for.
+func isAbsent(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, errNoRecord) }
 
 // parse returns the record in a file.
 func (p *Provider) parse(file string, data []byte) (*manifest, error) {
 	var m manifest
 	if err := json.Unmarshal(data, &m); err != nil {
-		return nil, fmt.Errorf("read manifest %s: %w", file, err)
+		return nil, fmt.Errorf("%w: %s: %w", errNoRecord, file, err)
 	}
 	if m.Version != manifestVersion || !validDigest.MatchString(m.Digest) {
-		return nil, fmt.Errorf("manifest %s: not one of this version", file)
+		return nil, fmt.Errorf("%w: manifest %s: not one of this version", errNoRecord, file)
 	}
 	for i, b := range m.Binds {
 		if b.Mask { // the state directory may have been moved since
@@ -109,21 +115,23 @@ func (p *Provider) writeManifest(m *manifest, file string) error {
 	return nil
 }
 
-// removeManifests removes records of a template, one after another and durably.
+// removeManifests removes records of a template, durably. It ends at the first that cannot be
+// removed.
 func (p *Provider) removeManifests(name string, files ...string) error {
 	records := p.recordsOf(name)
-	var errs []error
 	for _, file := range files {
 		if err := records.Remove(recordName(file)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, err)
+			return err
 		}
 	}
-	return errors.Join(append(errs, records.Sync(manifestsDir))...)
+	return records.Sync(manifestsDir)
 }
 
-// catalog is all records of templates.
+// catalog is all records of templates in some files.
 type catalog struct {
-	all      []*manifest      // those that can be read
+	// files are the records of each template, by their names without directory and ending.
+	files    map[string]map[string][]byte
+	all      []*manifest      // those that can be read, and whose root is here or may be elsewhere
 	versions map[string][]int // which are stored, by template, sorted
 }
 
@@ -132,33 +140,63 @@ func (c *catalog) newest() []*manifest {
 	return slices.DeleteFunc(slices.Clone(c.all), func(m *manifest) bool { return m.pinned })
 }
 
-// catalog reads all records of templates.
+// catalog reads all records of templates: the shared ones, and that of the template host.
 func (p *Provider) catalog() (*catalog, error) {
-	files, err := p.shared().ReadAll(manifestsDir)
+	if p.elsewhere == nil {
+		return p.catalogOf(p.local())
+	}
+	c, err := p.catalogOf(p.shared(), Host)
 	if err != nil {
 		return nil, err
 	}
-	if p.elsewhere != nil {
-		delete(files, recordName(Host))
-		host, err := p.local().Read(recordName(Host))
-		switch {
-		case err == nil:
-			files[recordName(Host)] = host
-		case !errors.Is(err, fs.ErrNotExist):
-			return nil, err
-		}
+	host, err := p.readManifest(Host)
+	if err == nil {
+		c.all = append(c.all, host)
 	}
-	c := &catalog{versions: map[string][]int{}}
-	for _, file := range slices.Sorted(maps.Keys(files)) {
-		if name, number, err := cutVersion(fileOf(file)); err == nil && number > 0 {
+	return c, nil
+}
+
+// catalogOf reads the records in files, but for those of some templates.
+func (p *Provider) catalogOf(files durable.Files, without ...string) (*catalog, error) {
+	found, err := files.ReadAll(manifestsDir)
+	if err != nil {
+		return nil, err
+	}
+	c := &catalog{files: map[string]map[string][]byte{}, versions: map[string][]int{}}
+	for file, data := range found {
+		name, number, err := cutVersion(fileOf(file))
+		if recordName(fileOf(file)) != file || err != nil || slices.Contains(without, name) {
+			delete(found, file) // it is no record
+			continue
+		}
+		if c.files[name] == nil {
+			c.files[name] = map[string][]byte{}
+		}
+		c.files[name][fileOf(file)] = data
+		if number > 0 {
 			c.versions[name] = append(c.versions[name], number)
 		}
 	}
 	for _, numbers := range c.versions {
 		slices.Sort(numbers)
 	}
-	c.all, err = p.parseAll(files)
+	c.all, err = p.parseAll(found)
 	return c, err
+}
+
+// digestsOf returns the digests in records, also in those that this program cannot read: a
+// later one may have written them.
+func digestsOf(files map[string][]byte) map[string]bool {
+	digests := map[string]bool{}
+	for _, data := range files {
+		var m struct {
+			Digest string `json:"digest"`
+		}
+		if json.Unmarshal(data, &m) == nil && validDigest.MatchString(m.Digest) {
+			digests[m.Digest] = true
+		}
+	}
+	return digests
 }
 
 // fileOf returns the name of a record without its directory and its ending.

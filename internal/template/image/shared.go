@@ -2,6 +2,8 @@ package image
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -17,8 +19,9 @@ import (
 type RootStore interface {
 	// KeepRoot has a root of this provider stored in the background.
 	KeepRoot(digest string)
-	// FetchRoot makes a stored root here, by [Provider.UnpackRoot]. The error is
-	// [fs.ErrNotExist] if it is not stored.
+	// FetchRoot makes a stored root here, by [Provider.UnpackRoot]. It does so once for all
+	// who ask at the same time, and goes on if they end. The error is [fs.ErrNotExist] if the
+	// root is not stored.
 	FetchRoot(ctx context.Context, digest string) error
 }
 
@@ -26,21 +29,19 @@ type RootStore interface {
 type elsewhere struct {
 	records durable.Files
 	roots   RootStore
-	fetches flights[string, struct{}]
+	machine string // names this provider's directory in records; see [manifest.Machine]
 }
 
-// sharedFile says that the records of this directory were put among the shared ones: from
-// then on only these count, but for that of the template host.
-const sharedFile = "shared"
-
 // Share has the templates where the next server finds them: their records and aliases in
-// files that nobody else changes meanwhile, and their roots in a store. Templates that this
-// provider's directory has from before become shared once. Share is called before the
-// provider is used.
+// files that nobody else changes meanwhile, and their roots in a store. What this provider's
+// directory has from before is moved there. Share is called before the provider is used.
 func (p *Provider) Share(records durable.Files, roots RootStore) error {
 	cached, err := durable.Cached(records)
-	if err == nil {
-		p.elsewhere = &elsewhere{records: cached, roots: roots}
+	if err != nil {
+		return fmt.Errorf("share the templates: %w", err)
+	}
+	p.elsewhere = &elsewhere{records: cached, roots: roots}
+	if p.elsewhere.machine, err = p.machineID(); err == nil {
 		err = p.shareOwn()
 	}
 	var digests map[string]bool
@@ -59,99 +60,147 @@ func (p *Provider) Share(records durable.Files, roots RootStore) error {
 	return nil
 }
 
-// SharedRoots returns the digests of the shared templates' roots, of all versions.
-func (p *Provider) SharedRoots() (map[string]bool, error) {
-	c, err := p.catalog()
-	if err != nil {
-		return nil, err
+// machineFile has the name of this provider's directory among those of all servers.
+const machineFile = "machine"
+
+func (p *Provider) machineID() (string, error) {
+	id, err := p.local().Read(machineFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		id = []byte(rand.Text())
+		err = p.local().Write(machineFile, id)
 	}
-	digests := map[string]bool{}
-	for _, m := range c.all {
-		if m.Name != Host {
-			digests[m.Digest] = true
-		}
-	}
-	return digests, nil
+	return string(id), err
 }
 
-// shareOwn puts the records of this provider's directory among the shared ones, once. A
-// template that is shared already is left out.
+// SharedRoots returns the digests of the shared templates' roots, of all versions.
+func (p *Provider) SharedRoots() (map[string]bool, error) {
+	files, err := p.elsewhere.records.ReadAll(manifestsDir)
+	return digestsOf(files), err
+}
+
+// shareOwn moves the records of this provider's directory to the shared ones. A template
+// whose name is taken there stays, with its roots, and is not used.
 func (p *Provider) shareOwn() error {
-	if _, err := p.local().Read(sharedFile); !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	own, err := p.local().ReadAll(manifestsDir)
+	own, err := p.catalogOf(p.local())
 	if err != nil {
 		return err
 	}
-	known, err := p.elsewhere.records.ReadAll(manifestsDir)
+	known, err := p.catalogOf(p.elsewhere.records)
 	if err != nil {
 		return err
 	}
-	// The record of the newest version comes last: it says that the others are there.
-	files := slices.SortedFunc(maps.Keys(own), func(a, b string) int {
-		return strings.Count(b, "@") - strings.Count(a, "@")
-	})
-	for _, file := range files {
-		name, number, err := cutVersion(fileOf(file))
-		if err != nil || name == Host {
+	aliases, err := readAliases(p.elsewhere.records)
+	if err != nil {
+		return err
+	}
+	moved := map[string]bool{}
+	for name := range own.files {
+		_, alias := aliases[name]
+		switch {
+		case name == Host:
+			continue
+		case alias || known.files[name] != nil:
+			p.log.Warn("a template of this server's directory is not used: with the other servers, its name is another template's", "template", name)
 			continue
 		}
-		if _, taken := known[recordName(name)]; taken {
-			if number == 0 {
-				p.log.Warn("a template of this state directory is not used: another server has built one of this name", "template", name)
-			}
-			continue
-		}
-		m, err := p.parse(fileOf(file), own[file])
-		if err != nil || !p.hasRoot(m.Digest) {
-			p.log.Warn("a template of this state directory cannot be shared with other servers", "template", fileOf(file), "error", err)
-			continue
-		}
-		if err := p.elsewhere.records.Write(file, own[file]); err != nil {
+		if moved[name], err = p.shareRecords(name, own.files[name]); err != nil {
 			return err
 		}
 	}
-	if err := p.shareAliases(); err != nil {
-		return err
-	}
-	return p.local().Write(sharedFile, nil)
+	return p.shareAliases(moved, aliases, known)
 }
 
-// shareAliases adds the aliases of this provider's directory to the shared ones.
-func (p *Provider) shareAliases() error {
-	own, err := readAliases(p.local())
-	if err != nil || len(own) == 0 {
-		return nil // damaged ones are none
+// shareRecords moves the records of a template, and reports whether it did: one whose root is
+// gone is none. That of the newest version is written last and removed first: without it there
+// is no template, and the next start moves the rest.
+func (p *Provider) shareRecords(name string, records map[string][]byte) (bool, error) {
+	usable := map[string]*manifest{}
+	for file, data := range records {
+		if m, err := p.parse(file, data); err == nil && m.Name == name && p.hasRoot(m.Digest) {
+			m.Machine = p.elsewhere.machine
+			usable[file] = m
+		}
 	}
-	all, err := readAliases(p.elsewhere.records)
+	if usable[name] == nil {
+		return false, nil
+	}
+	files := slices.SortedFunc(maps.Keys(usable), func(a, b string) int { return strings.Count(b, "@") - strings.Count(a, "@") })
+	for _, file := range files {
+		if err := p.writeManifest(usable[file], file); err != nil {
+			return false, err
+		}
+	}
+	slices.Reverse(files)
+	for _, file := range files {
+		if err := p.local().Remove(recordName(file)); err != nil {
+			return false, err
+		}
+	}
+	p.log.Info("template is shared with the other servers", "template", name)
+	return true, p.local().Sync(manifestsDir)
+}
+
+// shareAliases moves the aliases of the templates that were moved, unless they are names
+// there.
+func (p *Provider) shareAliases(moved map[string]bool, all map[string]string, known *catalog) error {
+	own, err := readAliases(p.local())
+	if _, damaged := errors.AsType[*json.SyntaxError](err); damaged {
+		return nil // they are none
+	}
 	if err != nil {
 		return err
 	}
-	maps.Copy(own, all)
+	before := len(all)
+	for alias, target := range own {
+		to, _, err := cutVersion(target)
+		_, taken := all[alias]
+		_, builtin := p.builtins[to]
+		switch {
+		case err != nil || !moved[to] && !builtin:
+		case taken || known.files[alias] != nil || moved[alias]:
+			p.log.Warn("an alias of this server's directory is not used: its name is taken", "alias", alias, "template", target)
+		default:
+			all[alias] = target
+		}
+	}
+	if len(all) == before {
+		return nil
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.keepAliases(own)
+	return p.keepAliases(all)
 }
 
-// bring makes sure that the root of a template is here, and keeps it from being collected
-// for a while, as [Provider.hold] does. The error is [fs.ErrNotExist] if the root is
+// bring makes sure that a root is here, and keeps it from being collected for a while, as
+// [Provider.hold] does. The error is [fs.ErrNotExist] if the root is nowhere.
+func (p *Provider) bring(ctx context.Context, digest string) error {
+	err := p.hold(digest)
+	if !errors.Is(err, fs.ErrNotExist) || p.elsewhere == nil {
+		return err
+	}
+	if err := p.elsewhere.roots.FetchRoot(ctx, digest); err != nil {
+		return err
+	}
+	return p.hold(digest)
+}
+
+// settle makes a root that another machine has made fit this one: what it shows of the
+// machine must be hidden here as well. The error says why it cannot be used here.
+func (p *Provider) settle(ctx context.Context, m *manifest) error {
+	if p.elsewhere == nil || len(m.Binds) == 0 || m.Name == Host || m.Machine == p.elsewhere.machine {
+		return nil
+	}
+	root, err := p.Locate(ctx, m.Digest, m.Binds)
+	m.Binds = root.Binds
+	return err
+}
+
+// lostRoot is the error for a version of a template, or the newest for 0, whose root is
 // nowhere.
-func (p *Provider) bring(ctx context.Context, m *manifest) error {
-	err := p.hold(m.Digest)
-	if !errors.Is(err, fs.ErrNotExist) || p.elsewhere == nil || m.Name == Host {
-		return err
+func lostRoot(name string, number int) error {
+	const lost = "the files of template %s are neither on this server nor in the object store: perhaps the server that built it was lost before it had stored them; "
+	if number > 0 {
+		return sandbox.Errorf(sandbox.CodeConflict, lost+"use another version, or build a new one with 'cove template build %s --force'", versioned(name, number), name)
 	}
-	_, err = p.elsewhere.fetches.get(ctx, m.Digest, func(string, float64, string) {}, func(ctx context.Context, _ reporter) (none struct{}, err error) {
-		return none, p.elsewhere.roots.FetchRoot(ctx, m.Digest)
-	})
-	if err != nil {
-		return err
-	}
-	return p.hold(m.Digest)
-}
-
-// lostRoot is the error for a template whose root is nowhere.
-func lostRoot(name string) error {
-	return sandbox.Errorf(sandbox.CodeConflict, "the files of template %s are neither on this server nor in the object store: the server that built it was lost before it had stored them; build the template again with 'cove template build %s'", name, name)
+	return sandbox.Errorf(sandbox.CodeConflict, lost+"build it again with 'cove template build %s'", name, name)
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/cove-sh/cove/internal/durable"
 	"github.com/cove-sh/cove/internal/engine"
@@ -220,27 +221,34 @@ func TestRootIsLost(t *testing.T) {
 	}
 }
 
-// What a server's directory has from before is shared once: what is deleted later does not
-// come back with a server that has it still, and what is shared is not replaced.
+// What a server's directory has from before is moved to the shared templates: what is deleted
+// later does not come back, and what is shared is not replaced. What is left out keeps its root.
 func TestSharesOwn(t *testing.T) {
 	in := newInstallation(t)
-	a, _ := withHandmade(t)
-	for _, name := range []string{"mine", "taken"} {
-		build(t, a, packages(name, "jq"))
-	}
+	a, src := withHandmade(t)
+	build(t, a, packages("mine", "jq"))
+	src.content = "three "
+	left := build(t, a, packages("taken", "jq"))
 	build(t, a, packages("mine", "curl"))
-	for alias, name := range map[string]string{"ours": "mine", "first": "mine@1"} {
+	for alias, name := range map[string]string{"ours": "mine", "first": "mine@1", "lost": "taken", "theirs": "mine"} {
 		if err := a.Alias(alias, name); err != nil {
 			t.Fatal(err)
 		}
 	}
-	taken := build(t, in.server("two"), packages("taken", "wget"))
+	other := in.server("two")
+	taken := build(t, other, packages("taken", "wget"))
+	build(t, other, packages("theirs", "wget"))
 	a = in.again(a)
-	if got := versionsOf(t, a); len(got) != 2 || !slices.Equal(got["mine first ours"], []int{2, 1}) || !slices.Equal(got["taken"], []int{1}) {
+	if got := versionsOf(t, a); len(got) != 3 || !slices.Equal(got["mine first ours"], []int{2, 1}) || !slices.Equal(got["taken"], []int{1}) || !slices.Equal(got["theirs"], []int{1}) {
 		t.Errorf("shared: %v", got)
 	}
 	if got, err := a.Get(t.Context(), "taken"); err != nil || got.Digest != taken.Digest {
 		t.Errorf("taken: %+v, %v", got, err)
+	}
+	a.recent = 0
+	a.used = map[string]time.Time{}
+	if removed, err := a.Collect(nil); err != nil || slices.Contains(removed, left.Digest) {
+		t.Errorf("the root of what is left out is removed: %v, %v", removed, err)
 	}
 	b := in.server("two")
 	root, _, err := b.Root(t.Context(), "first")
@@ -248,11 +256,65 @@ func TestSharesOwn(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantContent(t, root, "one ")
-	if err := errors.Join(b.Delete("mine"), b.Delete("taken")); err != nil {
+	if err := errors.Join(b.Delete("mine"), b.Delete("taken"), b.Delete("theirs")); err != nil {
 		t.Fatal(err)
 	}
-	if got := versionsOf(t, in.again(a)); len(got) != 0 {
-		t.Errorf("deleted and back: %v", got)
+	a = in.again(a) // the name is free now
+	wantVersions(t, a, "taken lost", 1)
+	if got, err := a.Get(t.Context(), "taken"); err != nil || got.Digest != left.Digest {
+		t.Errorf("what was left out: %+v, %v", got, err)
+	}
+}
+
+// A template whose name is an alias of the other servers is left out.
+func TestSharedAliasIsKept(t *testing.T) {
+	in := newInstallation(t)
+	a, _ := withHandmade(t)
+	build(t, a, packages("prod", "jq"))
+	other := in.server("two")
+	build(t, other, packages("theirs", "wget"))
+	if err := other.Alias("prod", "theirs"); err != nil {
+		t.Fatal(err)
+	}
+	wantVersions(t, in.again(a), "theirs prod", 1)
+}
+
+// What a template shows of its machine must be hidden on this one as well.
+func TestTemplateOfAnotherMachine(t *testing.T) {
+	in := newInstallation(t)
+	from := sandbox.BuildTemplateRequest{Name: "mine", Spec: &sandbox.TemplateSpec{From: sandbox.TemplateSource{Host: true}}}
+	built := build(t, in.open(newProvider(t, fakeMachine(t))), from)
+	same := in.open(newProvider(t, fakeMachine(t)))
+	root, _, err := same.Root(t.Context(), "mine")
+	if err != nil || root.Digest != built.Digest || len(root.Binds) == 0 {
+		t.Fatalf("on a machine like it: %+v, %v", root, err)
+	}
+	own, _, err := same.Root(t.Context(), Host)
+	if err != nil || !slices.Equal(root.Binds, own.Binds) {
+		t.Errorf("it shows %v, and not this machine's %v: %v", root.Binds, own.Binds, err)
+	}
+	machine := fakeMachine(t)
+	if err := os.WriteFile(filepath.Join(machine, "usr/bin/private"), nil, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	_, _, err = in.open(newProvider(t, machine)).Root(t.Context(), "mine")
+	wantCode(t, err, sandbox.CodeUnsupported)
+}
+
+// The root of a record that this program cannot read stays in use.
+func TestRecordOfLaterProgram(t *testing.T) {
+	in := newInstallation(t)
+	p := in.server("one")
+	digest := "sha256-" + strings.Repeat("a", 64)
+	if err := in.records.Write(recordName("later"), []byte(`{"version": 9, "digest": "`+digest+`"}`)); err != nil {
+		t.Fatal(err)
+	}
+	p = in.again(p)
+	if got := versionsOf(t, p); len(got) != 0 {
+		t.Errorf("templates: %v", got)
+	}
+	if digests, err := p.SharedRoots(); err != nil || !digests[digest] {
+		t.Errorf("in use: %v, %v", digests, err)
 	}
 }
 
@@ -269,30 +331,8 @@ func TestShareFails(t *testing.T) {
 	if err := a.Share(stuck{in.records}, shelfOf{in.shelf, t, a}); err == nil {
 		t.Error("sharing did not fail")
 	}
-	if files, err := filepath.Glob(filepath.Join(a.dir, sharedFile)); err != nil || len(files) > 0 {
-		t.Errorf("it is said to be done: %v, %v", files, err)
-	}
 	wantVersions(t, in.again(a), "mine", 1)
 	if len(in.roots) != 1 {
 		t.Errorf("%d roots are stored", len(in.roots))
-	}
-}
-
-// Callers that need a root at once wait for one that fetches it.
-func TestFetchedOnce(t *testing.T) {
-	in := newInstallation(t)
-	first := build(t, in.server("one"), packages("mine", "jq"))
-	p := in.server("two")
-	var wg sync.WaitGroup
-	for range 8 {
-		wg.Go(func() {
-			if root, _, err := p.Root(t.Context(), "mine"); err != nil || root.Digest != first.Digest {
-				t.Errorf("%+v, %v", root, err)
-			}
-		})
-	}
-	wg.Wait()
-	if l := leftovers(p); len(l) != 0 {
-		t.Errorf("left: %v", l)
 	}
 }

@@ -107,8 +107,10 @@ func (p *Provider) publish(m *manifest) error {
 	p.publishing.Lock()
 	defer p.publishing.Unlock()
 	old, err := p.readManifest(m.Name)
-	if err != nil {
+	if isAbsent(err) {
 		old = &manifest{}
+	} else if err != nil {
+		return err
 	} else if old.Number == 0 { // from before there were versions
 		old.Number = 1
 	}
@@ -127,11 +129,15 @@ func (p *Provider) publish(m *manifest) error {
 		}
 		numbers = append(numbers, old.Number)
 	}
-	if err := errors.Join(p.writeManifest(m, versioned(m.Name, m.Number)), p.writeManifest(m, m.Name)); err != nil {
+	if p.elsewhere != nil {
+		m.Machine = p.elsewhere.machine
+		p.elsewhere.roots.KeepRoot(m.Digest) // first: a write that fails may have been made
+	}
+	if err := p.writeManifest(m, versioned(m.Name, m.Number)); err != nil {
 		return err
 	}
-	if p.elsewhere != nil {
-		p.elsewhere.roots.KeepRoot(m.Digest)
+	if err := p.writeManifest(m, m.Name); err != nil {
+		return err
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -193,7 +199,7 @@ func (p *Provider) Alias(alias, name string) error {
 func (p *Provider) taken(name string) bool {
 	_, failed := p.failed[name]
 	_, err := p.readManifest(name)
-	return err == nil || failed || !p.building[name].IsZero()
+	return !isAbsent(err) || failed || !p.building[name].IsZero()
 }
 
 // notFound turns [fs.ErrNotExist] into the error for a template that does not exist.

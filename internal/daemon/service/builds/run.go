@@ -1,6 +1,7 @@
 package builds
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -476,5 +477,9 @@ func (x *Builder) buildResources(spec *sandbox.TemplateSpec, t *sandbox.Template
 	if t == nil {
 		t = &sandbox.Template{}
 	}
-	return x.cfg.Capacity.Complete(spec.Resources, t.Resources)
+	// The spec may be a definition's or an earlier build's, which no request was checked for.
+	return x.cfg.Capacity.Complete(sandbox.Resources{}, sandbox.Resources{
+		VCPUs: cmp.Or(spec.Resources.VCPUs, t.Resources.VCPUs), MemoryMiB: cmp.Or(spec.Resources.MemoryMiB, t.Resources.MemoryMiB),
+		DiskMiB: cmp.Or(spec.Resources.DiskMiB, t.Resources.DiskMiB), MaxPIDs: cmp.Or(spec.Resources.MaxPIDs, t.Resources.MaxPIDs),
+	})
 }

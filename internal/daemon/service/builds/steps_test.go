@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/cove-sh/cove/internal/daemon/service/validate"
 	"github.com/cove-sh/cove/internal/template/image"
 	"github.com/cove-sh/cove/internal/testing/faketemplates"
 	"github.com/cove-sh/cove/sandbox"
@@ -116,5 +117,18 @@ func TestBuildLogBounded(t *testing.T) {
 	}
 	if last.Template == nil || !note || total > maxBuildLog+1<<20 {
 		t.Errorf("%d bytes, note %v, last %+v", total, note, last)
+	}
+}
+
+// TestBuildResources checks that the sandbox of a build is no larger than what there is, even
+// if the spec is a definition's.
+func TestBuildResources(t *testing.T) {
+	x := &Builder{cfg: Config{Capacity: validate.Capacity{Placed: true, Largest: func() sandbox.Resources {
+		return sandbox.Resources{VCPUs: 1, MemoryMiB: 512}
+	}}}}
+	spec := &sandbox.TemplateSpec{Resources: sandbox.Resources{VCPUs: 2, DiskMiB: 9000}}
+	got := x.buildResources(spec, &sandbox.Template{Resources: sandbox.Resources{VCPUs: 3, MemoryMiB: 2048, MaxPIDs: 70}})
+	if want := (sandbox.Resources{VCPUs: 1, MemoryMiB: 512, DiskMiB: 9000, MaxPIDs: 70}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
 	}
 }
