@@ -241,7 +241,10 @@ func (d *Daemon) Run(ctx context.Context) error {
 		_ = cmd.Wait()
 		close(exited)
 	}(d.cmd, d.exited)
-	return d.waitReady(ctx)
+	if err := d.waitReady(ctx); err != nil || d.node == nil || d.node.cmd == nil {
+		return err
+	}
+	return d.awaitNode(ctx)
 }
 
 // startMark is where the output of one run begins.

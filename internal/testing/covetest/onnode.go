@@ -81,6 +81,11 @@ func (d *Daemon) joinNode(ctx context.Context) error {
 		_ = n.cmd.Wait()
 		close(n.exited)
 	}()
+	return d.awaitNode(ctx)
+}
+
+// awaitNode waits until the daemon drives its node, which takes a moment after each start.
+func (d *Daemon) awaitNode(ctx context.Context) error {
 	ready := func() bool {
 		list, err := d.Client.ListNodes(ctx)
 		return err == nil && len(list.Items) == 1 && list.Items[0].State == sandbox.NodeReady
