@@ -30,11 +30,15 @@ func (e *Engine) Destroy(ctx context.Context, id string) error {
 	}
 	defer e.admissions.ended(id)
 	writing, err := e.stop(ctx, id)
+	written := true
 	switch {
 	case err == nil && writing:
-		e.awaitWritten(ctx, id)
+		written = e.awaitWritten(ctx, id)
 	case err != nil:
-		e.awaitRest(ctx, id) // a slow cell must not take the memory of its children with it
+		written = e.awaitRest(ctx, id) // a slow cell must not take the memory of its children with it
+	}
+	if !written && ctx.Err() != nil { // the caller is gone, as when a node loses its server: the next call goes on
+		return context.Cause(ctx)
 	} // a cell that does not end is killed
 	return removeCell(ctx, e.cellDir(id))
 }
@@ -50,8 +54,8 @@ func (e *Engine) noteWriting(id string, n int) {
 }
 
 // awaitRest waits, at most for writingTimeout, until a cell that has not said so itself has
-// completed its checkpoints, as far as this engine asked for them.
-func (e *Engine) awaitRest(ctx context.Context, id string) {
+// completed its checkpoints, as far as this engine asked for them. It reports whether it has.
+func (e *Engine) awaitRest(ctx context.Context, id string) bool {
 	ctx, cancel := context.WithTimeout(ctx, writingTimeout)
 	defer cancel()
 	tick := time.NewTicker(10 * time.Millisecond)
@@ -61,12 +65,12 @@ func (e *Engine) awaitRest(ctx context.Context, id string) {
 		writing := e.writing[id] > 0
 		e.mu.Unlock()
 		if !writing || !e.alive(id) {
-			return
+			return true
 		}
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return
+			return false
 		}
 	}
 }
@@ -90,14 +94,16 @@ func (e *Engine) End(ctx context.Context, id string) error {
 const writingTimeout = 45 * time.Second
 
 // awaitWritten waits until a cell that is still writing a checkpoint, from which others
-// continue, has ended.
-func (e *Engine) awaitWritten(ctx context.Context, id string) {
+// continue, has ended, and reports whether it has.
+func (e *Engine) awaitWritten(ctx context.Context, id string) (ended bool) {
 	ctx, cancel := context.WithTimeout(ctx, writingTimeout)
 	defer cancel()
 	began := time.Now()
-	for waitForExit(ctx, e.cellDir(id), nil) != nil && ctx.Err() == nil {
+	for !ended && ctx.Err() == nil {
+		ended = waitForExit(ctx, e.cellDir(id), nil) == nil
 	}
 	e.cfg.Log.Info("a cell has written a checkpoint for others", "sandbox", id, "took", time.Since(began), "error", ctx.Err())
+	return ended
 }
 
 // stop asks a cell to end, and forgets the cell. When it returns nil, gVisor has been

@@ -1,12 +1,16 @@
 package cells
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -43,14 +47,10 @@ func TestLimitsOfEndingCell(t *testing.T) {
 	}
 }
 
-// TestStopWithoutConnection checks that stop reports that a cell may still write a
-// checkpoint for others, if its sandbox has ended or an earlier engine has stopped it.
-func TestStopWithoutConnection(t *testing.T) {
-	e := &Engine{cfg: Config{Dir: t.TempDir()}}
-	if _, err := e.stop(t.Context(), "sbx-one"); err == nil {
-		t.Error("a cell that does not exist was stopped")
-	}
-	dir := e.cellDir("sbx-one")
+// writingCell makes the directory of a cell that says that it writes a checkpoint for others.
+func writingCell(t *testing.T, e *Engine, id string) (dir string) {
+	t.Helper()
+	dir = e.cellDir(id)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -65,10 +65,66 @@ func TestStopWithoutConnection(t *testing.T) {
 		w.Header().Set("Content-Type", "application/json")
 		fmt.Fprintf(w, `{"writing": %t}`, filepath.Base(r.URL.Path) == "Stop")
 	})}
-	defer asked.Close()
+	t.Cleanup(func() { asked.Close() })
 	go func() { _ = asked.Serve(l) }()
+	return dir
+}
+
+// TestStopWithoutConnection checks that stop reports that a cell may still write a
+// checkpoint for others, if its sandbox has ended or an earlier engine has stopped it.
+func TestStopWithoutConnection(t *testing.T) {
+	e := &Engine{cfg: Config{Dir: t.TempDir()}}
+	if _, err := e.stop(t.Context(), "sbx-one"); err == nil {
+		t.Error("a cell that does not exist was stopped")
+	}
+	writingCell(t, e, "sbx-one")
 	if writing, err := e.stop(t.Context(), "sbx-one"); err != nil || !writing {
 		t.Errorf("writing is %v, %v", writing, err)
+	}
+}
+
+// TestDestroyByLostCaller checks that a cell that writes for others lives on if the caller of
+// Destroy is gone: a node loses its server at any moment, and the children need the memory.
+func TestDestroyByLostCaller(t *testing.T) {
+	e := &Engine{cfg: Config{Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler)}, admissions: newAdmissions()}
+	dir := writingCell(t, e, "sbx-one")
+	process := exec.Command("sleep", "300")
+	if err := process.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- process.Wait() }()
+	lock, err := os.Create(filepath.Join(dir, cell.LockFile))
+	if err == nil {
+		err = errors.Join(unix.Flock(int(lock.Fd()), unix.LOCK_EX), recordProcess(dir, process.Process.Pid))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if err := e.Destroy(ctx, "sbx-one"); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("destroyed by a caller that is gone: %v", err)
+	}
+	select {
+	case err := <-ended:
+		t.Fatalf("the cell's process has ended: %v", err)
+	default:
+	}
+	if _, err := os.Stat(dir); err != nil {
+		t.Error(err)
+	}
+	if err := process.Process.Kill(); err != nil {
+		t.Error(err)
+	}
+	<-ended
+	lock.Close()
+	if err := e.Destroy(t.Context(), "sbx-one"); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("its directory is left: %v", err)
 	}
 }
 
