@@ -102,7 +102,11 @@ func (e *Engine) awaitWritten(ctx context.Context, id string) (ended bool) {
 	for !ended && ctx.Err() == nil {
 		ended = waitForExit(ctx, e.cellDir(id), nil) == nil
 	}
-	e.cfg.Log.Info("a cell has written a checkpoint for others", "sandbox", id, "took", time.Since(began), "error", ctx.Err())
+	if ended {
+		e.cfg.Log.Info("a cell has written a checkpoint for others", "sandbox", id, "took", time.Since(began))
+	} else {
+		e.cfg.Log.Warn("a cell still writes a checkpoint for others", "sandbox", id, "waited", time.Since(began))
+	}
 	return ended
 }
 

@@ -142,7 +142,7 @@ func New(cfg Config) (*Fleet, error) {
 		failed: func(engine.Status) {}, asked: func(string, []engine.Question) {}, reached: func() {},
 	}
 	if cfg.Local != nil {
-		f.local = &site{name: sandbox.LocalNode, local: cfg.Local}
+		f.local = &site{name: sandbox.LocalNode, local: cfg.Local, report: cfg.LocalReport()}
 	}
 	if err := f.load(); err != nil {
 		return nil, fmt.Errorf("open the nodes: %w", err)

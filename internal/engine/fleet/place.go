@@ -49,21 +49,12 @@ func (f *Fleet) PlaceOf(of engine.Source) string {
 	return ""
 }
 
-// reportHere returns what this machine has, if it runs sandboxes.
-func (f *Fleet) reportHere() (here remote.Report) {
-	if f.local != nil {
-		here = f.cfg.LocalReport()
-	}
-	return here
-}
-
-// everySite returns all nodes, and this machine if it runs sandboxes, with its report.
+// everySite returns all nodes, and this machine if it runs sandboxes.
 //
 // Preconditions: f.mu is held.
-func (f *Fleet) everySite(here remote.Report) []*site {
+func (f *Fleet) everySite() []*site {
 	sites := make([]*site, 0, len(f.sites)+1)
 	if f.local != nil {
-		f.local.report = here
 		sites = append(sites, f.local)
 	}
 	return slices.AppendSeq(sites, maps.Values(f.sites))
@@ -72,10 +63,16 @@ func (f *Fleet) everySite(here remote.Report) []*site {
 // candidates returns the sites that can have a new instance, the best first. The error
 // says why there are none.
 func (f *Fleet) candidates(spec *engine.Spec) ([]*site, error) {
-	here := f.reportHere()
+	var here remote.Report
+	if f.local != nil {
+		here = f.cfg.LocalReport()
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	sites := f.everySite(here)
+	if f.local != nil {
+		f.local.report = here
+	}
+	sites := f.everySite()
 	bound := slices.ContainsFunc(spec.Mounts, func(m engine.Mount) bool { return m.Source != "" })
 	ready, large := 0, 0
 	var fit []*site

@@ -39,10 +39,9 @@ func (f *Fleet) Rooms() []Room {
 func (f *Fleet) Largest() sandbox.Resources {
 	var most sandbox.Resources
 	disk := int64(0)
-	here := f.reportHere()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for _, s := range f.everySite(here) {
+	for _, s := range f.everySite() {
 		has := s.report.Capacity
 		if f.stateOf(s) != sandbox.NodeReady {
 			continue

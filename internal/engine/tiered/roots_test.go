@@ -155,14 +155,21 @@ func TestRootsOfFoundSandboxes(t *testing.T) {
 	})
 }
 
-// The root of a template is stored without a sandbox of it, by a server without nodes too, and
-// fetched by the next server on another machine.
-func TestRootsOfTemplates(t *testing.T) {
+// withTemplate runs a test with a server without nodes that has the root of a template.
+func withTemplate(t *testing.T, test func(t *testing.T, b *memoryBucket, m *machine)) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBucket()
 		m := newMachine(t, b)
 		m.roots.root = content("root", 2)
 		m.must(m.start())
+		test(t, b, m)
+	})
+}
+
+// The root of a template is stored without a sandbox of it, by a server without nodes too, and
+// fetched by the next server on another machine.
+func TestRootsOfTemplates(t *testing.T) {
+	withTemplate(t, func(t *testing.T, b *memoryBucket, m *machine) {
 		m.e.KeepRoot(rootDigest)
 		synctest.Wait()
 		m.e.SetRootsInUse(inUse(rootDigest))
@@ -192,11 +199,7 @@ func TestRootsOfTemplates(t *testing.T) {
 
 // A root that is needed and that the bucket has lost is stored again by the next sweep.
 func TestLostRootIsStoredAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBucket()
-		m := newMachine(t, b)
-		m.roots.root = content("root", 2)
-		m.must(m.start())
+	withTemplate(t, func(t *testing.T, b *memoryBucket, m *machine) {
 		m.e.SetRootsInUse(inUse(rootDigest))
 		m.e.KeepRoot(rootDigest)
 		wait(3 * grace)
@@ -216,11 +219,7 @@ func TestLostRootIsStoredAgain(t *testing.T) {
 
 // A fetch goes on when its caller ends, and those who come meanwhile wait for it.
 func TestRootIsFetchedOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBucket()
-		m := newMachine(t, b)
-		m.roots.root = content("root", 2)
-		m.must(m.start())
+	withTemplate(t, func(t *testing.T, b *memoryBucket, m *machine) {
 		m.e.KeepRoot(rootDigest)
 		synctest.Wait()
 		m.stop()

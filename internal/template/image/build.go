@@ -69,7 +69,7 @@ func (p *Provider) Plan(ctx context.Context, req sandbox.BuildTemplateRequest) (
 		}
 	}
 	if old != nil && (!req.Force || req.Name == Host) {
-		switch err := p.bring(ctx, old.Digest); {
+		switch err := p.fetchRoot(ctx, old.Digest); {
 		case errors.Is(err, fs.ErrNotExist): // it is made again
 		case err != nil:
 			return nil, err

@@ -209,7 +209,7 @@ func (b *Foundation) with(p *Provider, m *manifest) *Foundation {
 // that is empty. open returns the layer as a tar stream with OCI whiteouts. If Extend
 // fails, it leaves nothing behind.
 func (p *Provider) Extend(ctx context.Context, b *Foundation, key string, open func(context.Context) (io.ReadCloser, error)) (*Foundation, error) {
-	if err := p.bring(ctx, b.Root.Digest); errors.Is(err, fs.ErrNotExist) { // possible for a snapshot's root
+	if err := p.fetchRoot(ctx, b.Root.Digest); errors.Is(err, fs.ErrNotExist) { // possible for a snapshot's root
 		return nil, sandbox.Errorf(sandbox.CodeConflict, "the base of the build was deleted during the build; choose another base")
 	} else if err != nil {
 		return nil, err

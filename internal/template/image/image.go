@@ -75,8 +75,8 @@ type Provider struct {
 	pullWait    time.Duration // before a layer is fetched again, multiplied by the attempts
 	recent      time.Duration // see [recent]
 
-	host      *hostCache
-	elsewhere *elsewhere // nil if this provider's directory has all; set before the provider is used
+	host    *hostCache
+	sharing *sharing // nil if this provider's directory has all; set before the provider is used
 
 	mu       sync.Mutex
 	building map[string]time.Time // under mu: when running builds began
@@ -259,15 +259,15 @@ func (p *Provider) held(ctx context.Context, name string, number int) (m *manife
 		if m, err = p.current(ctx, name, number); err != nil {
 			return nil, err
 		}
-		if err = p.bring(ctx, m.Digest); !errors.Is(err, fs.ErrNotExist) {
+		if err = p.fetchRoot(ctx, m.Digest); !errors.Is(err, fs.ErrNotExist) {
 			break
 		}
 		// The template was replaced or deleted, and its root collected, meanwhile.
 	}
 	if err == nil {
-		err = p.settle(ctx, m)
+		err = p.bindHere(ctx, m)
 	}
-	if errors.Is(err, fs.ErrNotExist) && p.elsewhere != nil && name != Host {
+	if errors.Is(err, fs.ErrNotExist) && p.sharing != nil && name != Host {
 		return nil, lostRoot(name, number)
 	}
 	if err != nil {
@@ -421,7 +421,7 @@ func (p *Provider) recorded() (map[string]bool, error) {
 	}
 	own, err := p.local().ReadAll(manifestsDir)
 	digests := digestsOf(own)
-	if err == nil && p.elsewhere != nil {
+	if err == nil && p.sharing != nil {
 		var shared map[string]bool
 		shared, err = p.SharedRoots()
 		maps.Copy(digests, shared)

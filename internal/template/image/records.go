@@ -35,8 +35,8 @@ func (p *Provider) recordsOf(name string) durable.Files {
 func (p *Provider) local() durable.Files { return durable.Dir(p.dir) }
 
 func (p *Provider) shared() durable.Files {
-	if p.elsewhere != nil {
-		return p.elsewhere.records
+	if p.sharing != nil {
+		return p.sharing.records
 	}
 	return p.local()
 }
@@ -95,7 +95,7 @@ func (p *Provider) parse(file string, data []byte) (*manifest, error) {
 // checkRoot returns [fs.ErrNotExist] if the root of a template is gone. One that other
 // machines may have is not.
 func (p *Provider) checkRoot(m *manifest) error {
-	if p.elsewhere != nil && m.Name != Host {
+	if p.sharing != nil && m.Name != Host {
 		return nil
 	}
 	_, err := os.Stat(p.rootfsDir(m.Digest))
@@ -142,7 +142,7 @@ func (c *catalog) newest() []*manifest {
 
 // catalog reads all records of templates: the shared ones, and that of the template host.
 func (p *Provider) catalog() (*catalog, error) {
-	if p.elsewhere == nil {
+	if p.sharing == nil {
 		return p.catalogOf(p.local())
 	}
 	c, err := p.catalogOf(p.shared(), Host)

@@ -25,8 +25,8 @@ type RootStore interface {
 	FetchRoot(ctx context.Context, digest string) error
 }
 
-// elsewhere is where the templates are that all servers use.
-type elsewhere struct {
+// sharing is where the templates are that all servers use.
+type sharing struct {
 	records durable.Files
 	roots   RootStore
 	machine string // names this provider's directory in records; see [manifest.Machine]
@@ -40,8 +40,8 @@ func (p *Provider) Share(records durable.Files, roots RootStore) error {
 	if err != nil {
 		return fmt.Errorf("share the templates: %w", err)
 	}
-	p.elsewhere = &elsewhere{records: cached, roots: roots}
-	if p.elsewhere.machine, err = p.machineID(); err == nil {
+	p.sharing = &sharing{records: cached, roots: roots}
+	if p.sharing.machine, err = p.machineID(); err == nil {
 		err = p.shareOwn()
 	}
 	var digests map[string]bool
@@ -74,7 +74,7 @@ func (p *Provider) machineID() (string, error) {
 
 // SharedRoots returns the digests of the shared templates' roots, of all versions.
 func (p *Provider) SharedRoots() (map[string]bool, error) {
-	files, err := p.elsewhere.records.ReadAll(manifestsDir)
+	files, err := p.sharing.records.ReadAll(manifestsDir)
 	return digestsOf(files), err
 }
 
@@ -85,11 +85,11 @@ func (p *Provider) shareOwn() error {
 	if err != nil {
 		return err
 	}
-	known, err := p.catalogOf(p.elsewhere.records)
+	known, err := p.catalogOf(p.sharing.records)
 	if err != nil {
 		return err
 	}
-	aliases, err := readAliases(p.elsewhere.records)
+	aliases, err := readAliases(p.sharing.records)
 	if err != nil {
 		return err
 	}
@@ -117,7 +117,7 @@ func (p *Provider) shareRecords(name string, records map[string][]byte) (bool, e
 	usable := map[string]*manifest{}
 	for file, data := range records {
 		if m, err := p.parse(file, data); err == nil && m.Name == name && p.hasRoot(m.Digest) {
-			m.Machine = p.elsewhere.machine
+			m.Machine = p.sharing.machine
 			usable[file] = m
 		}
 	}
@@ -171,23 +171,23 @@ func (p *Provider) shareAliases(moved map[string]bool, all map[string]string, kn
 	return p.keepAliases(all)
 }
 
-// bring makes sure that a root is here, and keeps it from being collected for a while, as
+// fetchRoot makes sure that a root is here, and keeps it from being collected for a while, as
 // [Provider.hold] does. The error is [fs.ErrNotExist] if the root is nowhere.
-func (p *Provider) bring(ctx context.Context, digest string) error {
+func (p *Provider) fetchRoot(ctx context.Context, digest string) error {
 	err := p.hold(digest)
-	if !errors.Is(err, fs.ErrNotExist) || p.elsewhere == nil {
+	if !errors.Is(err, fs.ErrNotExist) || p.sharing == nil {
 		return err
 	}
-	if err := p.elsewhere.roots.FetchRoot(ctx, digest); err != nil {
+	if err := p.sharing.roots.FetchRoot(ctx, digest); err != nil {
 		return err
 	}
 	return p.hold(digest)
 }
 
-// settle makes a root that another machine has made fit this one: what it shows of the
+// bindHere makes a root that another machine has made fit this one: what it shows of the
 // machine must be hidden here as well. The error says why it cannot be used here.
-func (p *Provider) settle(ctx context.Context, m *manifest) error {
-	if p.elsewhere == nil || len(m.Binds) == 0 || m.Name == Host || m.Machine == p.elsewhere.machine {
+func (p *Provider) bindHere(ctx context.Context, m *manifest) error {
+	if p.sharing == nil || len(m.Binds) == 0 || m.Name == Host || m.Machine == p.sharing.machine {
 		return nil
 	}
 	root, err := p.Locate(ctx, m.Digest, m.Binds)

@@ -129,9 +129,9 @@ func (p *Provider) publish(m *manifest) error {
 		}
 		numbers = append(numbers, old.Number)
 	}
-	if p.elsewhere != nil {
-		m.Machine = p.elsewhere.machine
-		p.elsewhere.roots.KeepRoot(m.Digest) // first: a write that fails may have been made
+	if p.sharing != nil {
+		m.Machine = p.sharing.machine
+		p.sharing.roots.KeepRoot(m.Digest) // first: a write that fails may have been made
 	}
 	if err := p.writeManifest(m, versioned(m.Name, m.Number)); err != nil {
 		return err
