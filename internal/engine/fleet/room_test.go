@@ -7,6 +7,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/cove-sh/cove/internal/engine/fleet"
+	"github.com/cove-sh/cove/internal/engine/memory"
+	"github.com/cove-sh/cove/internal/engine/remote"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -110,5 +112,23 @@ func TestSmallDisk(t *testing.T) {
 	}
 	if got := w.Place(sandbox.Resources{VCPUs: 1, MemoryMiB: 32 << 10}); got != "" {
 		t.Errorf("an instance with more memory than any node goes to %q", got)
+	}
+}
+
+// TestLargestIsTheServer checks that a server that runs sandboxes itself counts before the
+// first is placed.
+func TestLargestIsTheServer(t *testing.T) {
+	state := memory.NewState(t.TempDir())
+	t.Cleanup(func() { state.Close() })
+	w := newWorld(t, time.Hour)
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	want := sandbox.Resources{VCPUs: 2, MemoryMiB: 512, DiskMiB: 99}
+	w.cfg.Local = memory.NewKeeper(state)
+	w.cfg.LocalReport = func() remote.Report { return remote.Report{Capacity: want} }
+	w.open()
+	if got := w.Largest(); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
 	}
 }
