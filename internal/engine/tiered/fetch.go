@@ -67,7 +67,7 @@ func (e *Engine) acquire(ctx context.Context, id string, n need) (release func()
 	if f == nil {
 		f = &fetch{done: make(chan struct{}), spec: n.spec}
 		e.fetching[id] = f
-		e.wg.Go(func() { e.fetch(ent, f) })
+		e.wg.Go(func() { e.fetch(id, ent, f) })
 	}
 	e.mu.Unlock()
 	select {
@@ -124,8 +124,9 @@ func (e *Engine) isHere(ctx context.Context, id string) bool {
 	return err != nil || slices.ContainsFunc(list, func(c engine.Checkpoint) bool { return c.ID == id })
 }
 
-// fetch fetches a checkpoint, and announces the result.
-func (e *Engine) fetch(ent *entry, f *fetch) {
+// fetch fetches a checkpoint, and announces the result. What the entry says may be learned
+// anew meanwhile, so that it is read under mu only.
+func (e *Engine) fetch(id string, ent *entry, f *fetch) {
 	e.mu.Lock()
 	ent.pins++
 	need, evicting := ent.SizeBytes, ent.evicting
@@ -135,14 +136,14 @@ func (e *Engine) fetch(ent *entry, f *fetch) {
 	}
 	e.evict(need)
 	began := time.Now()
-	c, err := e.bring(e.ctx, ent.ID, f.spec)
-	if err == nil && e.isRemoved(ent.ID) { // mu is not held: a node may take its time
-		err = errors.Join(errRemoved, e.Inner.RemoveCheckpoint(e.ctx, ent.ID))
+	c, err := e.bring(e.ctx, id, f.spec)
+	if err == nil && e.isRemoved(id) { // mu is not held: a node may take its time
+		err = errors.Join(errRemoved, e.Inner.RemoveCheckpoint(e.ctx, id))
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	ent.pins--
-	delete(e.fetching, ent.ID)
+	delete(e.fetching, id)
 	if ent.removed {
 		err = cmp.Or(err, errRemoved)
 		e.poke() // what is left of it is removed now that nothing pins it
@@ -150,13 +151,13 @@ func (e *Engine) fetch(ent *entry, f *fetch) {
 	switch {
 	case err != nil:
 		f.err = e.forCaller("the kept state", err)
-		e.cfg.Log.Error("fetch a checkpoint from the object store", "checkpoint", ent.ID, "error", err)
+		e.cfg.Log.Error("fetch a checkpoint from the object store", "checkpoint", id, "error", err)
 		if !ent.removed && (!ent.stored || ent.Owner == "") { // it was only supposed to be there
-			delete(e.entries, ent.ID)
+			delete(e.entries, id)
 		}
 	default:
 		ent.Checkpoint, ent.local = c, true
-		e.cfg.Log.Info("fetched a checkpoint from the object store", "checkpoint", ent.ID, "bytes", c.SizeBytes, "took", time.Since(began).Round(time.Millisecond))
+		e.cfg.Log.Info("fetched a checkpoint from the object store", "checkpoint", id, "bytes", c.SizeBytes, "took", time.Since(began).Round(time.Millisecond))
 	}
 	close(f.done)
 }

@@ -179,12 +179,12 @@ func (e *Engine) uploadOne(ent *entry) {
 	defer cancel()
 	e.mu.Lock()
 	ent.cancel = cancel
-	gone := ent.removed
+	id, gone := ent.ID, ent.removed
 	e.mu.Unlock()
 	began := time.Now()
 	var err error
 	if !gone {
-		err = e.upload(ctx, ent.ID)
+		err = e.upload(ctx, id)
 	}
 	if err == nil && !gone || err != nil && ctx.Err() == nil && !errors.Is(err, errLocal) {
 		e.note(err)
