@@ -39,7 +39,7 @@ GOLANGCI_LINT := bin/golangci-lint-$(GOLANGCI_VERSION)-$(shell go env GOVERSION)
 # Where make install puts the program.
 PREFIX ?= /usr/local
 
-.PHONY: build embedded install demo check test soak test-nodes test-templates test-kube lint fuzz bench bench-fleet bench-kube generate clean deps compiled
+.PHONY: build embedded install demo check test test-all soak test-nodes test-templates test-kube lint fuzz bench bench-fleet bench-kube generate clean deps compiled
 
 build: bin/cove ## build bin/cove
 
@@ -112,12 +112,17 @@ test: ## check, and each verb once in real sandboxes
 	$(MAKE) lint build
 	COVE_BIN=$(CURDIR)/bin/cove ./scripts/test test
 
-soak: deps ## test with all of its cases, or those of PACKAGES: hours, before a release
+test-all: ## all tests, or those of PACKAGES: half an hour
+	$(MAKE) -j2 deps compiled
+	$(MAKE) lint build
+	COVE_BIN=$(CURDIR)/bin/cove ./scripts/test all $(PACKAGES)
+
+soak: deps ## all tests with all of their cases, or those of PACKAGES: hours, before a release
 	$(MAKE) lint build
 	COVE_BIN=$(CURDIR)/bin/cove ./scripts/test soak $(PACKAGES)
 	$(if $(PACKAGES),,$(MAKE) fuzz)
 
-test-nodes: deps ## what "make test" has in real sandboxes, on nodes
+test-nodes: deps ## what "make test-all" has in real sandboxes, on nodes
 	$(MAKE) build
 	COVE_BIN=$(CURDIR)/bin/cove ./scripts/test nodes
 

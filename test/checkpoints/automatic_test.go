@@ -12,10 +12,11 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// TestWaitsGoesBackToAutomaticCheckpoint kills the supervisor of a sandbox, while the daemon runs
-// and while it does not: the sandbox continues, with its memory, from its last automatic
-// checkpoint.
-func TestWaitsGoesBackToAutomaticCheckpoint(t *testing.T) {
+// TestMoreWaitsGoesBackToAutomaticCheckpoint kills the supervisor of a sandbox, while the daemon
+// runs and while it does not: the sandbox continues, with its memory, from its last automatic
+// checkpoint. In "make test", TestRewind, and TestFailedGoesBack of package service, stand for
+// it.
+func TestMoreWaitsGoesBackToAutomaticCheckpoint(t *testing.T) {
 	needs.GVisor(t)
 	d := covetest.Start(t, covetest.Options{})
 	seconds := int64(sandbox.MinCheckpointInterval / time.Second)

@@ -8,9 +8,9 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Who follows events hears of forks and of a job that ends after a pause, and takes a
-// stream up again without a loss.
-func TestEvents(t *testing.T) {
+// Who follows events hears of forks and of a job that ends after a pause, and takes a stream up
+// again without a loss. In "make test", the tests of package service/events stand for it.
+func TestMoreEvents(t *testing.T) {
 	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()

@@ -37,9 +37,10 @@ func childCount() int {
 // stateful are the programs that [subject.mutate] changes.
 var stateful = []string{"memory", "files", "database", "node", "web", "tmux"}
 
-// Everything that can run in a sandbox continues from a snapshot, in place and in
-// another sandbox, and in forks and their forks. None of them sees what another does.
-func TestSurvivesCopies(t *testing.T) {
+// Everything that can run in a sandbox continues from a snapshot, in place and in another
+// sandbox, and in forks and their forks. None of them sees what another does. In "make test",
+// TestSurvives stands for it.
+func TestMoreSurvivesCopies(t *testing.T) {
 	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
 		w := build(t, d, "subject", memoryMiB())
 		base := w.ask(t)

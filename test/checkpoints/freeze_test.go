@@ -39,8 +39,9 @@ func frozenMiB(t testing.TB, d *covetest.Daemon, id string) (mib int64) {
 
 // A sandbox that constantly writes to all of its memory continues while most of the memory is
 // not yet written for its children and snapshots. Each of these has the memory of one instant,
-// and nobody sees what another writes. Forks of children are like forks of the parent.
-func TestGoesOnWhileWritten(t *testing.T) {
+// and nobody sees what another writes. Forks of children are like forks of the parent. In "make
+// test", TestFilesAreOfOneInstant stands for it.
+func TestMoreGoesOnWhileWritten(t *testing.T) {
 	covetest.Patched(t)
 	mib := int64(64)
 	if needs.Soak() {
@@ -75,8 +76,9 @@ func TestGoesOnWhileWritten(t *testing.T) {
 }
 
 // A sandbox that is forked again before the memory of the last fork is written has children
-// with the memory of their own instants each, and so has a snapshot that is taken meanwhile.
-func TestForkedWhileWritten(t *testing.T) {
+// with the memory of their own instants each, and so has a snapshot that is taken meanwhile. In
+// "make test", TestFilesAreOfOneInstant stands for it.
+func TestMoreForkedWhileWritten(t *testing.T) {
 	covetest.Patched(t)
 	mib := int64(200)
 	if needs.Soak() {
@@ -109,7 +111,7 @@ func TestForkedWhileWritten(t *testing.T) {
 // it continues: its copies of pages stay below its limit, and none of its programs is ended,
 // even while another one takes and frees memory. It is the same for programs' own memory and
 // for files in memory.
-// In "make test", TestGoesOnWhileWritten and gVisor's own TestFreeze... stand for it.
+// In "make test", TestMoreGoesOnWhileWritten and gVisor's own TestFreeze... stand for it.
 func TestSoakGoesOnBelowItsLimit(t *testing.T) {
 	covetest.Patched(t)
 	const limit, mib = 512, 300
@@ -150,8 +152,9 @@ def wrong(): return sum(memory[i:i+BLOCK] != content(i + 1) or memory[i+BLOCK:i+
 
 // A sandbox whose memory is in many parts continues after a fork, and reads and writes all of
 // it, although the host bounds the mappings of a process. Blocks of one page are the most
-// parts; "make soak" also has larger blocks.
-func TestForkOfSparseMemory(t *testing.T) {
+// parts; "make soak" also has larger blocks. In "make test", TestForksTakeWhatTheyTouch stands
+// for it.
+func TestMoreForkOfSparseMemory(t *testing.T) {
 	covetest.Patched(t)
 	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
 		sizes := []int{1}
@@ -221,8 +224,8 @@ func withHeap(t testing.TB, d *covetest.Daemon, mib int64) string {
 
 // Children have all of their parent's memory when the parent is killed right after the fork,
 // when the daemon is killed, and when both are, while memory is still being written for them;
-// so has a fork of such a child.
-func TestParentKilledWhileWritten(t *testing.T) {
+// so has a fork of such a child. In "make test", TestCellKilledInFork stands for it.
+func TestMoreParentKilledWhileWritten(t *testing.T) {
 	covetest.Patched(t)
 	covetest.Own(t, func(t *testing.T, d *covetest.Daemon) {
 		killDaemon := func() error { d.Kill(); return nil }
@@ -261,7 +264,7 @@ func TestParentKilledWhileWritten(t *testing.T) {
 
 // The cell of a parent is killed while it writes memory for its children: each has all of
 // it, or ends and says why. Nobody ever finds other memory. In "make test",
-// TestParentKilledWhileWritten and TestCellKilledInFork stand for it.
+// TestMoreParentKilledWhileWritten and TestCellKilledInFork stand for it.
 func TestSoakCellKilledWhileWritten(t *testing.T) {
 	covetest.Patched(t)
 	covetest.Own(t, func(t *testing.T, d *covetest.Daemon) {
@@ -388,7 +391,7 @@ func TestCellKilledInFork(t *testing.T) {
 // A snapshot's sandbox, its gVisor or the daemon is killed while memory is being written: then
 // there is no snapshot or a complete one, and another snapshot of a living sandbox can be
 // made.
-// In "make test", TestParentKilledWhileWritten, and TestCellKilledDuringCheckpoint of internal/engine/cells, stand for it.
+// In "make test", TestMoreParentKilledWhileWritten, and TestCellKilledDuringCheckpoint of internal/engine/cells, stand for it.
 func TestSoakSnapshotKilledWhileWritten(t *testing.T) {
 	covetest.Patched(t)
 	covetest.Own(t, func(t *testing.T, d *covetest.Daemon) {

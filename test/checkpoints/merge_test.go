@@ -487,8 +487,9 @@ func TestRewind(t *testing.T) {
 	})
 }
 
-// Files with holes are compared as what they hold, and merged with their holes.
-func TestHolesAreMerged(t *testing.T) {
+// Files with holes are compared as what they hold, and merged with their holes. In "make test",
+// TestMergeFiles and the tests of package layer stand for it.
+func TestMoreHolesAreMerged(t *testing.T) {
 	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
 		parent := d.Create(t, sandbox.CreateRequest{})
 		d.Sh(t, parent.ID, "truncate -s 8M untouched; truncate -s 8M full; truncate -s 8M part; truncate -s 100M data; echo data >> data")

@@ -11,9 +11,9 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// A state directory that was moved while no server ran serves sandboxes from the same
-// template and the same golden checkpoint.
-func TestMovedStateDirectory(t *testing.T) {
+// A state directory that was moved while no server ran serves sandboxes from the same template
+// and the same golden checkpoint. In "make test", TestBackup stands for it.
+func TestMoreMovedStateDirectory(t *testing.T) {
 	needs.GVisor(t)
 	parent := t.TempDir()
 	here, there := filepath.Join(parent, "here"), filepath.Join(parent, "there")

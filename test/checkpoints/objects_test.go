@@ -54,8 +54,9 @@ func loseMachine(t *testing.T, d *covetest.Daemon) {
 }
 
 // A machine is lost. Another one with the same database and bucket, and an empty state
-// directory elsewhere, has its snapshots and its paused sandboxes.
-func TestLostMachine(t *testing.T) {
+// directory elsewhere, has its snapshots and its paused sandboxes. In "make test", TestRecover
+// stands for it.
+func TestMoreLostMachine(t *testing.T) {
 	needs.GVisor(t)
 	server := postgrestest.Start(t)
 	address, _ := server.NewSchema(t)
@@ -126,7 +127,7 @@ func TestLostMachine(t *testing.T) {
 }
 
 // The daemon is killed while it uploads: the next one goes on, and nothing is lost.
-// In "make test", TestKills of internal/engine/tiered and TestLostMachine stand for it.
+// In "make test", TestKills of internal/engine/tiered and TestMoreLostMachine stand for it.
 func TestSoakKilledUpload(t *testing.T) {
 	needs.GVisor(t)
 	bucket := s3test.Start(t)

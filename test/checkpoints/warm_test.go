@@ -53,9 +53,10 @@ func fromPool(t *testing.T, d *covetest.Daemon, req sandbox.CreateRequest) (*san
 	return s, strings.Contains(string(log), "sandbox restored")
 }
 
-// A sandbox from the pool cannot be distinguished from one that has just booted, and
-// shares nothing with others from the pool.
-func TestWarmIsAsCold(t *testing.T) {
+// A sandbox from the pool cannot be distinguished from one that has just booted, and shares
+// nothing with others from the pool. In "make test", the conversations of all dialects, whose
+// sandboxes are from the pool, stand for it.
+func TestMoreWarmIsAsCold(t *testing.T) {
 	covetest.Own(t, func(t *testing.T, warm *covetest.Daemon) {
 		info, err := os.Stat(warm.StateDir)
 		if err != nil {

@@ -17,9 +17,9 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// TestDoors takes code, jobs, processes, environment and statistics through
-// the real daemon.
-func TestDoors(t *testing.T) {
+// TestMoreDoors takes code, jobs, processes, environment and statistics through the real daemon. In
+// "make test", TestKernelsLive and the conversations of all dialects stand for it.
+func TestMoreDoors(t *testing.T) {
 	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
 		id := d.Create(t, kernels()).ID
 		t.Run("stream", func(t *testing.T) { testStream(t, d, id) })

@@ -13,10 +13,10 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Every action of every page is done in a browser, with its button or form, and another
-// client checks the effect. Tests of a page itself rather than of its actions are in
-// TestConsole.
-func TestActions(t *testing.T) {
+// Every action of every page is done in a browser, with its button or form, and another client
+// checks the effect. Tests of a page itself rather than of its actions are in TestConsole. In
+// "make test", TestConsole stands for it.
+func TestMoreActions(t *testing.T) {
 	covetest.Own(t, func(t *testing.T, d *covetest.Daemon) {
 		loseVolume(t, d)
 		chrome := browser(t)

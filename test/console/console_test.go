@@ -28,8 +28,14 @@ func TestConsole(t *testing.T) {
 				f()
 			})
 		}
-		// more is what only "make soak" does: TestActions does the same actions, and less of them.
+		// more is what "make test" leaves out, and soaked what "make test-all" leaves out too:
+		// TestMoreActions does the same actions, and less of them.
 		more := func(name string, f func()) {
+			if needs.More() {
+				part(name, f)
+			}
+		}
+		soaked := func(name string, f func()) {
 			if needs.Soak() {
 				part(name, f)
 			}
@@ -48,30 +54,30 @@ func TestConsole(t *testing.T) {
 		fork := sandboxNamed(t, d.Client, func(s sandbox.Sandbox) bool { return s.ForkedFrom == parent.ID })
 
 		part("terminal", func() { terminal(p, parent.ID) })
-		more("two terminals", func() { secondTerminal(p, d, parent.ID) })
-		more("terminal's size", func() { resizedTerminal(p, d, parent.ID) })
-		more("copy from a terminal", func() { copiedFromTerminal(p) })
-		more("link in a terminal", func() { linkInTerminal(p) })
-		part("hostile terminal", func() { hostileTerminal(p) })
-		more("flood without end", func() { floodWithoutEnd(p, d, parent.ID) })
+		soaked("two terminals", func() { secondTerminal(p, d, parent.ID) })
+		soaked("terminal's size", func() { resizedTerminal(p, d, parent.ID) })
+		soaked("copy from a terminal", func() { copiedFromTerminal(p) })
+		soaked("link in a terminal", func() { linkInTerminal(p) })
+		more("hostile terminal", func() { hostileTerminal(p) })
+		soaked("flood without end", func() { floodWithoutEnd(p, d, parent.ID) })
 		part("files", func() { files(p, d, parent.ID) })
-		more("code", func() { code(p, d, parent.ID) })
-		part("network", func() { networkLog(p, d, parent.ID) })
+		soaked("code", func() { code(p, d, parent.ID) })
+		more("network", func() { networkLog(p, d, parent.ID) })
 		part("compare and merge", func() { merge(p, d, parent, fork) })
-		more("attempts", func() { attempts(p, d) })
-		more("two browsers", func() { twoBrowsers(p.t, d, chrome, parent.ID) })
-		part("approvals", func() { approvals(p, d) })
-		more("server", func() { serverPage(p, d) })
-		more("template", func() { buildTemplate(p, d) })
-		more("volumes", func() { volumes(p) })
+		soaked("attempts", func() { attempts(p, d) })
+		soaked("two browsers", func() { twoBrowsers(p.t, d, chrome, parent.ID) })
+		more("approvals", func() { approvals(p, d) })
+		soaked("server", func() { serverPage(p, d) })
+		soaked("template", func() { buildTemplate(p, d) })
+		soaked("volumes", func() { volumes(p) })
 		part("hostile names", func() { hostileNames(p, d) })
-		more("long output", func() { longOutput(p, d, parent.ID) })
-		part("read-only key", func() { readOnly(signInWith(p.t, d, chrome, sandbox.ScopeSandboxesRead), d, parent.ID) })
-		more("turns in the tree", func() { turns(p, d) })
-		part("every page", func() { everyPage(p, parent.ID) })
-		more("webhooks", func() { webhooks(p, d) })
-		more("bad network", func() { badNetwork(p.t, d, chrome, parent.ID) })
-		more("server restarts", func() {
+		soaked("long output", func() { longOutput(p, d, parent.ID) })
+		more("read-only key", func() { readOnly(signInWith(p.t, d, chrome, sandbox.ScopeSandboxesRead), d, parent.ID) })
+		soaked("turns in the tree", func() { turns(p, d) })
+		more("every page", func() { everyPage(p, parent.ID) })
+		soaked("webhooks", func() { webhooks(p, d) })
+		soaked("bad network", func() { badNetwork(p.t, d, chrome, parent.ID) })
+		soaked("server restarts", func() {
 			p.visit("/approvals")
 			p.sees("Nothing is asked")
 			p.click("Sandboxes")
@@ -128,7 +134,9 @@ func TestConsole(t *testing.T) {
 				p.t.Errorf("the server answers %d after signing out", status)
 			}
 		})
-		t.Run("every action", everyAction)
+		if needs.More() {
+			t.Run("every action", everyAction)
+		}
 	}, "--listen", "127.0.0.1:0", "--webhooks-allow-private")
 }
 
@@ -320,7 +328,7 @@ func readOnly(p *tab, d *covetest.Daemon, id string) {
 func everyPage(p *tab, id string) {
 	pages, parts := pagesOf(p.t)
 	for _, part := range parts {
-		if part != "screen" { // which TestComputer has
+		if part != "screen" { // which TestMoreComputer has
 			pages = append(pages, "/s/"+id+"/"+part)
 		}
 	}

@@ -159,13 +159,14 @@ func follow(t *testing.T, d *covetest.Daemon, p page) {
 	}
 }
 
-// TestREADME and TestPages follow the pages from a machine on which nothing was
+// TestREADME and TestMorePages follow the pages from a machine on which nothing was
 // done yet.
 func TestREADME(t *testing.T) {
 	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) { follow(t, d, readme) })
 }
 
-func TestPages(t *testing.T) {
+// In "make test", TestREADME stands for it.
+func TestMorePages(t *testing.T) {
 	needs.GVisor(t)
 	uid := uint32(0)
 	if os.Geteuid() == 0 {

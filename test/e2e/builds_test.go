@@ -29,7 +29,7 @@ import (
 
 // While templates are built, other sandboxes come, work and go, and neither
 // notices the other.
-// In "make test", TestTemplateBuilds and TestManyClients stand for it.
+// In "make test", TestTemplateBuilds and TestMoreManyClients stand for it.
 func TestSoakBuildsBesideSandboxes(t *testing.T) {
 	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
 		const builds = sandbox.MaxTeamBuilds
@@ -182,10 +182,10 @@ func shellImage(t *testing.T, more ...string) v1.Image {
 	return ociImage(t, v1.Config{}, headers, contents...)
 }
 
-// The daemon is killed in the middle of the download of an image, and in the
-// middle of a step. The next one says that the build has failed, nothing is
-// left of it, and the same template can be built.
-func TestDaemonDiesInBuild(t *testing.T) {
+// The daemon is killed in the middle of the download of an image, and in the middle of a step.
+// The next one says that the build has failed, nothing is left of it, and the same template can
+// be built. In "make test", TestTemplateBuilds and TestDaemonDies stand for it.
+func TestMoreDaemonDiesInBuild(t *testing.T) {
 	reg := &stalling{registry: registry.New(registry.Logger(log.New(io.Discard, "", 0))), hit: map[string]chan struct{}{}}
 	server := httptest.NewServer(reg)
 	t.Cleanup(server.Close)

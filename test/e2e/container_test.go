@@ -55,9 +55,10 @@ func TestContainer(t *testing.T) {
 	t.Run("a cell dies", func(t *testing.T) { cellDies(t, d, a.ID, b.ID) })
 }
 
-// TestContainerVolumes keeps owners in volumes, which needs most of /proc: the supervisor
-// performs calls of gVisor's processes, and gVisor has a user namespace of its own.
-func TestContainerVolumes(t *testing.T) { keepOwners(t, container(t)) }
+// TestMoreContainerVolumes keeps owners in volumes, which needs most of /proc: the supervisor
+// performs calls of gVisor's processes, and gVisor has a user namespace of its own. In "make
+// test", TestContainer and TestVolumes stand for it.
+func TestMoreContainerVolumes(t *testing.T) { keepOwners(t, container(t)) }
 
 // restricted checks that the daemon runs as the test says.
 func restricted(t *testing.T, d *covetest.Daemon) {

@@ -125,7 +125,9 @@ func takes(t *testing.T, d *covetest.Daemon, id string, mib, keep int) bool {
 	return got
 }
 
-func TestCreateEnforcedOrRefused(t *testing.T) {
+// In "make test", TestExecEnforcedOrRefused and the service's tests of the same name stand for
+// it.
+func TestMoreCreateEnforcedOrRefused(t *testing.T) {
 	everyField[sandbox.CreateRequest](t, true, map[string]proof{
 		"network": createNetwork, "secrets": createSecrets, "ports": createPorts, "mounts": createMounts,
 		"name": func(t *testing.T, d *covetest.Daemon) {

@@ -12,9 +12,10 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// A golden checkpoint that was half written when the power was lost costs the next
-// sandbox a boot, and is made again.
-func TestDamagedGoldenCheckpoint(t *testing.T) {
+// A golden checkpoint that was half written when the power was lost costs the next sandbox a
+// boot, and is made again. In "make test", TestDamagedCheckpoint of package cells and
+// TestGoldenThatDoesNotStart of package service stand for it.
+func TestMoreDamagedGoldenCheckpoint(t *testing.T) {
 	needs.GVisor(t)
 	d := covetest.Start(t, covetest.Options{})
 	golden := func() (dir string) {

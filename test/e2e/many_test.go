@@ -13,9 +13,10 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// TestManyClients has ten clients, fifty in "make soak", create, work and kill at
-// once: no error, and afterwards the machine is as before.
-func TestManyClients(t *testing.T) {
+// TestMoreManyClients has ten clients, fifty in "make soak", create, work and kill at once: no
+// error, and afterwards the machine is as before. In "make test", TestNoisyNeighbour of package
+// escape and TestDaemonDiesAtAnyMoment stand for it.
+func TestMoreManyClients(t *testing.T) {
 	clients := 10
 	if needs.Soak() {
 		clients = 50

@@ -64,7 +64,7 @@ func awaitBytes(t *testing.T, d *covetest.Daemon, id, job string, size int64) {
 // 100 MB that a background job has written can be read completely
 // afterwards: in ranges, by attaching late, after the daemon has died, after a pause,
 // in a fork, and in a sandbox from a snapshot.
-// In "make test", TestLongOutputOnSmallDisk, and TestKeptOutput of internal/guest/agent, stand for it.
+// In "make test", TestMoreLongOutputOnSmallDisk, and TestKeptOutput of internal/guest/agent, stand for it.
 func TestSoakLongOutput(t *testing.T) {
 	needs.GVisor(t)
 	d := covetest.Start(t, covetest.Options{})
@@ -134,9 +134,10 @@ func TestSoakLongOutput(t *testing.T) {
 	check(t, s.ID, size/2, "")
 }
 
-// Output for which there is no room is dropped, oldest first, and the gap is reported.
-// That neither ends the job nor affects its newest output, even if the disk is full.
-func TestLongOutputOnSmallDisk(t *testing.T) {
+// Output for which there is no room is dropped, oldest first, and the gap is reported. That
+// neither ends the job nor affects its newest output, even if the disk is full. In "make test",
+// TestOutputFlood stands for it.
+func TestMoreLongOutputOnSmallDisk(t *testing.T) {
 	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
 		const lines = 4_000_000
 		want := counted(lines)

@@ -7,9 +7,10 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// TestVolumeOwners has a sandbox's own user work in a volume, with a daemon of root and
-// with one of an ordinary user, who cannot give files to other user ids.
-func TestVolumeOwners(t *testing.T) { covetest.EachUser(t, keepOwners) }
+// TestMoreVolumeOwners has a sandbox's own user work in a volume, with a daemon of root and with
+// one of an ordinary user, who cannot give files to other user ids. In "make test", TestVolumes
+// stands for it.
+func TestMoreVolumeOwners(t *testing.T) { covetest.EachUser(t, keepOwners) }
 
 func keepOwners(t *testing.T, d *covetest.Daemon) {
 	ctx := t.Context()

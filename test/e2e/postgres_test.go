@@ -12,10 +12,11 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// A daemon has its records in PostgreSQL: sandboxes live on over the ends of the
-// daemon and of the database, and what works on the records without a daemon says
-// where they are.
-func TestPostgres(t *testing.T) {
+// A daemon has its records in PostgreSQL: sandboxes live on over the ends of the daemon and of
+// the database, and what works on the records without a daemon says where they are. In "make
+// test", the tests of package store/postgres and TestStoreInPostgres of package server stand
+// for it.
+func TestMorePostgres(t *testing.T) {
 	needs.GVisor(t)
 	covetest.ForUsers(t, needs.Soak(), func(t *testing.T, uid uint32) {
 		server := postgrestest.Start(t)

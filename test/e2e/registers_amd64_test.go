@@ -15,9 +15,10 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Programs compute what is right on a machine that has far fewer processors than busy
-// threads: a thread that is interrupted continues with its own registers.
-func TestRegistersSurviveLoad(t *testing.T) {
+// Programs compute what is right on a machine that has far fewer processors than busy threads:
+// a thread that is interrupted continues with its own registers. In "make test", TestSurvives
+// stands for it.
+func TestMoreRegistersSurviveLoad(t *testing.T) {
 	needs.Command(t, "gcc")
 	path := filepath.Join(t.TempDir(), "registers")
 	if out, err := exec.CommandContext(t.Context(), "gcc", "-O2", "-static", "-pthread", "-o", path, "testdata/registers.c").CombinedOutput(); err != nil {

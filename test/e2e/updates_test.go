@@ -24,7 +24,9 @@ func update(t *testing.T, d *covetest.Daemon, id string, req sandbox.UpdateReque
 	return s
 }
 
-func TestUpdateEnforcedOrRefused(t *testing.T) {
+// In "make test", TestExecEnforcedOrRefused and the service's tests of the same name stand for
+// it.
+func TestMoreUpdateEnforcedOrRefused(t *testing.T) {
 	everyField[sandbox.UpdateRequest](t, true, map[string]proof{
 		"name": func(t *testing.T, d *covetest.Daemon) {
 			s := with(t, d, func(r *sandbox.CreateRequest) { r.Name = "before" })
@@ -263,9 +265,9 @@ func updateCPUs(t *testing.T, d *covetest.Daemon) {
 	d.Shows(t, s.ID, "nproc", "1")
 }
 
-// One processor is one, however many programs want it, and sandboxes that want
-// the same get the same.
-func TestProcessorLimitBites(t *testing.T) {
+// One processor is one, however many programs want it, and sandboxes that want the same get the
+// same. In "make test", TestLimitsBite stands for it.
+func TestMoreProcessorLimitBites(t *testing.T) {
 	covetest.SharedEachUser(t, func(t *testing.T, d *covetest.Daemon) {
 		processors.Lock()
 		defer processors.Unlock()
@@ -290,8 +292,9 @@ func TestProcessorLimitBites(t *testing.T) {
 	})
 }
 
-// Programs choose their size by what they see, which must be the sandbox's own limits.
-func TestRuntimesSizeThemselves(t *testing.T) {
+// Programs choose their size by what they see, which must be the sandbox's own limits. In "make
+// test", TestLimitsBite stands for it.
+func TestMoreRuntimesSizeThemselves(t *testing.T) {
 	const memory = 512
 	type sizes struct{ cpus, heap float64 }
 	runtimes := []struct {

@@ -46,7 +46,7 @@ func refuses(t *testing.T, d *covetest.Daemon, id, verb string, err error, code 
 
 // The disk is full while children of a fork have not loaded everything: there is room for what
 // they load, a pause fails and says so, and all of them continue.
-// In "make test", TestDiskFull stands for it.
+// In "make test", TestMoreDiskFull stands for it.
 func TestSoakDiskFullWhileLoading(t *testing.T) {
 	needs.GVisor(t)
 	needs.Root(t) // for a file system of a size
@@ -68,8 +68,9 @@ func TestSoakDiskFullWhileLoading(t *testing.T) {
 }
 
 // A part of a written file that children have not loaded cannot be read: saving a child fails
-// and says so, the children continue, and have all of the file once it can be read.
-func TestUnreadableWhileLoading(t *testing.T) {
+// and says so, the children continue, and have all of the file once it can be read. In "make
+// test", TestDamagedPages of package cells stands for it.
+func TestMoreUnreadableWhileLoading(t *testing.T) {
 	covetest.Patched(t)
 	covetest.Own(t, func(t *testing.T, d *covetest.Daemon) {
 		children, whole := loading(t, d, 60)

@@ -44,11 +44,11 @@ var instants = []float64{0.2, 0.6, 1.1}
 // continued or exchanged: afterwards all sandboxes are in their old state or all in the new
 // one, and can be used.
 //
-// "make soak" kills each of them at each of the instants of each verb. Otherwise
-// one of them, in turn, dies half-way through each; TestCrashes of
-// internal/daemon/service stands for the instants, before and after each change that
-// the service makes.
-func TestKillMatrixOfTime(t *testing.T) {
+// "make soak" kills each of them at each of the instants of each verb. Otherwise one of them,
+// in turn, dies half-way through each; TestCrashes of internal/daemon/service stands for the
+// instants, before and after each change that the service makes. In "make test", TestKillMatrix
+// and TestCrashes of package service stand for it.
+func TestMoreKillMatrixOfTime(t *testing.T) {
 	covetest.Own(t, func(t *testing.T, d *covetest.Daemon) {
 		for i, deed := range deeds {
 			moments, victims := instants, []string{serve, "cove", "runsc-sandbox"}

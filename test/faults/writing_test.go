@@ -58,8 +58,8 @@ func realDisk(t *testing.T, path string, mib int) (dir string) {
 
 // The disk has no room for the memory that a checkpoint writes after its sandbox continues: a
 // fork and a snapshot say so, nothing is left of them, and the sandbox continues. With room
-// they work again.
-func TestDiskFullWhileWritten(t *testing.T) {
+// they work again. In "make test", TestDiskFullInBuild and TestWayOutOfFullDisk stand for it.
+func TestMoreDiskFullWhileWritten(t *testing.T) {
 	needs.GVisor(t)
 	needs.Root(t) // for a file system of a size
 	covetest.Patched(t)
@@ -147,9 +147,10 @@ threading.Thread(target=change, daemon=True).start()
 // A sandbox overwrites a file without end, for which the disk need not have room, and is
 // forked, with and without room to copy what it overwrites before it is saved, and while the
 // disk becomes full. Whoever looks finds the file as it was last written, children as of one
-// instant; nobody gets an error unless something else takes all of the room; a fork without room
-// for a checkpoint says so, and no second version of the file is left.
-func TestDiskFullWhileFilesWritten(t *testing.T) {
+// instant; nobody gets an error unless something else takes all of the room; a fork without
+// room for a checkpoint says so, and no second version of the file is left. In "make test",
+// TestDiskFullInBuild and TestWayOutOfFullDisk stand for it.
+func TestMoreDiskFullWhileFilesWritten(t *testing.T) {
 	needs.GVisor(t)
 	needs.Root(t) // for a file system of a size
 	covetest.Patched(t)

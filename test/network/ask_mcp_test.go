@@ -94,9 +94,10 @@ type ran struct {
 	Stdout   string           `json:"stdout"`
 }
 
-// The user of a client of the newest revision of MCP answers while a command, code or
-// attempts run: each runs once, and its result has all that it has written.
-func TestRealAskMCP(t *testing.T) {
+// The user of a client of the newest revision of MCP answers while a command, code or attempts
+// run: each runs once, and its result has all that it has written. In "make test", TestRealAsk
+// stands for it.
+func TestRealMoreAskMCP(t *testing.T) {
 	own(t, func(t *testing.T, d *covetest.Daemon) {
 		n := internet.Here(t)
 		n.SetName("good.mcp.test", netip.MustParseAddr("203.0.113.10"))
@@ -146,9 +147,9 @@ func TestRealAskMCP(t *testing.T) {
 	})
 }
 
-// If a user takes longer to answer than a call waits for a command, the call still waits
-// for the command after the answer.
-func TestRealAskMCPDetached(t *testing.T) {
+// If a user takes longer to answer than a call waits for a command, the call still waits for
+// the command after the answer. In "make test", TestRealAsk stands for it.
+func TestRealMoreAskMCPDetached(t *testing.T) {
 	shared(t, func(t *testing.T, d *covetest.Daemon) {
 		const detachAfter = 2 * time.Second
 		h, err := mcpserver.NewHTTP(mcpserver.Config{Service: d.Client, DetachAfter: detachAfter})
@@ -181,9 +182,10 @@ func TestRealAskMCPDetached(t *testing.T) {
 	})
 }
 
-// The daemon dies while a user is asked: the repeat of the call says that it cannot
-// continue and where to look, and runs nothing. The command and its question still exist.
-func TestRealAskMCPOutlivesTheDaemon(t *testing.T) {
+// The daemon dies while a user is asked: the repeat of the call says that it cannot continue
+// and where to look, and runs nothing. The command and its question still exist. In "make
+// test", TestRealAsk stands for it.
+func TestRealMoreAskMCPOutlivesTheDaemon(t *testing.T) {
 	own(t, func(t *testing.T, d *covetest.Daemon) {
 		id := create(t, d, askAll)
 		u := (&mcpUser{t: t}).connect(overHTTP(t, d))

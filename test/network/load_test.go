@@ -46,9 +46,10 @@ func cellOf(t *testing.T, d *covetest.Daemon, id string) int {
 	return pid
 }
 
-// TestManyConnections opens a thousand connections from a sandbox at once, ten thousand
-// in "make soak". Each still works when all of them are open.
-func TestManyConnections(t *testing.T) {
+// TestMoreManyConnections opens a thousand connections from a sandbox at once, ten thousand in
+// "make soak". Each still works when all of them are open. In "make test", the test of the same
+// name of package egress stands for it.
+func TestMoreManyConnections(t *testing.T) {
 	connections, memoryMiB := 1_000, 200
 	if needs.Soak() {
 		connections, memoryMiB = 10_000, 700
@@ -86,9 +87,10 @@ print(ok)`, connections)))
 	})
 }
 
-// TestManyBytesEachWay sends 200 MB each way, a gigabyte in "make soak". The cell
-// buffers little of it, whichever side is slow.
-func TestManyBytesEachWay(t *testing.T) {
+// TestMoreManyBytesEachWay sends 200 MB each way, a gigabyte in "make soak". The cell buffers
+// little of it, whichever side is slow. In "make test", TestOpen and the tests of package
+// intercept stand for it.
+func TestMoreManyBytesEachWay(t *testing.T) {
 	size := 200 << 20
 	if needs.Soak() {
 		size = 1 << 30

@@ -51,9 +51,10 @@ func (p *webProxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.Copy(here, there)
 }
 
-// Sandboxes' connections go through the proxy of the daemon's environment, except to
-// hosts that the environment excludes.
-func TestProxyOfTheHost(t *testing.T) {
+// Sandboxes' connections go through the proxy of the daemon's environment, except to hosts that
+// the environment excludes. In "make test", TestAskedAddressThroughAProxy of package egress
+// stands for it.
+func TestMoreProxyOfTheHost(t *testing.T) {
 	needs.GVisor(t)
 	n := internet.Here(t)
 	l, err := n.Listen("10.0.0.5:3128")

@@ -51,9 +51,9 @@ func putGoClient(t *testing.T, d *covetest.Daemon, id string) {
 	}
 }
 
-// A secret is put in on its way to its host, for every client, over each change of
-// the sandbox's life; and is nowhere in the sandbox.
-func TestSecretOfManyLives(t *testing.T) {
+// A secret is put in on its way to its host, for every client, over each change of the
+// sandbox's life; and is nowhere in the sandbox. In "make test", TestCanary stands for it.
+func TestMoreSecretOfManyLives(t *testing.T) {
 	n := internet.Here(t)
 	needs.Command(t, "curl", "openssl", "node", "git")
 	needs.File(t, "/usr/lib/python3/dist-packages/requests/__init__.py")

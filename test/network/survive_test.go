@@ -27,10 +27,10 @@ func wantStrict(t *testing.T, d *covetest.Daemon, id, when string) {
 	}
 }
 
-// A policy stays with its sandbox in every case: through a pause, in forks, in a
-// sandbox from a snapshot, after a restore, when the daemon is killed, and in a sandbox
-// from the pool.
-func TestPolicySurvives(t *testing.T) {
+// A policy stays with its sandbox in every case: through a pause, in forks, in a sandbox from a
+// snapshot, after a restore, when the daemon is killed, and in a sandbox from the pool. In
+// "make test", TestCanary and TestNetworkCrashes of package service stand for it.
+func TestMorePolicySurvives(t *testing.T) {
 	own(t, func(t *testing.T, d *covetest.Daemon) {
 		s := d.Create(t, sandbox.CreateRequest{Network: &strict})
 		wantStrict(t, d, s.ID, "created")
@@ -129,10 +129,10 @@ open("/tmp/said.new", "w").write(said); os.rename("/tmp/said.new", "/tmp/said")`
 // read, and an error when they write.
 const atEnd = "end, BrokenPipeError b'' 0"
 
-// After a pause and in forks, a program that waits on a connection to the outside
-// learns at once that the connection is gone. A fork does not affect the parent's
-// connection.
-func TestOutsideConnectionsEnd(t *testing.T) {
+// After a pause and in forks, a program that waits on a connection to the outside learns at
+// once that the connection is gone. A fork does not affect the parent's connection. In "make
+// test", TestDialPort stands for it.
+func TestMoreOutsideConnectionsEnd(t *testing.T) {
 	shared(t, func(t *testing.T, d *covetest.Daemon) {
 		id := create(t, d, sandbox.NetworkPolicy{})
 		hold := func() {
@@ -174,9 +174,10 @@ func TestOutsideConnectionsEnd(t *testing.T) {
 	})
 }
 
-// A change of the rules is in effect when the call returns, also for open and busy
-// connections. Connections that are still allowed continue.
-func TestRulesChangeUnderLoad(t *testing.T) {
+// A change of the rules is in effect when the call returns, also for open and busy connections.
+// Connections that are still allowed continue. In "make test", TestStoppedAgentKeepsNothing
+// stands for it.
+func TestMoreRulesChangeUnderLoad(t *testing.T) {
 	shared(t, func(t *testing.T, d *covetest.Daemon) {
 		id := create(t, d, sandbox.NetworkPolicy{})
 		load := func(addr string) <-chan string {

@@ -65,11 +65,11 @@ run:
   - {run: python3 -c 'import hello_cove' > greeting, user: user, workdir: /home/user}
 `
 
-// pip, npm and apt steps of a template install packages of the test's registries, through
-// the gateway of the build: with the default network of builds and with a strict one, with
-// the machine's own programs and in an image. An ordinary user of the sandboxes has the
-// packages.
-func TestTemplatePackages(t *testing.T) {
+// pip, npm and apt steps of a template install packages of the test's registries, through the
+// gateway of the build: with the default network of builds and with a strict one, with the
+// machine's own programs and in an image. An ordinary user of the sandboxes has the packages.
+// In "make test", TestTemplateBuilds stands for it.
+func TestMoreTemplatePackages(t *testing.T) {
 	n := internet.Here(t)
 	serveRegistries(t, n)
 	authority, err := os.ReadFile(n.CA)
@@ -171,11 +171,11 @@ func packagesFail(t *testing.T, d *covetest.Daemon, debian sandbox.TemplateSourc
 	wg.Wait()
 }
 
-// A sandbox with a secret becomes a template. The attack: whoever may read
-// templates looks for the secret in them, or has a build use it. No file, log or
-// environment of the template has the value, and neither its steps nor its
-// sandboxes can use it.
-func TestTemplateOfSecret(t *testing.T) {
+// A sandbox with a secret becomes a template. The attack: whoever may read templates looks for
+// the secret in them, or has a build use it. No file, log or environment of the template has
+// the value, and neither its steps nor its sandboxes can use it. In "make test", TestCanary
+// stands for it.
+func TestMoreTemplateOfSecret(t *testing.T) {
 	n := internet.Here(t)
 	n.Serve(t, "github.com", gitServer(t))
 	shared(t, func(t *testing.T, d *covetest.Daemon) {

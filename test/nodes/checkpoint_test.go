@@ -129,9 +129,10 @@ func (s *server) neverTwo(t *testing.T) {
 	})
 }
 
-// TestWaitsAutomaticCheckpoints takes first the server and then the node from a sandbox with
-// automatic checkpoints.
-func TestWaitsAutomaticCheckpoints(t *testing.T) {
+// TestMoreWaitsAutomaticCheckpoints takes first the server and then the node from a sandbox with
+// automatic checkpoints. In "make test", TestAutomaticCheckpoint and TestResumedIsFenced of
+// package service stand for it.
+func TestMoreWaitsAutomaticCheckpoints(t *testing.T) {
 	withDirectory(t, func(t *testing.T, s *server, a, b *node) {
 		sb, plain := s.Create(t, kept()), s.Create(t, covetest.Small())
 		s.startCounter(t, sb.ID)

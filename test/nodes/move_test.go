@@ -121,9 +121,10 @@ func (n *node) checkpoints(t *testing.T) []string {
 	return found
 }
 
-// TestContinueElsewhere pauses a sandbox on a node that dies: it continues on the other node,
-// and so does a snapshot. When the node is back, it has removed its copy.
-func TestContinueElsewhere(t *testing.T) {
+// TestMoreContinueElsewhere pauses a sandbox on a node that dies: it continues on the other node,
+// and so does a snapshot. When the node is back, it has removed its copy. In "make test", the
+// tests of packages tiered and fleet stand for it.
+func TestMoreContinueElsewhere(t *testing.T) {
 	withObjects(t, func(t *testing.T, s *server, a, b *node, _ *s3test.Server) {
 		sb := s.Create(t, covetest.Small())
 		s.canary(t, 2) // and the one that is made from the snapshot
@@ -215,10 +216,10 @@ func (s *server) awaitMoved(t *testing.T, n *node) sandbox.NodeMove {
 	return *got.Move
 }
 
-// TestDrainMoves empties a node under calls: first while the object store is down, when
+// TestMoreDrainMoves empties a node under calls: first while the object store is down, when
 // everything stays, and then with it. Afterwards the other node is stopped, and moves its
-// sandboxes back.
-func TestDrainMoves(t *testing.T) {
+// sandboxes back. In "make test", TestDrainAndRemove stands for it.
+func TestMoreDrainMoves(t *testing.T) {
 	withObjects(t, func(t *testing.T, s *server, a, b *node, bucket *s3test.Server) {
 		var ids []string
 		at := map[string]int{}

@@ -177,9 +177,10 @@ func TestSecret(t *testing.T) {
 	})
 }
 
-// TestWaitsNodeDies kills a node's process. Back within the lease, it has its sandboxes; back
-// later, it ends them.
-func TestWaitsNodeDies(t *testing.T) {
+// TestMoreWaitsNodeDies kills a node's process. Back within the lease, it has its sandboxes; back
+// later, it ends them. In "make test", TestServerDies and the tests of package fleet stand for
+// it.
+func TestMoreWaitsNodeDies(t *testing.T) {
 	oneUser(t, func(t *testing.T, s *server, a, b *node) {
 		on := s.onEach(t)
 		s.Sh(t, on[a].ID, "echo kept > /tmp/kept")
@@ -245,9 +246,10 @@ func TestServerDies(t *testing.T) {
 	})
 }
 
-// TestWaitsNetworkCut cuts the network between a node and the server, shorter and longer than
-// the lease. Neither end is told.
-func TestWaitsNetworkCut(t *testing.T) {
+// TestMoreWaitsNetworkCut cuts the network between a node and the server, shorter and longer than
+// the lease. Neither end is told. In "make test", TestServerDies and the tests of package fleet
+// stand for it.
+func TestMoreWaitsNetworkCut(t *testing.T) {
 	oneUser(t, func(t *testing.T, s *server, a, b *node) {
 		on := s.onEach(t)
 		s.Sh(t, on[a].ID, "echo kept > /tmp/kept")

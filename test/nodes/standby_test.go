@@ -226,9 +226,10 @@ func (p *pair) wantTemplate(t *testing.T, want *sandbox.Template) {
 	}
 }
 
-// TestWaitsStandby takes the active one of two servers away in all ways: the other one has the same
-// sandboxes, of which each ran once and without a gap.
-func TestWaitsStandby(t *testing.T) {
+// TestMoreWaitsStandby takes the active one of two servers away in all ways: the other one has the
+// same sandboxes, of which each ran once and without a gap. In "make test", the tests of
+// package store/postgres and TestStandby of package server stand for it.
+func TestMoreWaitsStandby(t *testing.T) {
 	needs.GVisor(t)
 	binary, err := covetest.Binary()
 	if err != nil {

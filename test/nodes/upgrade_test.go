@@ -42,10 +42,11 @@ func (s *server) drained(t *testing.T, n *node) {
 	s.waitState(t, n, sandbox.NodeReady)
 }
 
-// TestUpgradeOneByOne replaces the server with one of another build, and then one node after
+// TestMoreUpgradeOneByOne replaces the server with one of another build, and then one node after
 // the other, under calls. Sandboxes go on, although none of them was ever in the object store,
-// and run with the program that has made them.
-func TestUpgradeOneByOne(t *testing.T) {
+// and run with the program that has made them. In "make test", TestLife and TestServerDies
+// stand for it.
+func TestMoreUpgradeOneByOne(t *testing.T) {
 	withObjects(t, func(t *testing.T, s *server, a, b *node, bucket *s3test.Server) {
 		on := s.onEach(t)
 		ids := []string{on[a].ID, on[b].ID}

@@ -57,11 +57,12 @@ func headers(path string, more ...hpack.HeaderField) []byte {
 	return b.Bytes()
 }
 
-// Attack: a stranger abuses HTTP/2, or the handshake before it, to take memory
-// and processor time: streams that are reset at once, headers without an end,
-// floods of frames that want an answer which is never read, headers that unpack
-// to many times their size, handshakes that stand still.
-func TestAbuseOfHTTP2(t *testing.T) {
+// Attack: a stranger abuses HTTP/2, or the handshake before it, to take memory and processor
+// time: streams that are reset at once, headers without an end, floods of frames that want an
+// answer which is never read, headers that unpack to many times their size, handshakes that
+// stand still. In "make test", TestStreamsOfAKeyAreBounded and TestConnectionsAreBounded stand
+// for it.
+func TestMoreAbuseOfHTTP2(t *testing.T) {
 	cert, key, roots := certificate(t, t.TempDir(), "cove.test")
 	d := mustStart(t, func(c *config.Config) {
 		c.TLS.Cert, c.TLS.Key = cert, key

@@ -203,7 +203,9 @@ func joinToken(t *testing.T, r *turn) joining {
 }
 
 // A server that is cut off from its database is on standby, and active again when it is back.
-func TestStandbyDuringAnOutage(t *testing.T) {
+// In "make test", TestStandby, and TestServerAwayWithStandby of package store/postgres, stand
+// for it.
+func TestMoreStandbyDuringAnOutage(t *testing.T) {
 	t.Setenv("COVE_SECRETS_KEY", "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=")
 	postgres := postgrestest.Start(t)
 	r := takeTurns(t, postgres.Schema(t))

@@ -46,7 +46,7 @@ func TestDebianModeErrors(t *testing.T) {
 }
 
 // TestSoakDebian makes a Debian with mmdebstrap. In "make test", the tests of
-// bootstrap_test.go, which have a handmade one, and TestTemplatePackages of test/network,
+// bootstrap_test.go, which have a handmade one, and TestMoreTemplatePackages of test/network,
 // which installs packages, stand for it.
 func TestSoakDebian(t *testing.T) {
 	needs.Command(t, "mmdebstrap")

@@ -30,6 +30,12 @@ func missing(t testing.TB, format string, args ...any) {
 // says in its comment what stands for it.
 func Soak() bool { return os.Getenv("COVE_SOAK") == "1" }
 
+// More reports whether tests take more than the cases of "make test", which has each
+// verb once: "make test-all" does (COVE_MORE=1), and so does "make soak". A test of which
+// "make test" takes no case is named TestMore..., and says in its comment what stands for
+// it there.
+func More() bool { return os.Getenv("COVE_MORE") == "1" || Soak() }
+
 // Root requires that the test runs as root.
 func Root(t testing.TB) {
 	t.Helper()

@@ -12,10 +12,10 @@ import (
 	"github.com/cove-sh/cove/internal/testing/sdktest"
 )
 
-// A sandbox that a program with E2B's SDK has created is the same for everybody else: on
-// the command line, for an agent that forks it by MCP, and for a program with
-// Daytona's SDK.
-func TestDoors(t *testing.T) {
+// A sandbox that a program with E2B's SDK has created is the same for everybody else: on the
+// command line, for an agent that forks it by MCP, and for a program with Daytona's SDK. In
+// "make test", TestSDK stands for it.
+func TestMoreDoors(t *testing.T) {
 	needs.File(t, "../daytona/node_modules/.package-lock.json") // npm ci --prefix test/sdk/daytona
 	covetest.ForUsers(t, false, func(t *testing.T, uid uint32) {
 		s := serve(t, uid, sdktest.ByURL)
