@@ -111,7 +111,7 @@ func TestMoreForkedWhileWritten(t *testing.T) {
 // it continues: its copies of pages stay below its limit, and none of its programs is ended,
 // even while another one takes and frees memory. It is the same for programs' own memory and
 // for files in memory.
-// In "make test", TestMoreGoesOnWhileWritten and gVisor's own TestFreeze... stand for it.
+// In "make test-all", TestMoreGoesOnWhileWritten and gVisor's own TestFreeze... stand for it.
 func TestSoakGoesOnBelowItsLimit(t *testing.T) {
 	covetest.Patched(t)
 	const limit, mib = 512, 300
@@ -391,7 +391,7 @@ func TestCellKilledInFork(t *testing.T) {
 // A snapshot's sandbox, its gVisor or the daemon is killed while memory is being written: then
 // there is no snapshot or a complete one, and another snapshot of a living sandbox can be
 // made.
-// In "make test", TestMoreParentKilledWhileWritten, and TestCellKilledDuringCheckpoint of internal/engine/cells, stand for it.
+// In "make test-all", TestMoreParentKilledWhileWritten, and TestCellKilledDuringCheckpoint of internal/engine/cells, stand for it.
 func TestSoakSnapshotKilledWhileWritten(t *testing.T) {
 	covetest.Patched(t)
 	covetest.Own(t, func(t *testing.T, d *covetest.Daemon) {

@@ -89,7 +89,7 @@ func goesOn(t testing.TB, d *covetest.Daemon, id string) {
 
 // Each child of a fork has all of the memory as of one instant, while four threads
 // write to all of it without end; and neither parent nor children see what
-// another writes. In "make test", TestMoreGoesOnWhileWritten stands for it.
+// another writes. In "make test-all", TestMoreGoesOnWhileWritten stands for it.
 func TestSoakForksAreOfOneInstant(t *testing.T) {
 	const rounds, mib = 50, 64
 	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {

@@ -127,7 +127,7 @@ func TestMoreLostMachine(t *testing.T) {
 }
 
 // The daemon is killed while it uploads: the next one goes on, and nothing is lost.
-// In "make test", TestKills of internal/engine/tiered and TestMoreLostMachine stand for it.
+// In "make test-all", TestMoreKills of internal/engine/tiered and TestMoreLostMachine stand for it.
 func TestSoakKilledUpload(t *testing.T) {
 	needs.GVisor(t)
 	bucket := s3test.Start(t)

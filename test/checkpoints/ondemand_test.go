@@ -119,7 +119,7 @@ func TestSoakManyChildrenTakeATenth(t *testing.T) {
 
 // A child that has loaded little keeps all of its memory and files through each verb of
 // time, whatever happens to its parent and the daemon.
-// In "make test", TestMoreSurvivesCopies, which forks a fork that loads, stands for it.
+// In "make test-all", TestMoreSurvivesCopies, which forks a fork that loads, stands for it.
 func TestSoakVerbsWhileLoading(t *testing.T) {
 	covetest.Patched(t)
 	const mib = 1500

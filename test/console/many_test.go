@@ -215,7 +215,7 @@ func (p *tab) load() (first, rows time.Duration) {
 }
 
 // A thousand sandboxes are shown as soon as a few, and kept up to date: what that takes
-// is bounded, and how long it takes is said. In "make test", TestMoreActions,
+// is bounded, and how long it takes is said. In "make test-all", TestMoreActions,
 // which uses the same lists with few sandboxes in them, stands for it.
 func TestSoakManySandboxes(t *testing.T) {
 	w := startCrowd(t)

@@ -42,7 +42,7 @@ objects: {secret: cove-objects}
 var kustomizeOnly = []string{"components/agents", "components/high-availability"}
 
 // TestMoreChart compares what the chart makes with what kustomize makes, object by object. In "make
-// test", TestMistakes stands for it.
+// test", TestSchema and TestValues stand for it.
 func TestMoreChart(t *testing.T) {
 	for _, kind := range []string{"components", "overlays"} {
 		dirs, err := os.ReadDir(deploytest.Kustomize(t, kind))
@@ -151,8 +151,9 @@ func sortEnv(v any) {
 	}
 }
 
-// TestEverything sets all values, and looks for each in what the chart makes of them.
-func TestEverything(t *testing.T) {
+// TestMoreEverything sets all values, and looks for each in what the chart makes of them. In "make
+// test", TestSchema and TestValues stand for it.
+func TestMoreEverything(t *testing.T) {
 	objects := deploytest.Objects(t, deploytest.Template(t, "--values", write(t, "values.yaml", deploytest.Everything)))
 	for id, object := range objects {
 		text, err := json.Marshal(object)
@@ -197,8 +198,8 @@ func TestEverything(t *testing.T) {
 	}
 }
 
-// TestLint has Helm look at the chart.
-func TestLint(t *testing.T) {
+// TestMoreLint has Helm look at the chart. In "make test", TestSchema and TestValues stand for it.
+func TestMoreLint(t *testing.T) {
 	for name, values := range map[string]string{"defaults": "", "everything": deploytest.Everything} {
 		if out, err := deploytest.Run(t, "helm", "lint", "--strict", deploytest.Chart(t), "--values", write(t, "values.yaml", values)); err != nil {
 			t.Errorf("%s: %v\n%s", name, err, out)
@@ -206,8 +207,9 @@ func TestLint(t *testing.T) {
 	}
 }
 
-// TestNotes reads what an installation says.
-func TestNotes(t *testing.T) {
+// TestMoreNotes reads what an installation says. In "make test", TestSchema and TestValues stand
+// for it.
+func TestMoreNotes(t *testing.T) {
 	for values, want := range map[string]string{
 		"":                    "port-forward service/cove 7777",
 		deploytest.Everything: "cove --url https://cove.example.com run -- id",
@@ -223,8 +225,8 @@ func TestNotes(t *testing.T) {
 	}
 }
 
-// TestMistakes are values that the schema refuses.
-func TestMistakes(t *testing.T) {
+// TestMoreMistakes are values that the schema refuses. In "make test", TestSchema stands for it.
+func TestMoreMistakes(t *testing.T) {
 	for set, want := range map[string]string{
 		"node.replicas=3":                     "'node' not allowed",
 		"nodes.replica=3":                     "'replica' not allowed",

@@ -29,7 +29,7 @@ import (
 
 // While templates are built, other sandboxes come, work and go, and neither
 // notices the other.
-// In "make test", TestTemplateBuilds and TestMoreManyClients stand for it.
+// In "make test-all", TestTemplateBuilds and TestMoreManyClients stand for it.
 func TestSoakBuildsBesideSandboxes(t *testing.T) {
 	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
 		const builds = sandbox.MaxTeamBuilds

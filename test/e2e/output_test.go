@@ -64,7 +64,7 @@ func awaitBytes(t *testing.T, d *covetest.Daemon, id, job string, size int64) {
 // 100 MB that a background job has written can be read completely
 // afterwards: in ranges, by attaching late, after the daemon has died, after a pause,
 // in a fork, and in a sandbox from a snapshot.
-// In "make test", TestMoreLongOutputOnSmallDisk, and TestKeptOutput of internal/guest/agent, stand for it.
+// In "make test-all", TestMoreLongOutputOnSmallDisk, and TestKeptOutput of internal/guest/agent, stand for it.
 func TestSoakLongOutput(t *testing.T) {
 	needs.GVisor(t)
 	d := covetest.Start(t, covetest.Options{})

@@ -46,7 +46,7 @@ func refuses(t *testing.T, d *covetest.Daemon, id, verb string, err error, code 
 
 // The disk is full while children of a fork have not loaded everything: there is room for what
 // they load, a pause fails and says so, and all of them continue.
-// In "make test", TestMoreDiskFull stands for it.
+// In "make test-all", TestMoreDiskFull stands for it.
 func TestSoakDiskFullWhileLoading(t *testing.T) {
 	needs.GVisor(t)
 	needs.Root(t) // for a file system of a size

@@ -202,8 +202,9 @@ func (r *rig) changes(t *testing.T, of engine.Source) string {
 	return strings.Join(out, "\n")
 }
 
-// TestLargeFiles writes files of which gVisor could not hold another copy in memory.
-func TestLargeFiles(t *testing.T) {
+// TestMoreLargeFiles writes files of which gVisor could not hold another copy in memory. In "make
+// test", TestFilesOfEveryKind stands for it.
+func TestMoreLargeFiles(t *testing.T) {
 	r := newRig(t)
 	r.spec.Resources.MemoryMiB, r.spec.Resources.DiskMiB = 128, 1024
 	c := r.create(t, "sbx-one", "", false)

@@ -78,10 +78,10 @@ func shellLine(t *testing.T, i engine.Instance, line string) string {
 	return strings.TrimSpace(out.String())
 }
 
-// TestCheckpointsShare checks that, on a file system that can share extents, checkpoints
-// share what the sandbox has written, and that no sandbox sees what another writes
-// afterwards.
-func TestCheckpointsShare(t *testing.T) {
+// TestMoreCheckpointsShare checks that, on a file system that can share extents, checkpoints share
+// what the sandbox has written, and that no sandbox sees what another writes afterwards. In
+// "make test", TestCheckpoints stands for it.
+func TestMoreCheckpointsShare(t *testing.T) {
 	needs.GVisor(t)
 	dir := sharingDir(t)
 	e := open(t, dir)

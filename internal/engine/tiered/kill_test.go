@@ -19,10 +19,11 @@ var killedAt = []string{
 	"put .", "put chunks/", "put checkpoints", "put shared", "keep manifest", "evict", "import", "unpack root", "bury", "delete checkpoints", "forget manifest", "dig",
 }
 
-// TestKills kills the daemon at the first change of each kind that storing, evicting,
-// fetching, removing and sweeping make of the disk and the bucket. The next daemon finds
-// nothing lost that was not removed, and leaves nothing of what was.
-func TestKills(t *testing.T) {
+// TestMoreKills kills the daemon at the first change of each kind that storing, evicting, fetching,
+// removing and sweeping make of the disk and the bucket. The next daemon finds nothing lost
+// that was not removed, and leaves nothing of what was. In "make test", TestDamage and
+// TestOutage stand for it.
+func TestMoreKills(t *testing.T) {
 	for _, until := range killedAt {
 		synctest.Test(t, func(t *testing.T) {
 			if at := kill(t, 0, until); at == "" {
@@ -32,7 +33,7 @@ func TestKills(t *testing.T) {
 	}
 }
 
-// TestSoakKills kills it at each change. In "make test", TestKills stands for it.
+// TestSoakKills kills it at each change. In "make test-all", TestMoreKills stands for it.
 func TestSoakKills(t *testing.T) {
 	for n, at := 0, "."; at != ""; n++ {
 		synctest.Test(t, func(t *testing.T) { at = kill(t, n, "") })
