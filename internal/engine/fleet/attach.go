@@ -75,6 +75,8 @@ func (f *Fleet) Attach(ctx context.Context, name, id, address string, e *remote.
 		s.lease.Stop()
 		s.lease = nil
 	}
+	close(f.attached)
+	f.attached = make(chan struct{})
 	warm, failed, reached := s.warm, f.failed, f.reached
 	f.wg.Go(func() { f.keep(s, e) })
 	f.mu.Unlock()

@@ -49,6 +49,7 @@ func (f *Fleet) SetPeers(dial func(ctx context.Context, fromSandboxID, name stri
 
 // Create implements [engine.Engine].
 func (f *Fleet) Create(ctx context.Context, spec engine.Spec) (engine.Instance, error) {
+	f.awaitNodes(ctx)
 	if spec.Checkpoint != "" {
 		s, err := f.siteOfCheckpoint(spec.Checkpoint)
 		if err != nil {

@@ -75,6 +75,9 @@ type Fleet struct {
 	notBefore time.Time
 	shorter   *time.Timer // nil if there is none
 
+	// attached is closed, and replaced, when a node attaches. Guarded by mu.
+	attached chan struct{}
+
 	reached func()                                                                            // guarded by mu; see [Fleet.OnReach]
 	failed  func(engine.Status)                                                               // guarded by mu
 	asked   func(instanceID string, open []engine.Question)                                   // guarded by mu
@@ -138,7 +141,7 @@ func New(cfg Config) (*Fleet, error) {
 		cfg.Lease = DefaultLease
 	}
 	f := &Fleet{
-		cfg: cfg, log: cfg.Log, sites: map[string]*site{}, instances: map[string]*entry{}, checkpoints: map[string]*kept{}, logs: map[string]*site{},
+		cfg: cfg, log: cfg.Log, sites: map[string]*site{}, instances: map[string]*entry{}, checkpoints: map[string]*kept{}, logs: map[string]*site{}, attached: make(chan struct{}),
 		failed: func(engine.Status) {}, asked: func(string, []engine.Question) {}, reached: func() {},
 	}
 	if cfg.Local != nil {

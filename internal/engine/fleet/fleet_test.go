@@ -223,6 +223,32 @@ func TestSpread(t *testing.T) {
 	}
 }
 
+// TestCreateAwaitsNodes checks that a new instance waits for nodes that are about to be back,
+// as after a restart of the server, and only as long as its caller does.
+func TestCreateAwaitsNodes(t *testing.T) {
+	w := newWorld(t, time.Hour)
+	a := w.join("a")
+	w.restart()
+	spec := engine.Spec{ID: "one", Root: engine.Root{Digest: "d"}, Resources: sandbox.Resources{VCPUs: 1, MemoryMiB: 64, DiskMiB: 16}}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if _, err := w.Create(ctx, spec); !errors.Is(err, engine.ErrNoRoom) || ctx.Err() == nil {
+		t.Errorf("while the node is away: %v, and the caller waits: %v", err, ctx.Err() == nil)
+	}
+	made := make(chan error)
+	go func() {
+		_, err := w.Create(t.Context(), spec)
+		made <- err
+	}()
+	w.attach(a)
+	if err := <-made; err != nil {
+		t.Error(err)
+	}
+	if got := w.list(); !slices.Equal(got, []string{"one"}) {
+		t.Errorf("running: %v", got)
+	}
+}
+
 // TestCheckpointStays checks that what continues from a checkpoint is made where it is, and
 // that a commit ends the instance.
 func TestCheckpointStays(t *testing.T) {

@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"cmp"
+	"context"
 	"maps"
 	"slices"
 	"time"
@@ -20,6 +21,9 @@ const (
 	diskFloor = 64 << 20
 	// Nodes whose free memory differs by less than 1/tieShare are equal.
 	tieShare = 8
+	// returnTimeout bounds how long a new instance waits for a node when all are away: after a
+	// restart of the server or a cut of the network they are back within a second.
+	returnTimeout = 5 * time.Second
 )
 
 func growth(r sandbox.Resources) int64 { return min(r.MemoryMiB<<20/growthShare, maxGrowth) }
@@ -58,6 +62,42 @@ func (f *Fleet) everySite() []*site {
 		sites = append(sites, f.local)
 	}
 	return slices.AppendSeq(sites, maps.Values(f.sites))
+}
+
+// awaitNodes waits for a while, if no site is there but the lease of a node that takes new
+// instances has not run out, until one is.
+func (f *Fleet) awaitNodes(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, returnTimeout)
+	defer cancel()
+	for {
+		attached := f.returning()
+		if attached == nil {
+			return
+		}
+		select {
+		case <-attached:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// returning returns a channel that is closed when a node attaches; or nil if a site is there,
+// or none is expected that takes new instances.
+func (f *Fleet) returning() <-chan struct{} {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	expected := false
+	for _, s := range f.everySite() {
+		if s.local != nil || s.remote != nil {
+			return nil
+		}
+		expected = expected || !s.lost && !s.member.Draining
+	}
+	if !expected {
+		return nil
+	}
+	return f.attached
 }
 
 // candidates returns the sites that can have a new instance, the best first. The error
