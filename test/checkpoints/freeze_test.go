@@ -152,8 +152,8 @@ def wrong(): return sum(memory[i:i+BLOCK] != content(i + 1) or memory[i+BLOCK:i+
 
 // A sandbox whose memory is in many parts continues after a fork, and reads and writes all of
 // it, although the host bounds the mappings of a process. Blocks of one page are the most
-// parts; "make soak" also has larger blocks. In "make test", TestForksTakeWhatTheyTouch stands
-// for it.
+// parts; "make soak" also has larger blocks. In "make test", TestBacklogHasFewParts of
+// internal/cell/runsc stands for it.
 func TestMoreForkOfSparseMemory(t *testing.T) {
 	covetest.Patched(t)
 	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
@@ -224,7 +224,7 @@ func withHeap(t testing.TB, d *covetest.Daemon, mib int64) string {
 
 // Children have all of their parent's memory when the parent is killed right after the fork,
 // when the daemon is killed, and when both are, while memory is still being written for them;
-// so has a fork of such a child. In "make test", TestCellKilledInFork stands for it.
+// so has a fork of such a child. In "make test", TestCellKilledInFork stands for a part of it.
 func TestMoreParentKilledWhileWritten(t *testing.T) {
 	covetest.Patched(t)
 	covetest.Own(t, func(t *testing.T, d *covetest.Daemon) {
@@ -263,7 +263,7 @@ func TestMoreParentKilledWhileWritten(t *testing.T) {
 }
 
 // The cell of a parent is killed while it writes memory for its children: each has all of
-// it, or ends and says why. Nobody ever finds other memory. In "make test",
+// it, or ends and says why. Nobody ever finds other memory. In "make test-all",
 // TestMoreParentKilledWhileWritten and TestCellKilledInFork stand for it.
 func TestSoakCellKilledWhileWritten(t *testing.T) {
 	covetest.Patched(t)

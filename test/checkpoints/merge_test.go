@@ -488,7 +488,7 @@ func TestRewind(t *testing.T) {
 }
 
 // Files with holes are compared as what they hold, and merged with their holes. In "make test",
-// TestMergeFiles and the tests of package layer stand for it.
+// TestMergeFiles, and TestMergeSparse of package layer, stand for it.
 func TestMoreHolesAreMerged(t *testing.T) {
 	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
 		parent := d.Create(t, sandbox.CreateRequest{})

@@ -12,7 +12,7 @@ import (
 )
 
 // A state directory that was moved while no server ran serves sandboxes from the same template
-// and the same golden checkpoint. In "make test", TestBackup stands for it.
+// and the same golden checkpoint. In "make test", nothing stands for it.
 func TestMoreMovedStateDirectory(t *testing.T) {
 	needs.GVisor(t)
 	parent := t.TempDir()

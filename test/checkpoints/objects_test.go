@@ -54,8 +54,9 @@ func loseMachine(t *testing.T, d *covetest.Daemon) {
 }
 
 // A machine is lost. Another one with the same database and bucket, and an empty state
-// directory elsewhere, has its snapshots and its paused sandboxes. In "make test", TestRecover
-// stands for it.
+// directory elsewhere, has its snapshots and its paused sandboxes. In "make test",
+// TestNewMachine of package tiered, and TestCheckpoints of package cells (Portable), stand for
+// it.
 func TestMoreLostMachine(t *testing.T) {
 	needs.GVisor(t)
 	server := postgrestest.Start(t)
@@ -127,7 +128,7 @@ func TestMoreLostMachine(t *testing.T) {
 }
 
 // The daemon is killed while it uploads: the next one goes on, and nothing is lost.
-// In "make test-all", TestMoreKills of internal/engine/tiered and TestMoreLostMachine stand for it.
+// In "make test-all", TestKills of internal/engine/tiered and TestMoreLostMachine stand for it.
 func TestSoakKilledUpload(t *testing.T) {
 	needs.GVisor(t)
 	bucket := s3test.Start(t)

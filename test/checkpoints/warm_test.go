@@ -54,8 +54,8 @@ func fromPool(t *testing.T, d *covetest.Daemon, req sandbox.CreateRequest) (*san
 }
 
 // A sandbox from the pool cannot be distinguished from one that has just booted, and shares
-// nothing with others from the pool. In "make test", the conversations of all dialects, whose
-// sandboxes are from the pool, stand for it.
+// nothing with others from the pool. In "make test", TestCheckpoints of package cells (Warm),
+// and TestRenewMachineID, TestRenewHostKeys and TestCodeReseed of package agent, stand for it.
 func TestMoreWarmIsAsCold(t *testing.T) {
 	covetest.Own(t, func(t *testing.T, warm *covetest.Daemon) {
 		info, err := os.Stat(warm.StateDir)

@@ -15,7 +15,7 @@ import (
 
 // Every action of every page is done in a browser, with its button or form, and another client
 // checks the effect. Tests of a page itself rather than of its actions are in TestConsole. In
-// "make test", TestConsole stands for it.
+// "make test", TestConsole has a few of them.
 func TestMoreActions(t *testing.T) {
 	covetest.Own(t, func(t *testing.T, d *covetest.Daemon) {
 		loseVolume(t, d)

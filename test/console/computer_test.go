@@ -12,8 +12,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// A computer is among all, its screen is watched, and taken over. In "make test", the test of
-// the same name in test/computer stands for it.
+// A computer is among all, its screen is watched, and taken over. In "make test", TestComputer
+// of test/computer stands for it.
 func TestMoreComputer(t *testing.T) {
 	covetest.Own(t, func(t *testing.T, d *covetest.Daemon) {
 		needs.Command(t, "Xvnc", "openbox", "tint2", "hsetroot", "xterm")

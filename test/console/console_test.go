@@ -28,8 +28,8 @@ func TestConsole(t *testing.T) {
 				f()
 			})
 		}
-		// more is what "make test" leaves out, and soaked what "make test-all" leaves out too:
-		// TestMoreActions does the same actions, and less of them.
+		// more is what "make test" leaves out, and soaked what "make test-all" leaves out too;
+		// TestMoreActions has the same actions, more briefly.
 		more := func(name string, f func()) {
 			if needs.More() {
 				part(name, f)
@@ -58,7 +58,7 @@ func TestConsole(t *testing.T) {
 		soaked("terminal's size", func() { resizedTerminal(p, d, parent.ID) })
 		soaked("copy from a terminal", func() { copiedFromTerminal(p) })
 		soaked("link in a terminal", func() { linkInTerminal(p) })
-		more("hostile terminal", func() { hostileTerminal(p) })
+		part("hostile terminal", func() { hostileTerminal(p) })
 		soaked("flood without end", func() { floodWithoutEnd(p, d, parent.ID) })
 		part("files", func() { files(p, d, parent.ID) })
 		soaked("code", func() { code(p, d, parent.ID) })
@@ -66,7 +66,7 @@ func TestConsole(t *testing.T) {
 		part("compare and merge", func() { merge(p, d, parent, fork) })
 		soaked("attempts", func() { attempts(p, d) })
 		soaked("two browsers", func() { twoBrowsers(p.t, d, chrome, parent.ID) })
-		more("approvals", func() { approvals(p, d) })
+		part("approvals", func() { approvals(p, d) })
 		soaked("server", func() { serverPage(p, d) })
 		soaked("template", func() { buildTemplate(p, d) })
 		soaked("volumes", func() { volumes(p) })

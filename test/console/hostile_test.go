@@ -15,6 +15,7 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/cove-sh/cove/internal/testing/covetest"
+	"github.com/cove-sh/cove/internal/testing/needs"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -67,8 +68,12 @@ func hostileTerminal(p *tab) {
 	clipboard(p)
 	var title string
 	p.eval(`navigator.clipboard.writeText("mine").then(() => document.title)`, &title)
+	lines := "seq 1000"
+	if needs.More() {
+		lines = "seq 300000"
+	}
 	underFlood(p, func() {
-		p.types(`printf '\033]0;<img src=x onerror=window.owned=1>\007\033[31m\033[?25l\033[2J\033]52;c;aGFybQ==\007'; seq 300000; echo $((6*7))-after`, true)
+		p.types(`printf '\033]0;<img src=x onerror=window.owned=1>\007\033[31m\033[?25l\033[2J\033]52;c;aGFybQ==\007'; `+lines+`; echo $((6*7))-after`, true)
 		// Switching to another part of the sandbox, and back to the terminal, works at once.
 		p.click("Metrics")
 		p.waitFor(`!!document.querySelector(".uplot")`)

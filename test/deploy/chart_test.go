@@ -41,8 +41,8 @@ objects: {secret: cove-objects}
 // kustomizeOnly are components that the chart does not have, as docs/kubernetes.md says.
 var kustomizeOnly = []string{"components/agents", "components/high-availability"}
 
-// TestMoreChart compares what the chart makes with what kustomize makes, object by object. In "make
-// test", TestSchema and TestValues stand for it.
+// TestMoreChart compares what the chart makes with what kustomize makes, object by object. In
+// "make test", TestEverything stands for it.
 func TestMoreChart(t *testing.T) {
 	for _, kind := range []string{"components", "overlays"} {
 		dirs, err := os.ReadDir(deploytest.Kustomize(t, kind))
@@ -151,9 +151,8 @@ func sortEnv(v any) {
 	}
 }
 
-// TestMoreEverything sets all values, and looks for each in what the chart makes of them. In "make
-// test", TestSchema and TestValues stand for it.
-func TestMoreEverything(t *testing.T) {
+// TestEverything sets all values, and looks for each in what the chart makes of them.
+func TestEverything(t *testing.T) {
 	objects := deploytest.Objects(t, deploytest.Template(t, "--values", write(t, "values.yaml", deploytest.Everything)))
 	for id, object := range objects {
 		text, err := json.Marshal(object)
@@ -198,7 +197,7 @@ func TestMoreEverything(t *testing.T) {
 	}
 }
 
-// TestMoreLint has Helm look at the chart. In "make test", TestSchema and TestValues stand for it.
+// TestMoreLint has Helm look at the chart. In "make test", TestEverything stands for it.
 func TestMoreLint(t *testing.T) {
 	for name, values := range map[string]string{"defaults": "", "everything": deploytest.Everything} {
 		if out, err := deploytest.Run(t, "helm", "lint", "--strict", deploytest.Chart(t), "--values", write(t, "values.yaml", values)); err != nil {
@@ -207,8 +206,7 @@ func TestMoreLint(t *testing.T) {
 	}
 }
 
-// TestMoreNotes reads what an installation says. In "make test", TestSchema and TestValues stand
-// for it.
+// TestMoreNotes reads what an installation says. In "make test", TestEverything stands for it.
 func TestMoreNotes(t *testing.T) {
 	for values, want := range map[string]string{
 		"":                    "port-forward service/cove 7777",

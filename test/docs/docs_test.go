@@ -165,7 +165,7 @@ func TestREADME(t *testing.T) {
 	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) { follow(t, d, readme) })
 }
 
-// In "make test", TestREADME stands for it.
+// In "make test", TestREADME and TestEveryPage stand for it.
 func TestMorePages(t *testing.T) {
 	needs.GVisor(t)
 	uid := uint32(0)

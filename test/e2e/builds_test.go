@@ -184,7 +184,8 @@ func shellImage(t *testing.T, more ...string) v1.Image {
 
 // The daemon is killed in the middle of the download of an image, and in the middle of a step.
 // The next one says that the build has failed, nothing is left of it, and the same template can
-// be built. In "make test", TestTemplateBuilds and TestDaemonDies stand for it.
+// be built. In "make test", TestBuildLost of package service, and TestTemplateBuilds, which
+// cancels a build, stand for it.
 func TestMoreDaemonDiesInBuild(t *testing.T) {
 	reg := &stalling{registry: registry.New(registry.Logger(log.New(io.Discard, "", 0))), hit: map[string]chan struct{}{}}
 	server := httptest.NewServer(reg)

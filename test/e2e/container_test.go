@@ -57,7 +57,7 @@ func TestContainer(t *testing.T) {
 
 // TestMoreContainerVolumes keeps owners in volumes, which needs most of /proc: the supervisor
 // performs calls of gVisor's processes, and gVisor has a user namespace of its own. In "make
-// test", TestContainer and TestVolumes stand for it.
+// test", TestVolumes stands for it.
 func TestMoreContainerVolumes(t *testing.T) { keepOwners(t, container(t)) }
 
 // restricted checks that the daemon runs as the test says.

@@ -125,8 +125,8 @@ func takes(t *testing.T, d *covetest.Daemon, id string, mib, keep int) bool {
 	return got
 }
 
-// In "make test", TestExecEnforcedOrRefused and the service's tests of the same name stand for
-// it.
+// In "make test", TestExecEnforcedOrRefused, TestLimitsBite, and TestCreateEnforcedOrRefused of
+// package service, stand for it.
 func TestMoreCreateEnforcedOrRefused(t *testing.T) {
 	everyField[sandbox.CreateRequest](t, true, map[string]proof{
 		"network": createNetwork, "secrets": createSecrets, "ports": createPorts, "mounts": createMounts,

@@ -14,8 +14,9 @@ import (
 )
 
 // TestMoreManyClients has ten clients, fifty in "make soak", create, work and kill at once: no
-// error, and afterwards the machine is as before. In "make test", TestNoisyNeighbour of package
-// escape and TestDaemonDiesAtAnyMoment stand for it.
+// error, and afterwards the machine is as before. In "make test", TestManyClients of package
+// service, TestNoisyNeighbour of package escape and TestDaemonDiesAtAnyMoment stand for it;
+// nothing looks for descriptors that are left open.
 func TestMoreManyClients(t *testing.T) {
 	clients := 10
 	if needs.Soak() {

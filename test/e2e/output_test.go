@@ -136,7 +136,7 @@ func TestSoakLongOutput(t *testing.T) {
 
 // Output for which there is no room is dropped, oldest first, and the gap is reported. That
 // neither ends the job nor affects its newest output, even if the disk is full. In "make test",
-// TestOutputFlood stands for it.
+// TestSpoolRotates and TestKeptOutput of package agent stand for it.
 func TestMoreLongOutputOnSmallDisk(t *testing.T) {
 	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
 		const lines = 4_000_000

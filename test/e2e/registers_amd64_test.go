@@ -16,8 +16,8 @@ import (
 )
 
 // Programs compute what is right on a machine that has far fewer processors than busy threads:
-// a thread that is interrupted continues with its own registers. In "make test", TestSurvives
-// stands for it.
+// a thread that is interrupted continues with its own registers. In "make test", nothing stands
+// for it.
 func TestMoreRegistersSurviveLoad(t *testing.T) {
 	needs.Command(t, "gcc")
 	path := filepath.Join(t.TempDir(), "registers")

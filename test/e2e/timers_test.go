@@ -174,8 +174,8 @@ func TestTimers(t *testing.T) {
 }
 
 // Timers survive a kill of the daemon: sandboxes that were due meanwhile end at the start, with
-// the reason, and the others at their time. In "make test", TestTimers and TestDaemonDies stand
-// for it.
+// the reason, and the others at their time. In "make test", TestTimers, and TestTimeouts and
+// TestLifetimesFollowTheRunningTime of package service, stand for it.
 func TestMoreTimersSurviveTheDaemon(t *testing.T) {
 	covetest.Own(t, func(t *testing.T, d *covetest.Daemon) {
 		longEnough(t, 2*time.Second, func(n time.Duration) bool { return timersSurvive(t, d, n) })

@@ -24,8 +24,8 @@ func update(t *testing.T, d *covetest.Daemon, id string, req sandbox.UpdateReque
 	return s
 }
 
-// In "make test", TestExecEnforcedOrRefused and the service's tests of the same name stand for
-// it.
+// In "make test", TestExecEnforcedOrRefused, TestLimitsBite, and TestUpdateEnforcedOrRefused of
+// package service, stand for it.
 func TestMoreUpdateEnforcedOrRefused(t *testing.T) {
 	everyField[sandbox.UpdateRequest](t, true, map[string]proof{
 		"name": func(t *testing.T, d *covetest.Daemon) {
@@ -266,7 +266,8 @@ func updateCPUs(t *testing.T, d *covetest.Daemon) {
 }
 
 // One processor is one, however many programs want it, and sandboxes that want the same get the
-// same. In "make test", TestLimitsBite stands for it.
+// same. In "make test", TestNoisyNeighbour of package escape, and the tests of
+// internal/machine/cgroup, stand for it.
 func TestMoreProcessorLimitBites(t *testing.T) {
 	covetest.SharedEachUser(t, func(t *testing.T, d *covetest.Daemon) {
 		processors.Lock()
@@ -293,7 +294,7 @@ func TestMoreProcessorLimitBites(t *testing.T) {
 }
 
 // Programs choose their size by what they see, which must be the sandbox's own limits. In "make
-// test", TestLimitsBite stands for it.
+// test", TestTemplateFile, which asks nproc, stands for it.
 func TestMoreRuntimesSizeThemselves(t *testing.T) {
 	const memory = 512
 	type sizes struct{ cpus, heap float64 }

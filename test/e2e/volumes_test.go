@@ -75,6 +75,12 @@ func keepFiles(t *testing.T, d *covetest.Daemon, host string) {
 	// Each sees at once what the other writes. Read-only holds for root too.
 	d.Shows(t, a.ID, "echo one > /srv/deep/data/f; mkdir /srv/deep/data/d; echo two > /srv/deep/data/d/g; cat /h/read/f /h/write/f", "hosthost")
 	d.Shows(t, reader.ID, "cat /data/f /data/d/g | tr '\\n' ' '", "one two")
+	ordinary := d.Create(t, covetest.Small(func(r *sandbox.CreateRequest) { r.Mounts = []sandbox.Mount{{Target: "/data", Volume: "data"}} }))
+	d.Sh(t, a.ID, "echo r > /srv/deep/data/r; chmod 600 /srv/deep/data/r")
+	d.Shows(t, ordinary.ID, "(cat /data/r; echo x >> /data/r; chown user /data/r) 2>/dev/null; stat -c %u:%a /data/r", "0:600")
+	d.Sh(t, a.ID, "rm /srv/deep/data/r")
+	_, err = d.Client.Kill(ctx, ordinary.ID)
+	must(err)
 	d.Shows(t, reader.ID, "(echo x > /data/x || mount -o remount,rw /data; echo x > /data/x; rm /data/f; mkdir /data/y) 2>/dev/null; ls /data | tr '\\n' ' '", "d f")
 	d.Shows(t, a.ID, "(echo x > /h/read/x) 2>/dev/null || echo refused", "refused")
 	d.Shows(t, a.ID, "echo mine > /h/write/new; cat /h/write/new", "mine")

@@ -13,8 +13,9 @@ import (
 
 // Attack: root in a sandbox stops the agent by tracing it, so that calls into the sandbox hang
 // and with them the daemon, its other sandboxes, its restart, or the removal of this one; or so
-// that the sandbox seems to be well for ever. In "make test", TestStoppedAgentKeepsNothing
-// stands for it.
+// that the sandbox seems to be well for ever. In "make test", TestStoppedAgentKeepsNothing of
+// package network, TestNetworkWithoutTheAgent of package service and TestSilence of package
+// agentclient stand for it.
 func TestMoreWaitsStoppedAgent(t *testing.T) {
 	covetest.Own(t, func(t *testing.T, d *covetest.Daemon) {
 		victim, err := d.Client.Get(t.Context(), arm(t, d))

@@ -19,7 +19,8 @@ import (
 // The server's disk is full or becomes full, for checkpoints or for the whole state directory:
 // each verb of time does its work or says clearly that it cannot, sandboxes continue, and with
 // room the verb works again. The second is for "make soak": TestWayOutOfFullDisk and
-// TestDiskFullInBuild stand for it. In "make test", TestWayOutOfFullDisk stands for it.
+// TestDiskFullInBuild stand for it. In "make test", TestWayOutOfFullDisk, and TestDiskFull of
+// package cells, stand for both.
 func TestMoreDiskFull(t *testing.T) {
 	needs.GVisor(t)
 	needs.Root(t) // for a file system of a size

@@ -46,8 +46,9 @@ var instants = []float64{0.2, 0.6, 1.1}
 //
 // "make soak" kills each of them at each of the instants of each verb. Otherwise one of them,
 // in turn, dies half-way through each; TestCrashes of internal/daemon/service stands for the
-// instants, before and after each change that the service makes. In "make test", TestKillMatrix
-// and TestCrashes of package service stand for it.
+// instants, before and after each change that the service makes. In "make test", TestCrashes of
+// package service, and TestCellKilledDuringCheckpoint and TestSentryKilledDuringCheckpoint of
+// package cells, stand for all of it.
 func TestMoreKillMatrixOfTime(t *testing.T) {
 	covetest.Own(t, func(t *testing.T, d *covetest.Daemon) {
 		for i, deed := range deeds {

@@ -58,7 +58,8 @@ func realDisk(t *testing.T, path string, mib int) (dir string) {
 
 // The disk has no room for the memory that a checkpoint writes after its sandbox continues: a
 // fork and a snapshot say so, nothing is left of them, and the sandbox continues. With room
-// they work again. In "make test", TestDiskFullInBuild and TestWayOutOfFullDisk stand for it.
+// they work again. In "make test", TestDiskFull of package cells, and TestCopyRoom and
+// TestCopyDisk of package cell, stand for it.
 func TestMoreDiskFullWhileWritten(t *testing.T) {
 	needs.GVisor(t)
 	needs.Root(t) // for a file system of a size
@@ -149,7 +150,8 @@ threading.Thread(target=change, daemon=True).start()
 // disk becomes full. Whoever looks finds the file as it was last written, children as of one
 // instant; nobody gets an error unless something else takes all of the room; a fork without
 // room for a checkpoint says so, and no second version of the file is left. In "make test",
-// TestDiskFullInBuild and TestWayOutOfFullDisk stand for it.
+// TestDiskFull of package cells, and TestCopyRoom and TestCopyDisk of package cell, stand for
+// it.
 func TestMoreDiskFullWhileFilesWritten(t *testing.T) {
 	needs.GVisor(t)
 	needs.Root(t) // for a file system of a size

@@ -45,7 +45,7 @@ func TestCalls(t *testing.T) {
 }
 
 // TestMoreDetach calls a server which detaches sooner than the product's. In "make test",
-// TestMoreDetach of package native and TestParkedCallDetached of package mcpserver stand for it.
+// TestDetach of package native and TestParkedCallDetached of package mcpserver stand for it.
 func TestMoreDetach(t *testing.T) {
 	t.Parallel() // as each subtest: most of it is the wait
 	d := daemon(t, covetest.Options{Dev: true})

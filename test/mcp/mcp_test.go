@@ -140,7 +140,7 @@ func stdioCommand(t *testing.T, toolsets string) string {
 	return "COVE_MCP_COMMAND=" + string(data)
 }
 
-// In "make test", TestRealClients and TestDaemonConformance, in which the same programs talk
+// In "make test-all", TestRealClients and TestDaemonConformance, in which the same programs talk
 // to the daemon, stand for TestSoakConversation, TestSoakInspector and TestSoakConformance.
 func TestSoakConversation(t *testing.T) {
 	node(t)

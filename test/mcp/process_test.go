@@ -143,7 +143,7 @@ func testStdioProcess(t *testing.T, command func(t *testing.T) *exec.Cmd) {
 		"SIGTERM":      (*process).terminate,
 	} {
 		if name == "end of input" && !needs.More() {
-			continue // it waits for ten seconds; the tests of package mcpserver are sooner
+			continue // it waits for ten seconds; TestStdioEnds of package mcpserver has it in fake time
 		}
 		t.Run(name, func(t *testing.T) {
 			p := startProcess(t, command(t))

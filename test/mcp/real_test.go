@@ -63,8 +63,8 @@ func mcpCommand(t *testing.T, d *covetest.Daemon, opts covetest.Options, args ..
 
 // The programs talk to the real daemon: without keys, with "cove mcp" on its
 // socket, and as an ordinary user with a key, with "cove mcp" on its URL. All
-// have every toolset on. In "make test-all", MCP Inspector judges the schemas of them, for
-// which TestToolsAreTheSameEverywhere stands in "make test".
+// have every toolset on. In "make test-all", MCP Inspector judges the schemas of them;
+// nothing does in "make test".
 func TestRealClients(t *testing.T) {
 	node(t)
 	t.Run("without keys", func(t *testing.T) {

@@ -83,8 +83,8 @@ func authority(t *testing.T, n *internet.Internet) (log string, stop func()) {
 
 // An authority validates the server's name and those of existing previews, by TLS alone, and
 // issues certificates for them, but not for other names. Only their owner can read keys, and
-// they are reused without the authority. In "make test", TestHTTPS and
-// TestCertificatesForOwnNamesOnly of package server stand for it.
+// they are reused without the authority. In "make test", TestHTTPS,
+// TestCertificatesForOwnNamesOnly and TestCertificatesOfOthers of package server stand for it.
 func TestMoreCertificatesFromAnAuthority(t *testing.T) {
 	n := internet.Here(t)
 	log, stop := authority(t, n)

@@ -95,8 +95,8 @@ type ran struct {
 }
 
 // The user of a client of the newest revision of MCP answers while a command, code or attempts
-// run: each runs once, and its result has all that it has written. In "make test", TestRealAsk
-// stands for it.
+// run: each runs once, and its result has all that it has written. In "make test",
+// TestUserAnswersPolicyStateless and TestParkedCall of package mcpserver stand for it.
 func TestRealMoreAskMCP(t *testing.T) {
 	own(t, func(t *testing.T, d *covetest.Daemon) {
 		n := internet.Here(t)
@@ -148,7 +148,8 @@ func TestRealMoreAskMCP(t *testing.T) {
 }
 
 // If a user takes longer to answer than a call waits for a command, the call still waits for
-// the command after the answer. In "make test", TestRealAsk stands for it.
+// the command after the answer. In "make test", TestParkedCallDetached of package mcpserver
+// stands for it.
 func TestRealMoreAskMCPDetached(t *testing.T) {
 	shared(t, func(t *testing.T, d *covetest.Daemon) {
 		const detachAfter = 2 * time.Second
@@ -184,7 +185,8 @@ func TestRealMoreAskMCPDetached(t *testing.T) {
 
 // The daemon dies while a user is asked: the repeat of the call says that it cannot continue
 // and where to look, and runs nothing. The command and its question still exist. In "make
-// test", TestRealAsk stands for it.
+// test", TestParkedCallEnds of package mcpserver and TestApprovalOutlivesTheDaemon of package
+// service stand for it.
 func TestRealMoreAskMCPOutlivesTheDaemon(t *testing.T) {
 	own(t, func(t *testing.T, d *covetest.Daemon) {
 		id := create(t, d, askAll)

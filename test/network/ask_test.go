@@ -137,7 +137,8 @@ func TestRealAsk(t *testing.T) {
 
 // The daemon dies while a connection waits: it waits on, the next daemon asks the same
 // question, and its answer counts. Without an answer it is refused when its time is over. In
-// "make test", TestRealAsk stands for it.
+// "make test", TestApprovalOutlivesTheDaemon of package service and TestQuestionIsNotAnswered
+// of package egress stand for it.
 func TestRealMoreAskOutlivesTheDaemon(t *testing.T) {
 	own(t, func(t *testing.T, d *covetest.Daemon) {
 		n := internet.Here(t)
@@ -204,8 +205,9 @@ time.sleep(300)`))
 
 // A request that would carry a secret waits until somebody has allowed that: neither the value
 // nor anything else of it has left before. An answer is for the secret at that host, and does
-// not go into a fork; the daemon's death allows nothing. In "make test", TestRealAsk, and
-// TestAskForSecret of package egress, stand for it.
+// not go into a fork; the daemon's death allows nothing. In "make test", TestRealAsk,
+// TestAskForSecret of package egress, TestApprovalOfASecret of package service and
+// TestAskBeforeUse of package intercept stand for it.
 func TestRealMoreAskForASecret(t *testing.T) {
 	own(t, func(t *testing.T, d *covetest.Daemon) {
 		n := internet.Here(t)

@@ -78,7 +78,7 @@ func TestNone(t *testing.T) {
 
 // What else a developer takes for granted: the machine's own name, names of loopback, that
 // questions for IPv6 get an empty answer instead of none, and the link. In "make test",
-// TestOpen stands for it.
+// TestOpen, and TestResolverAnswers and TestPing of package egress, stand for it.
 func TestMoreSurroundings(t *testing.T) {
 	internet.Here(t).SetName("six.test", netip.MustParseAddr("2001:db8::10"), internet.Public[0])
 	shared(t, func(t *testing.T, d *covetest.Daemon) {

@@ -124,7 +124,15 @@ func TestCanary(t *testing.T) {
 		must(err)
 		d.Shows(t, "y", "printf %s $TOKEN", placeholder)
 		use("y", value)
-		absent("resume and snapshot")
+		_, err = d.Client.BuildTemplate(ctx, sandbox.BuildTemplateRequest{Name: "of-secret", Spec: &sandbox.TemplateSpec{
+			From: sandbox.TemplateSource{Snapshot: "s"}, BuildNetwork: &sandbox.NetworkPolicy{},
+			Run: []sandbox.TemplateStep{{Run: `test -z "$TOKEN"; curl -fsSk -o /dev/null -H 'X-Token: ` + placeholder + `' https://api.example.com/in-a-build`}},
+		}}, nil)
+		must(err)
+		if got := n.Request("/in-a-build").Header["X-Token"]; !slices.Equal(got, []string{placeholder}) {
+			t.Errorf("a build sent %q", got)
+		}
+		absent("resume, snapshot and build")
 		_, err = d.Client.RestoreSnapshot(ctx, "x", sandbox.RestoreRequest{Snapshot: "s"})
 		must(err)
 		_, err = d.Client.SetNetwork(ctx, "x", sandbox.NetworkPolicy{Preset: sandbox.NetworkNone})

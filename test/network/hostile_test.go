@@ -65,5 +65,11 @@ while sleep 0.3; do curl -s --max-time 2 http://evil.test/; curl -s --max-time 2
 		if !covetest.Eventually(30*time.Second, tried) {
 			t.Error("nothing was tried, or nothing was blocked")
 		}
+		d.Shows(t, create(t, d, sandbox.NetworkPolicy{}), "echo fine", "fine")
+		ctx, cancel := context.WithTimeout(t.Context(), 25*time.Second)
+		defer cancel()
+		if _, err := d.Client.Kill(ctx, id); err != nil {
+			t.Errorf("kill: %v", err)
+		}
 	})
 }

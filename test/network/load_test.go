@@ -47,8 +47,8 @@ func cellOf(t *testing.T, d *covetest.Daemon, id string) int {
 }
 
 // TestMoreManyConnections opens a thousand connections from a sandbox at once, ten thousand in
-// "make soak". Each still works when all of them are open. In "make test", the test of the same
-// name of package egress stands for it.
+// "make soak". Each still works when all of them are open. In "make test", TestManyConnections
+// of package egress stands for it.
 func TestMoreManyConnections(t *testing.T) {
 	connections, memoryMiB := 1_000, 200
 	if needs.Soak() {

@@ -239,7 +239,8 @@ func as(t *testing.T, d *covetest.Daemon, id, user, line string) string {
 // pip, npm, git and apt download through the gateway, under policies that allow nothing else:
 // by names, and by the preset that has the names. The sandbox trusts the test's authority by
 // the user's own settings, or it has a secret and therefore the gateway's authority everywhere.
-// In "make test", TestCanary, which replaces a secret in the same requests, stands for it.
+// In "make test", TestOpen, the attacks on strict policies, and TestPrograms and TestGit of
+// package intercept stand for it.
 func TestMorePackages(t *testing.T) {
 	n := internet.Here(t)
 	serveRegistries(t, n)

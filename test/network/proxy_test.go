@@ -52,8 +52,8 @@ func (p *webProxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // Sandboxes' connections go through the proxy of the daemon's environment, except to hosts that
-// the environment excludes. In "make test", TestAskedAddressThroughAProxy of package egress
-// stands for it.
+// the environment excludes. In "make test", TestHostsProxy and TestProxySettings of package
+// egress stand for it.
 func TestMoreProxyOfTheHost(t *testing.T) {
 	needs.GVisor(t)
 	n := internet.Here(t)

@@ -52,7 +52,9 @@ func putGoClient(t *testing.T, d *covetest.Daemon, id string) {
 }
 
 // A secret is put in on its way to its host, for every client, over each change of the
-// sandbox's life; and is nowhere in the sandbox. In "make test", TestCanary stands for it.
+// sandbox's life; and is nowhere in the sandbox. In "make test", TestCanary, TestPrograms,
+// TestGit and TestAttackWrongHost of package intercept, and TestSecretsAreCarried of package
+// service, stand for it.
 func TestMoreSecretOfManyLives(t *testing.T) {
 	n := internet.Here(t)
 	needs.Command(t, "curl", "openssl", "node", "git")

@@ -68,7 +68,8 @@ run:
 // pip, npm and apt steps of a template install packages of the test's registries, through the
 // gateway of the build: with the default network of builds and with a strict one, with the
 // machine's own programs and in an image. An ordinary user of the sandboxes has the packages.
-// In "make test", TestTemplateBuilds stands for it.
+// In "make test", TestTemplateBuilds, and TestNPMNetwork and TestInstallStepsShared of package
+// builds, stand for it; nothing installs packages.
 func TestMoreTemplatePackages(t *testing.T) {
 	n := internet.Here(t)
 	serveRegistries(t, n)

@@ -218,7 +218,8 @@ func (s *server) awaitMoved(t *testing.T, n *node) sandbox.NodeMove {
 
 // TestMoreDrainMoves empties a node under calls: first while the object store is down, when
 // everything stays, and then with it. Afterwards the other node is stopped, and moves its
-// sandboxes back. In "make test", TestDrainAndRemove stands for it.
+// sandboxes back. In "make test", TestMoveSome of package service and TestMove of package fleet
+// stand for it.
 func TestMoreDrainMoves(t *testing.T) {
 	withObjects(t, func(t *testing.T, s *server, a, b *node, bucket *s3test.Server) {
 		var ids []string

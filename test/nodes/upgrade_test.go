@@ -42,10 +42,10 @@ func (s *server) drained(t *testing.T, n *node) {
 	s.waitState(t, n, sandbox.NodeReady)
 }
 
-// TestMoreUpgradeOneByOne replaces the server with one of another build, and then one node after
-// the other, under calls. Sandboxes go on, although none of them was ever in the object store,
-// and run with the program that has made them. In "make test", TestLife and TestServerDies
-// stand for it.
+// TestMoreUpgradeOneByOne replaces the server with one of another build, and then one node
+// after the other, under calls. Sandboxes go on, although none of them was ever in the object
+// store, and run with the program that has made them. In "make test", TestProgramsOfNodes of
+// package fleet and TestCheckpointSurvivesUpgrade of package cells stand for it.
 func TestMoreUpgradeOneByOne(t *testing.T) {
 	withObjects(t, func(t *testing.T, s *server, a, b *node, bucket *s3test.Server) {
 		on := s.onEach(t)

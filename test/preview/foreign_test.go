@@ -40,7 +40,8 @@ func visit(t *testing.T, address string) {
 // Attack: pages that sandboxes serve, in the browser of a user. A page on another port of
 // localhost sends the daemon a request that browsers send without a preflight; a page of
 // another sandbox shows a private preview in a frame. In "make test",
-// TestPrivatePreviewInABrowser stands for it.
+// TestForeignPagesAreRefused of package auth, and TestPrivatePreviewsAreNotFramed and
+// TestRequestsFromAnotherOrigin of internal/doors/preview, stand for it.
 func TestMoreForeignPagesInABrowser(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.Chmod(filepath.Dir(dir), 0o755); err != nil { // for the other user

@@ -268,7 +268,7 @@ func TestForkBomb(t *testing.T) {
 		name string
 		argv []string
 		ends bool // with the bomb, of itself it does not
-		more bool // "make test" has one bomb that ends with its job, and one that does not
+		more bool // "make test" has one bomb that ends with its job, and one that does not; TestBombGuard has those that leave their session
 	}{
 		{"beside a main process", []string{"sh", "-c", bomb + "& sleep 300"}, true, true},
 		{"left behind", []string{"sh", "-c", bomb + " &"}, false, false},

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/cove-sh/cove/internal/guest/wire/agentv1"
+	"github.com/cove-sh/cove/internal/testing/needs"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -146,9 +147,13 @@ func TestHostileCode(t *testing.T) {
 	}
 }
 
-// TestMoreHostileCodeSize is an agent that sends little of what is counted, and much of what comes
-// with it. In "make test", TestHostileCode stands for it.
-func TestMoreHostileCodeSize(t *testing.T) {
+// TestHostileCodeSize is an agent that sends little of what is counted, and much of what comes
+// with it; in "make test", less.
+func TestHostileCodeSize(t *testing.T) {
+	types, writes := 2*maxMIMETypes, 4*maxParts
+	if needs.More() {
+		types, writes = 1000, 10_000
+	}
 	names := func(n int) map[string]string {
 		all := map[string]string{}
 		for i := range n {
@@ -159,12 +164,12 @@ func TestMoreHostileCodeSize(t *testing.T) {
 	var events []*agentv1.CodeEvent
 	for range sandbox.MaxOutputs {
 		empty := map[string][]byte{}
-		for mime := range names(1000) {
+		for mime := range names(types) {
 			empty[mime] = nil
 		}
-		events = append(events, showed(&agentv1.CodeOutput{Data: empty, Metadata: empty, Files: names(1000)}))
+		events = append(events, showed(&agentv1.CodeOutput{Data: empty, Metadata: empty, Files: names(types)}))
 	}
-	for i := range 10_000 {
+	for i := range writes {
 		events = append(events, wrote(toOut, int64(2*i), "x"))
 	}
 	events = append(events, came(&agentv1.CodeResult{}))

@@ -45,7 +45,7 @@ func TestDebianModeErrors(t *testing.T) {
 	}
 }
 
-// TestSoakDebian makes a Debian with mmdebstrap. In "make test", the tests of
+// TestSoakDebian makes a Debian with mmdebstrap. In "make test-all", the tests of
 // bootstrap_test.go, which have a handmade one, and TestMoreTemplatePackages of test/network,
 // which installs packages, stand for it.
 func TestSoakDebian(t *testing.T) {

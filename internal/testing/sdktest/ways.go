@@ -33,9 +33,9 @@ func (w Way) other() Way {
 type Suite func(t *testing.T, uid uint32, w Way, env ...string) []Row
 
 // Test runs the checks of a product that stand for all, as the user and in the way that
-// whole accepts. "make test-all" runs all of them there, the others as the other user in the
-// other way, and compares what they show with docs/compat.md. "make soak" runs all as both
-// users in both ways.
+// whole accepts. "make test-all" runs all checks there, and those that stand for all also as
+// the other user in the other way, and compares what they show with docs/compat.md. "make
+// soak" runs all as both users in both ways.
 func (tab *Table) Test(t *testing.T, suite Suite, whole func(root bool, w Way) bool) {
 	t.Helper()
 	var mu sync.Mutex

@@ -14,7 +14,8 @@ import (
 
 // A sandbox that a program with E2B's SDK has created is the same for everybody else: on the
 // command line, for an agent that forks it by MCP, and for a program with Daytona's SDK. In
-// "make test", TestSDK stands for it.
+// "make test", TestRealSandbox of internal/doors/dialect/all and TestDaytonaSameSandbox of
+// package server stand for it.
 func TestMoreDoors(t *testing.T) {
 	needs.File(t, "../daytona/node_modules/.package-lock.json") // npm ci --prefix test/sdk/daytona
 	covetest.ForUsers(t, false, func(t *testing.T, uid uint32) {

@@ -82,8 +82,8 @@ func TestStore(t *testing.T) {
 	})
 }
 
-// Tests that leave their server as it was have one together. "make test" leaves out the
-// slowest, for which TestServerAwayWithStandby and TakenOver stand.
+// Tests that leave their server as it was have one together. "make test" leaves out CutOff,
+// for which TestFence, TestServerAwayWithStandby and TakenOver stand.
 func TestDatabase(t *testing.T) {
 	server := postgrestest.Start(t)
 	for _, c := range []struct {

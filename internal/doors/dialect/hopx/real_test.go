@@ -33,8 +33,8 @@ import (
 const patience = 2 * time.Minute
 
 // TestReal runs both generations on real sandboxes, on one daemon: the conversations
-// through both doors, and what scripts cannot check, of which "make test" has what package
-// hopx's other tests and those of package agent do not have.
+// through both doors, and what scripts cannot check. "make test" leaves out what this
+// package's other tests, TestRealSandbox of package all and those of package agent have.
 func TestReal(t *testing.T) {
 	t.Parallel()
 	needs.GVisor(t)
