@@ -65,6 +65,13 @@ func (e *Engine) KeepRoot(digest string) {
 	}
 }
 
+// CollectRoots says that some roots may not be in use any more: the next sweep looks for them.
+func (e *Engine) CollectRoots() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.dirty = true
+}
+
 // storeAhead stores one thing after another, until the engine is closed.
 func (e *Engine) storeAhead() {
 	if e.cfg.Build != nil {

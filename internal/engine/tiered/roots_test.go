@@ -206,12 +206,29 @@ func TestLostRootIsStoredAgain(t *testing.T) {
 		object, err := m.e.vessel.sharedObject(sharedRoot(rootDigest))
 		m.must(err)
 		m.must(b.Delete(t.Context(), []string{object}))
-		m.e.mu.Lock()
-		m.e.dirty = true
-		m.e.mu.Unlock()
+		m.e.CollectRoots()
 		wait(3 * grace)
 		if !m.hasRoot() {
 			t.Error("the root is not stored again")
+		}
+		m.stop()
+	})
+}
+
+// The root of a template that was deleted is removed, though nothing else has changed.
+func TestUnusedRootIsRemoved(t *testing.T) {
+	withTemplate(t, func(t *testing.T, _ *memoryBucket, m *machine) {
+		m.e.SetRootsInUse(inUse(rootDigest))
+		m.e.KeepRoot(rootDigest)
+		wait(3 * grace)
+		if !m.hasRoot() {
+			t.Error("the root is not stored")
+		}
+		m.e.SetRootsInUse(inUse())
+		m.e.CollectRoots()
+		wait(3 * grace)
+		if m.hasRoot() {
+			t.Error("the root is still stored")
 		}
 		m.stop()
 	})

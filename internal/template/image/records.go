@@ -124,6 +124,9 @@ func (p *Provider) removeManifests(name string, files ...string) error {
 			return err
 		}
 	}
+	if p.sharing != nil {
+		p.sharing.roots.CollectRoots()
+	}
 	return records.Sync(manifestsDir)
 }
 

@@ -23,6 +23,9 @@ type RootStore interface {
 	// who ask at the same time, and goes on if they end. The error is [fs.ErrNotExist] if the
 	// root is not stored.
 	FetchRoot(ctx context.Context, digest string) error
+	// CollectRoots says that some roots may be needed no longer: those that are not in use are
+	// removed from the store after a while.
+	CollectRoots()
 }
 
 // sharing is where the templates are that all servers use.

@@ -23,6 +23,8 @@ type shelf struct {
 	mu    sync.Mutex
 	roots map[string][]byte // under mu; by digest
 	down  error             // under mu; why nothing can be fetched
+	// collected is how often CollectRoots was called. Under mu.
+	collected int
 }
 
 // shelfOf is the shelf as one provider uses it.
@@ -41,6 +43,12 @@ func (s shelfOf) KeepRoot(digest string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.roots[digest] = b.Bytes()
+}
+
+func (s shelfOf) CollectRoots() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.collected++
 }
 
 func (s shelfOf) FetchRoot(ctx context.Context, digest string) error {
@@ -174,6 +182,11 @@ func TestShare(t *testing.T) {
 	}
 	if got := versionsOf(t, in.again(b)); len(got) != 0 {
 		t.Errorf("left: %v", got)
+	}
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if in.collected != 2 {
+		t.Errorf("the store has looked for roots without use %d times, want 2", in.collected)
 	}
 }
 
