@@ -161,6 +161,13 @@ type Placer interface {
 	PlaceOf(of Source) string
 }
 
+// RootFetcher is an [Engine] that can bring the root of an instance that is elsewhere to this
+// machine.
+type RootFetcher interface {
+	// LocalRoot returns a root as it is on this machine. It is fetched if it is not here.
+	LocalRoot(ctx context.Context, r Root) (Root, error)
+}
+
 // Ender is an [Engine] that can end an instance before it removes all traces of it.
 type Ender interface {
 	// End ends an instance: when it returns nil, nothing in it runs any more, and its

@@ -191,7 +191,8 @@ func socketLink(t *testing.T, store sandbox.SecretValue) (*link, sandbox.SecretV
 	return k, sandbox.NewSecretValue(u.String())
 }
 
-// template builds a template, whose files then are in the object store.
+// template builds a template, whose files then are in the object store, and makes a sandbox of
+// it that has changed a file.
 func (p *pair) template(t *testing.T) *sandbox.Template {
 	t.Helper()
 	tm, err := p.Client.BuildTemplate(t.Context(), sandbox.BuildTemplateRequest{Name: "mine", Spec: &sandbox.TemplateSpec{
@@ -205,12 +206,23 @@ func (p *pair) template(t *testing.T) *sandbox.Template {
 	}) {
 		t.Fatalf("they are not:\n%s", p.a.output)
 	}
+	req := covetest.Small()
+	req.Name, req.Template = "of-mine", tm.Name
+	p.Sh(t, p.Create(t, req).ID, "echo changed >/etc/mine")
 	return tm
 }
 
-// wantTemplate makes a sandbox of the template.
+// wantTemplate compares a sandbox of the template, whose files this server may not have, with
+// the template, and makes another one.
 func (p *pair) wantTemplate(t *testing.T, want *sandbox.Template) {
 	t.Helper()
+	d, err := p.Client.Diff(t.Context(), "of-mine", sandbox.DiffRequest{})
+	if err != nil || len(d.Changes) != 1 || d.Changes[0].Path != "/etc/mine" {
+		t.Errorf("a sandbox of the server before differs from its template by %+v, %v", d, err)
+	}
+	if _, err := p.Client.Kill(t.Context(), "of-mine"); err != nil {
+		t.Error(err)
+	}
 	got, err := p.Client.GetTemplate(t.Context(), want.Name)
 	if err != nil || got.Digest != want.Digest || got.State != sandbox.TemplateReady {
 		t.Fatalf("the template: %+v, %v", got, err)

@@ -138,7 +138,7 @@ func (s *Service) diff(ctx context.Context, from, to *subject, req *sandbox.Diff
 	if from != nil && from.origin != to.origin {
 		return nil, sandbox.Errorf(sandbox.CodeConflict, "%s and %s were created from different templates; compare each with its own template by leaving out against", from.id, to.id)
 	}
-	lower, err := openLower(to.root)
+	lower, err := s.openLower(ctx, to.root)
 	if err != nil {
 		return nil, err
 	}
@@ -162,7 +162,13 @@ func (s *Service) diff(ctx context.Context, from, to *subject, req *sandbox.Diff
 }
 
 // openLower opens the template below a layer as sandboxes see it.
-func openLower(root engine.Root) (*layer.Dir, error) {
+func (s *Service) openLower(ctx context.Context, root engine.Root) (*layer.Dir, error) {
+	if f, ok := s.cfg.Engine.(engine.RootFetcher); ok {
+		var err error
+		if root, err = f.LocalRoot(ctx, root); err != nil {
+			return nil, err
+		}
+	}
 	binds := make([]layer.Bind, len(root.Binds))
 	for i, b := range root.Binds {
 		binds[i] = layer.Bind{Source: b.Source, Target: b.Target}

@@ -217,7 +217,7 @@ func (s *Service) mergeFiles(ctx context.Context, parent, winner *store.Record, 
 	if err != nil {
 		return nil, err
 	}
-	lower, err := openLower(ours.root)
+	lower, err := s.openLower(ctx, ours.root)
 	if err != nil {
 		return nil, err
 	}

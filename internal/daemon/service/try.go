@@ -123,7 +123,7 @@ func (t *attempts) readBase(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if t.lower, err = openLower(root); err != nil {
+	if t.lower, err = t.s.openLower(ctx, root); err != nil {
 		return err
 	}
 	defer t.s.use(first.ForkPoint)()

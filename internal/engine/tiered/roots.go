@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/sandbox"
 )
 
 // sharedRoot is the name under which checkpoints share a root.
@@ -66,6 +67,21 @@ func (e *Engine) root(ctx context.Context, r engine.Root) (engine.Root, error) {
 		return r, e.forCaller("the kept state", err)
 	}
 	return here, nil
+}
+
+// LocalRoot implements [engine.RootFetcher].
+func (e *Engine) LocalRoot(ctx context.Context, r engine.Root) (engine.Root, error) {
+	if e.cfg.Roots == nil {
+		return r, nil
+	}
+	if _, err := os.Stat(r.Dir); err == nil {
+		return r, nil
+	}
+	err := e.FetchRoot(ctx, r.Digest)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = sandbox.Wrap(sandbox.CodeUnavailable, err, "the files of the template are neither on this server nor in the object store")
+	}
+	return e.cfg.Roots.Here(r), err
 }
 
 // rootFetch is a fetch of a template's root, which callers wait for.

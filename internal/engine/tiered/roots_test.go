@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -163,6 +164,29 @@ func withTemplate(t *testing.T, test func(t *testing.T, b *memoryBucket, m *mach
 		m.roots.root = content("root", 2)
 		m.must(m.start())
 		test(t, b, m)
+	})
+}
+
+// A server on another machine brings the root of a sandbox of its nodes there when the root is
+// to be read.
+func TestLocalRoot(t *testing.T) {
+	withNodes(t, func(t *testing.T, b *memoryBucket, m *machine) {
+		next := m.replaced()
+		r := engine.Root{Digest: rootDigest, Dir: "/not here"}
+		b.breaks(errors.New("it is down"))
+		if _, err := next.e.LocalRoot(t.Context(), r); sandbox.CodeOf(err) != sandbox.CodeUnavailable {
+			t.Errorf("while the bucket is down: %v", err)
+		}
+		b.breaks(nil)
+		_, err := next.e.LocalRoot(t.Context(), r)
+		next.must(err)
+		if next.roots.root == nil {
+			t.Error("the root was not fetched")
+		}
+		if _, err := next.e.LocalRoot(t.Context(), engine.Root{Digest: "sha256-elsewhere", Dir: "/not here"}); sandbox.CodeOf(err) != sandbox.CodeUnavailable || !strings.Contains(err.Error(), "neither on this server") {
+			t.Errorf("a root that is nowhere: %v", err)
+		}
+		next.stop()
 	})
 }
 

@@ -148,6 +148,7 @@ var (
 	_ engine.Checkpointer = (*Engine)(nil)
 	_ engine.Replicator   = (*Engine)(nil)
 	_ engine.Placer       = (*Engine)(nil)
+	_ engine.RootFetcher  = (*Engine)(nil)
 )
 
 // New returns an engine over another one, which it closes. [Engine.Start] must be called
