@@ -192,7 +192,7 @@ func socketLink(t *testing.T, store sandbox.SecretValue) (*link, sandbox.SecretV
 }
 
 // template builds a template, whose files then are in the object store, and makes a sandbox of
-// it that has changed a file.
+// it with a file of its own, which is paused.
 func (p *pair) template(t *testing.T) *sandbox.Template {
 	t.Helper()
 	tm, err := p.Client.BuildTemplate(t.Context(), sandbox.BuildTemplateRequest{Name: "mine", Spec: &sandbox.TemplateSpec{
@@ -208,7 +208,10 @@ func (p *pair) template(t *testing.T) *sandbox.Template {
 	}
 	req := covetest.Small()
 	req.Name, req.Template = "of-mine", tm.Name
-	p.Sh(t, p.Create(t, req).ID, "echo changed >/etc/mine")
+	p.Sh(t, p.Create(t, req).ID, "echo made >/workspace/made")
+	if _, err := p.Client.Pause(t.Context(), req.Name); err != nil {
+		t.Fatal(err)
+	}
 	return tm
 }
 
@@ -217,7 +220,7 @@ func (p *pair) template(t *testing.T) *sandbox.Template {
 func (p *pair) wantTemplate(t *testing.T, want *sandbox.Template) {
 	t.Helper()
 	d, err := p.Client.Diff(t.Context(), "of-mine", sandbox.DiffRequest{})
-	if err != nil || len(d.Changes) != 1 || d.Changes[0].Path != "/etc/mine" {
+	if err != nil || !slices.ContainsFunc(d.Changes, func(c sandbox.Change) bool { return c.Path == "/workspace/made" }) {
 		t.Errorf("a sandbox of the server before differs from its template by %+v, %v", d, err)
 	}
 	if _, err := p.Client.Kill(t.Context(), "of-mine"); err != nil {
