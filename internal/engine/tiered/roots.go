@@ -50,38 +50,38 @@ func (e *Engine) shareRoot(ctx context.Context, r engine.Root) (string, error) {
 	return name, err
 }
 
-// root returns a root as it is on this machine, and fetches it if the bucket has it. If there
-// are several machines, the one that has the checkpoint has its root, too.
+// root returns the root of an instance that is to be made. If there are several machines, the
+// one that has the checkpoint has its root, too.
 func (e *Engine) root(ctx context.Context, r engine.Root) (engine.Root, error) {
-	if e.cfg.Roots == nil {
-		return r, nil
+	if e.scattered == nil {
+		return e.LocalRoot(ctx, r)
 	}
-	if _, err := os.Stat(r.Dir); err == nil {
-		return r, nil
-	}
-	here := e.cfg.Roots.Here(r)
-	if e.scattered != nil {
-		return here, nil
-	}
-	if err := e.fetchRoot(ctx, sharedRoot(r.Digest), r.Digest); err != nil {
-		return r, e.forCaller("the kept state", err)
-	}
+	here, _ := e.here(r)
 	return here, nil
 }
 
 // LocalRoot implements [engine.RootFetcher].
 func (e *Engine) LocalRoot(ctx context.Context, r engine.Root) (engine.Root, error) {
-	if e.cfg.Roots == nil {
-		return r, nil
-	}
-	if _, err := os.Stat(r.Dir); err == nil {
-		return r, nil
+	here, missing := e.here(r)
+	if !missing {
+		return here, nil
 	}
 	err := e.FetchRoot(ctx, r.Digest)
 	if errors.Is(err, fs.ErrNotExist) {
-		err = sandbox.Wrap(sandbox.CodeUnavailable, err, "the files of the template are neither on this server nor in the object store")
+		err = sandbox.Wrap(sandbox.CodeUnavailable, err, "the files of the template are neither on this server nor whole in the object store; start the server that has built the template, which stores them")
 	}
-	return e.cfg.Roots.Here(r), err
+	return here, err
+}
+
+// here returns a root as it is on this machine, and whether it may have to be fetched.
+func (e *Engine) here(r engine.Root) (here engine.Root, missing bool) {
+	if e.cfg.Roots == nil {
+		return r, false
+	}
+	if _, err := os.Stat(r.Dir); err == nil {
+		return r, false
+	}
+	return e.cfg.Roots.Here(r), true
 }
 
 // rootFetch is a fetch of a template's root, which callers wait for.

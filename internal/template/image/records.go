@@ -118,14 +118,14 @@ func (p *Provider) writeManifest(m *manifest, file string) error {
 // removeManifests removes records of a template, durably. It ends at the first that cannot be
 // removed.
 func (p *Provider) removeManifests(name string, files ...string) error {
+	if p.sharing != nil {
+		defer p.sharing.roots.CollectRoots()
+	}
 	records := p.recordsOf(name)
 	for _, file := range files {
 		if err := records.Remove(recordName(file)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
-	}
-	if p.sharing != nil {
-		p.sharing.roots.CollectRoots()
 	}
 	return records.Sync(manifestsDir)
 }
