@@ -286,6 +286,9 @@ func (c *cell) watchForEnd() {
 	case errors.Is(c.sb.Damage(), runsc.ErrUnwritten):
 		c.log.Error("the parent did not write the checkpoint", "error", c.sb.Damage())
 		c.why = c.sb.Damage().Error()
+	case errors.Is(c.sb.Damage(), runsc.ErrUnfetched):
+		c.log.Error("the rest of the checkpoint is lost", "error", c.sb.Damage())
+		c.why = c.sb.Damage().Error()
 	case c.sb.Damage() != nil:
 		c.log.Error("the checkpoint is damaged", "error", c.sb.Damage())
 		c.why = "the kept state that it went on from is damaged on the server's disk; use another snapshot"

@@ -24,6 +24,11 @@ const (
 	// cell that writes it serves the cells that continue from it, and removes the socket
 	// when the checkpoint is complete.
 	PagesSocket = "pages.sock"
+	// FetchSocket is in the directory of a checkpoint whose file of pages is still being
+	// fetched to this machine. The engine that fetches it serves the cells that continue from
+	// it, and removes the socket when the checkpoint is complete. If nobody listens, an engine
+	// is to go on with it.
+	FetchSocket = "fetch.sock"
 	// LogFile is the cell's log, including the first process's output.
 	LogFile = "cell.log"
 	// PanicFile is the output of gVisor's processes when they crash.

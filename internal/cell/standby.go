@@ -134,16 +134,42 @@ func (c *cell) start() error {
 // restore continues from a checkpoint. Its memory may still be incomplete.
 func (c *cell) restore(dir string) error {
 	began := time.Now()
-	writer, err := dialWriter(c.ctx, dir)
+	rest, err := restOf(c.ctx, dir)
 	if err != nil {
 		return err
 	}
-	if err := c.sb.Restore(dir, writer); err != nil {
+	if err := c.sb.Restore(dir, rest); err != nil {
 		return err
 	}
 	go c.watchForEnd()
 	c.log.Info("sandbox restored", "took", time.Since(began))
 	return nil
+}
+
+// restOf returns what the checkpoint in dir lacks, or nil if it is complete.
+func restOf(ctx context.Context, dir string) (runsc.Rest, error) {
+	if _, err := os.Lstat(filepath.Join(dir, FetchSocket)); err == nil {
+		pages, err := os.Open(filepath.Join(dir, runsc.PagesFile))
+		if err != nil {
+			return nil, err
+		}
+		return runsc.Unfetched(pages, func(ctx context.Context) (net.Conn, error) { return dialFetcher(ctx, dir) }), nil
+	}
+	writer, err := dialWriter(ctx, dir)
+	if writer == nil || err != nil {
+		return nil, err
+	}
+	return runsc.Unwritten(writer), nil
+}
+
+// dialFetcher connects to the engine that is still fetching the checkpoint in dir. It returns
+// nil if the checkpoint is complete, or was removed.
+func dialFetcher(ctx context.Context, dir string) (net.Conn, error) {
+	conn, err := Dial(ctx, dir, FetchSocket)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return conn, err
 }
 
 // dialWriter connects to the cell that is still writing the checkpoint in dir. It returns
@@ -169,14 +195,31 @@ func dialWriter(ctx context.Context, dir string) (net.Conn, error) {
 }
 
 // AwaitWritten waits until the checkpoint in dir is complete: a cell may still be writing it
-// for others; see [CheckpointRequest.Early]. Its error is [runsc.ErrUnwritten] if it will
-// never be complete.
+// for others, see [CheckpointRequest.Early], or this engine fetching it. Its error is
+// [runsc.ErrUnwritten] or [runsc.ErrUnfetched] if it will never be complete.
 func AwaitWritten(ctx context.Context, dir string) error {
+	if err := awaitFetched(ctx, dir); err != nil {
+		return err
+	}
 	conn, err := dialWriter(ctx, dir)
 	if conn == nil {
 		return err
 	}
 	return runsc.AwaitWritten(ctx, conn)
+}
+
+// awaitFetched waits until nobody fetches the checkpoint in dir any more.
+func awaitFetched(ctx context.Context, dir string) error {
+	for {
+		conn, err := dialFetcher(ctx, dir)
+		if conn == nil || err != nil {
+			return err
+		}
+		// A connection that has not been accepted may end just when all has been fetched.
+		if err := runsc.AwaitWritten(ctx, conn); !errors.Is(err, runsc.ErrUnwritten) {
+			return err
+		}
+	}
 }
 
 func (c *cell) runscConfig(s scratch) runsc.Config {

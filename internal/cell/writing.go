@@ -185,7 +185,7 @@ func (c *cell) writeForOthers(dir string, left *runsc.Deferred, notify func()) e
 	accepting := make(chan struct{})
 	go func() {
 		defer close(accepting)
-		answerEach(l, &c.answers, left.Answer)
+		AnswerEach(l, maxAskers, &c.answers, left.Answer)
 	}()
 	notify()
 	err = c.writeLeft(context.Background(), left)
@@ -217,10 +217,11 @@ func awaitAccepted(l net.Listener) {
 	}
 }
 
-// answerEach serves each connection to a listener until the listener is closed.
-func answerEach(l net.Listener, answers *sync.WaitGroup, answer func(net.Conn)) {
+// AnswerEach serves each connection to a listener until the listener is closed, and at most
+// so many at the same time; others are closed.
+func AnswerEach(l net.Listener, most int, answers *sync.WaitGroup, answer func(net.Conn)) {
 	defer l.Close() // after an error, nothing else would accept
-	free := make(chan struct{}, maxAskers)
+	free := make(chan struct{}, most)
 	for {
 		conn, err := machine.Accept(l)
 		if err != nil {

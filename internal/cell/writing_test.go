@@ -126,7 +126,7 @@ func TestAskersAreBounded(t *testing.T) {
 	var answers sync.WaitGroup
 	begun := make(chan struct{})
 	answers.Go(func() {
-		answerEach(l, &answers, func(conn net.Conn) {
+		AnswerEach(l, maxAskers, &answers, func(conn net.Conn) {
 			begun <- struct{}{}
 			_, _ = conn.Read(make([]byte, 1)) // until it ends
 		})

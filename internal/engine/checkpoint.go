@@ -107,6 +107,45 @@ type Portable interface {
 	Import(ctx context.Context, c Checkpoint, description []byte, fetch Fetch) (Checkpoint, error)
 }
 
+// EarlyImporter is a [Portable] whose checkpoints can be used before all of their content was
+// fetched.
+type EarlyImporter interface {
+	// ImportEarly is Import, but calls usable as soon as instances can continue from the
+	// checkpoint, if that is before it returns. What they need meanwhile is fetched first: the
+	// last call of fetch gets a [PartWriter]. If it fails then, with an error that is not
+	// [ErrLost], instances that need the rest wait for FinishImport. After an ErrLost they end.
+	//
+	// A checkpoint that is removed meanwhile stays while instances need it; then the error is
+	// [ErrUnneeded].
+	ImportEarly(ctx context.Context, c Checkpoint, description []byte, fetch Fetch, usable func(Checkpoint)) (Checkpoint, error)
+	// Unfinished returns the checkpoints of which instances need a rest that nobody fetches.
+	Unfinished(ctx context.Context) ([]string, error)
+	// FinishImport goes on with an import that has failed, in this process or an earlier one.
+	// The error is [ErrNotFound] if there is none.
+	FinishImport(ctx context.Context, id string, fetch Fetch) error
+}
+
+// PartWriter receives a file that is in use while it is fetched. All of it must be written,
+// including zeros.
+type PartWriter interface {
+	io.WriterAt
+	// Wanted receives the parts that somebody waits for, which should be written first. It is
+	// never closed.
+	Wanted() <-chan Part
+	// Unneeded is closed when nobody needs the rest.
+	Unneeded() <-chan struct{}
+}
+
+// Part is a part of a file.
+type Part struct{ Offset, Size int64 }
+
+// ErrUnneeded means that a checkpoint was removed while it was fetched, and that no instance
+// needs the rest.
+var ErrUnneeded = errors.New("the checkpoint was removed before all of it was fetched")
+
+// ErrLost means that the content of a checkpoint is lost for ever.
+var ErrLost = errors.New("the content of the checkpoint is lost")
+
 // ErrNoFile means that an export has no file of the name and size that is asked for.
 var ErrNoFile = errors.New("it has no such file")
 

@@ -7,10 +7,8 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"slices"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"golang.org/x/sync/semaphore"
@@ -30,6 +28,7 @@ const (
 	partWritten = 1
 	allWritten  = 2
 	partSent    = 3
+	allLost     = 4 // only of pages that are fetched; see [Fetching]
 
 	askSize = 16
 	// maxAsk limits the length of a requested part. Reads are shorter.
@@ -47,45 +46,41 @@ var ErrUnwritten = errors.New("the sandbox that it was forked from ended before 
 // nobody continues from it.
 var ErrUnneeded = errors.New("the checkpoint was removed before it was written")
 
-// asker requests parts of a file of pages. A nil asker does not: the file is complete.
+// Rest is what a checkpoint lacks from which a sandbox continues. A nil Rest is nothing. It
+// belongs to one [Sandbox.Restore].
+type Rest interface {
+	// fetch gets a part of the file of pages from off into buf, and returns true, or returns
+	// false if the part can be read from the file.
+	fetch(buf []byte, off int64) (sent bool, err error)
+	// close ends the requests.
+	close()
+}
+
+// Unwritten is what a cell has not written yet, which serves it on a connection with
+// [Deferred.Answer].
+func Unwritten(conn net.Conn) Rest { return newAsker(conn) }
+
+// asker requests parts of a file of pages from the cell that writes it.
 type asker struct {
 	mu   sync.Mutex
 	conn net.Conn // nil when no more requests are sent; guarded by mu
 	err  error    // guarded by mu
 }
 
-func newAsker(conn net.Conn) *asker {
-	if conn == nil {
-		return nil
-	}
-	return &asker{conn: conn}
-}
+func newAsker(conn net.Conn) *asker { return &asker{conn: conn} }
 
-// fetch gets a part of the file from off into buf, and returns true, or returns false if the
-// part can be read from the file. Its error is [ErrUnwritten].
+// fetch implements [Rest]. Its error is [ErrUnwritten].
 func (a *asker) fetch(buf []byte, off int64) (sent bool, err error) {
-	if a == nil {
-		return false, nil
-	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.conn == nil {
 		return false, a.err
 	}
-	ask := binary.BigEndian.AppendUint64(nil, uint64(off))
-	ask = binary.BigEndian.AppendUint64(ask, uint64(len(buf)))
-	// If this fails, the last answer may already have been sent.
-	_, _ = a.conn.Write(ask)
-	var answer [1]byte
-	_, err = io.ReadFull(a.conn, answer[:])
-	if err == nil && answer[0] == partSent {
-		_, err = io.ReadFull(a.conn, buf)
-		sent = err == nil
+	answer, err := request(a.conn, buf, off)
+	if err == nil && (answer == partSent || answer == partWritten) {
+		return answer == partSent, nil
 	}
-	if sent || err == nil && answer[0] == partWritten {
-		return sent, nil
-	}
-	if err != nil || answer[0] != allWritten {
+	if err != nil || answer != allWritten {
 		a.err = ErrUnwritten
 	}
 	_ = a.conn.Close()
@@ -93,28 +88,41 @@ func (a *asker) fetch(buf []byte, off int64) (sent bool, err error) {
 	return false, a.err
 }
 
-// AwaitWritten waits until the checkpoint that a [Deferred.Answer] serves on a connection is
-// complete, and closes the connection. Its error is [ErrUnwritten] if the connection ends
-// before that.
+// request requests a part of the file from off, and receives the answer.
+func request(conn net.Conn, buf []byte, off int64) (answer byte, err error) {
+	ask := binary.BigEndian.AppendUint64(nil, uint64(off))
+	ask = binary.BigEndian.AppendUint64(ask, uint64(len(buf)))
+	// If this fails, the last answer may already have been sent.
+	_, _ = conn.Write(ask)
+	var first [1]byte
+	_, err = io.ReadFull(conn, first[:])
+	if err == nil && first[0] == partSent {
+		_, err = io.ReadFull(conn, buf)
+	}
+	return first[0], err
+}
+
+// AwaitWritten waits until the checkpoint that a [Deferred.Answer] or a [Fetching.Answer]
+// serves on a connection is complete, and closes the connection. Its error is [ErrUnfetched]
+// if the rest cannot be fetched, and [ErrUnwritten] if the connection ends before that.
 func AwaitWritten(ctx context.Context, conn net.Conn) error {
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
 	defer conn.Close()
 	var answer [1]byte
-	if _, err := io.ReadFull(conn, answer[:]); err == nil && answer[0] == allWritten {
+	_, err := io.ReadFull(conn, answer[:])
+	switch {
+	case err == nil && answer[0] == allWritten:
 		return nil
-	}
-	if ctx.Err() != nil {
+	case err == nil && answer[0] == allLost:
+		return ErrUnfetched
+	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	}
 	return ErrUnwritten
 }
 
-// close ends the requests.
 func (a *asker) close() {
-	if a == nil {
-		return
-	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.conn != nil {
@@ -125,24 +133,18 @@ func (a *asker) close() {
 
 // writing is a backlog that is being written.
 type writing struct {
+	partServer
 	b *backlog
 	// turn is a semaphore of one, held while the backlog is written.
 	turn *semaphore.Weighted
 	// written is the offset in the file of pages up to which nothing is missing.
 	written atomic.Int64
-	// served counts the connections of children.
-	served atomic.Int64
-	// patience is how long a child may take, once all is written, to receive an answer that is
-	// being sent.
-	patience time.Duration
-	// ended is closed when writing has ended; err is set before that. Then the backlog may
-	// no longer be what it was.
-	ended chan struct{}
-	err   error
 }
 
 func newWriting(b *backlog, turn *semaphore.Weighted) *writing {
-	return &writing{b: b, turn: turn, ended: make(chan struct{}), patience: childPatience}
+	w := &writing{b: b, turn: turn}
+	w.partServer = newPartServer(b.size, w.read)
+	return w
 }
 
 // run writes the backlog when those that have begun before it are written, so that these are
@@ -184,91 +186,6 @@ func (w *writing) write(ctx context.Context) error {
 func (w *writing) isUnneeded() bool {
 	var st unix.Stat_t
 	return unix.Fstat(int(w.b.pages.Fd()), &st) == nil && st.Nlink == 0 && w.served.Load() == 0
-}
-
-// serve answers the requests of a connection until it ends or writing has ended.
-func (w *writing) serve(conn net.Conn) {
-	w.served.Add(1)
-	defer w.served.Add(-1)
-	ended := make(chan struct{})
-	var g sync.WaitGroup
-	g.Go(func() {
-		select {
-		case <-w.ended:
-			_ = conn.SetReadDeadline(time.Unix(1, 0)) // nobody waits for requests any more
-			_ = conn.SetWriteDeadline(time.Now().Add(w.patience))
-		case <-ended:
-		}
-	})
-	whole := w.answer(conn)
-	close(ended)
-	g.Wait()
-	select {
-	case <-w.ended:
-		if w.err == nil && whole {
-			sendLast(conn, w.patience)
-		}
-	default:
-	}
-}
-
-// sendLast sends the last answer. If there is room for it, as always unless an answer has not
-// been received yet, that needs no deadline, which could pass before a busy machine comes to
-// send.
-func sendLast(conn net.Conn, patience time.Duration) {
-	_ = conn.SetDeadline(time.Time{})
-	raw, err := conn.(syscall.Conn).SyscallConn()
-	if err != nil {
-		return
-	}
-	sent := false
-	send := func(fd uintptr) bool {
-		for err = unix.EINTR; errors.Is(err, unix.EINTR); {
-			err = unix.Send(int(fd), []byte{allWritten}, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
-		}
-		sent = !errors.Is(err, unix.EAGAIN)
-		return sent
-	}
-	if _ = raw.Control(func(fd uintptr) { send(fd) }); !sent {
-		_ = conn.SetWriteDeadline(time.Now().Add(patience))
-		_ = raw.Write(send)
-	}
-}
-
-// answer answers requests until one fails. It returns false if it has sent a part of an
-// answer.
-func (w *writing) answer(conn net.Conn) (whole bool) {
-	var ask [askSize]byte
-	var buf []byte
-	for {
-		if _, err := io.ReadFull(conn, ask[:]); err != nil {
-			return true
-		}
-		off, n := binary.BigEndian.Uint64(ask[:]), binary.BigEndian.Uint64(ask[8:])
-		if n > maxAsk || off > uint64(w.b.size) {
-			return true
-		}
-		buf = slices.Grow(buf[:0], int(n))[:n]
-		missing, err := w.read(buf, int64(off))
-		select {
-		case <-w.ended: // what was read may be of another instant
-			return true
-		default:
-		}
-		if err != nil {
-			return true
-		}
-		answer := net.Buffers{{partWritten}}
-		if missing {
-			answer = net.Buffers{{partSent}, buf}
-		}
-		if _, err := answer.WriteTo(conn); err != nil {
-			return false
-		}
-		if cap(buf) > readBytes {
-			buf = nil // the connection may last
-		}
-	}
 }
 
 // read reads a part of the file of pages, if some of it is not written yet.

@@ -2,7 +2,6 @@ package runsc
 
 import (
 	"fmt"
-	"net"
 	"strings"
 
 	"gvisor.dev/gvisor/pkg/cpuid"
@@ -61,10 +60,9 @@ func (s *Sandbox) Checkpoint(dir string) error {
 // processes run. The remaining pages are then read from the directory's files in the
 // background; the files may be removed meanwhile.
 //
-// writer, if not nil, is a connection to the cell that is still writing the checkpoint,
-// and that serves it with [Deferred.Answer].
-func (s *Sandbox) Restore(dir string, writer net.Conn) error {
-	err := OnOwnThread(func() error { return s.restoreServed(dir, newAsker(writer)) })
+// rest is what the checkpoint lacks, or nil if it is complete.
+func (s *Sandbox) Restore(dir string, rest Rest) error {
+	err := OnOwnThread(func() error { return s.restoreServed(dir, rest) })
 	if err != nil {
 		return fmt.Errorf("restore gVisor container: %w", err)
 	}

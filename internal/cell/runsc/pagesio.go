@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -50,8 +51,8 @@ type checkpointDir struct {
 	reads func(*os.File)
 	// reserve, if not nil, is made when gVisor is about to load the written files.
 	reserve *reservation
-	// asks requests pages that may not be written yet.
-	asks *asker
+	// rest, if not nil, gets pages that may not be in the file of pages yet.
+	rest Rest
 	// later, if not nil, receives what is not written to the file of pages yet.
 	later *backlog
 
@@ -72,7 +73,7 @@ func (d *checkpointDir) OpenRead(name string) (stateio.AsyncReader, error) {
 	}
 	if name == PagesFile {
 		r.sums, r.damaged = d.sums, d.damaged
-		r.reserve, r.asks = d.reserve, d.asks
+		r.reserve, r.rest = d.reserve, d.rest
 		if d.reads != nil {
 			d.reads(f)
 		}
@@ -214,7 +215,7 @@ type pageReader struct {
 	sums    pageSums
 	damaged func(error)
 	reserve *reservation
-	asks    *asker
+	rest    Rest // or nil
 }
 
 func (r *pageReader) MaxReadBytes() uint64 { return uint64(r.bytes) }
@@ -243,9 +244,10 @@ func (r *pageReader) AddReadv(id int, off int64, _ uint64, to stateio.Destinatio
 }
 
 func (r *pageReader) Close() error {
-	err := r.pageFile.Close()
-	r.asks.close()
-	return err
+	if r.rest != nil {
+		r.rest.close() // who waits for a page gets an error
+	}
+	return r.pageFile.Close()
 }
 
 var buffers = sync.Pool{New: func() any { return new([sharedReadBytes]byte) }}
@@ -259,10 +261,15 @@ func (r *pageReader) read(j *job, fr memmap.FileRange, m []byte, off int64) (int
 	}
 	buf := buffers.Get().(*[sharedReadBytes]byte)
 	defer buffers.Put(buf)
-	sent, err := r.asks.fetch(buf[:len(m)], off)
-	if err != nil {
-		r.damaged(err)
-		return 0, unix.EIO
+	sent := false
+	if r.rest != nil {
+		var err error
+		if sent, err = r.rest.fetch(buf[:len(m)], off); err != nil {
+			if !errors.Is(err, net.ErrClosed) {
+				r.damaged(err)
+			}
+			return 0, unix.EIO
+		}
 	}
 	if !sent && j.peer.clones && cloneRange(j.peer.fd, int64(fr.Start), int(r.f.Fd()), off, int64(fr.Length())) {
 		return len(m), nil

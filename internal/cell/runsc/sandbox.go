@@ -167,8 +167,8 @@ func (s *Sandbox) Start() error {
 // Wait waits until the first process or gVisor has exited.
 func (s *Sandbox) Wait() (unix.WaitStatus, error) { return s.c.Wait() }
 
-// Damage returns the [ErrPages] or [ErrUnwritten] for which the sandbox was ended, or
-// nil. It may be called at any time.
+// Damage returns the [ErrPages], [ErrUnwritten] or [ErrUnfetched] for which the sandbox was
+// ended, or nil. It may be called at any time.
 func (s *Sandbox) Damage() error {
 	if err := s.damage.Load(); err != nil {
 		return *err

@@ -116,7 +116,7 @@ func (s *Sandbox) checkpointServed(dir string, later *backlog) error {
 // gVisor's client prepares the network and keeps the container's records, and only the
 // files that it passes must be different. It is therefore connected to a relay in this
 // process.
-func (s *Sandbox) restoreServed(dir string, asks *asker) error {
+func (s *Sandbox) restoreServed(dir string, rest Rest) error {
 	control := s.c.Sandbox.GetControlSocketPath()
 	conn, err := client.ConnectTo(control)
 	if err != nil {
@@ -128,7 +128,7 @@ func (s *Sandbox) restoreServed(dir string, asks *asker) error {
 	if err != nil {
 		return err
 	}
-	files := &checkpointDir{path: dir, shares: s.sharesPages(dir), damaged: s.damaged, reads: s.pages.Store, asks: asks}
+	files := &checkpointDir{path: dir, shares: s.sharesPages(dir), damaged: s.damaged, reads: s.pages.Store, rest: rest}
 	if !files.shares {
 		if files.reserve, err = s.reservation(dir); err != nil {
 			return errors.Join(err, l.Close())

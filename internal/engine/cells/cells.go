@@ -96,6 +96,8 @@ type Engine struct {
 	peerListener net.Listener
 
 	checkpoints checkpoint.Dir
+	// partials are the checkpoints that are being fetched, or are to be. Guarded by mu.
+	partials map[string]*partial
 	// cpu returns the features of this machine's processor.
 	cpu func() []string
 }
@@ -126,12 +128,16 @@ func New(cfg Config) (*Engine, error) {
 		asked:  func(string, []engine.Question) {},
 		live:   make(map[string]*instance),
 		pools:  make(pools), copying: make(map[string]bool), sums: make(map[string]string), writing: make(map[string]int),
-		restock: make(chan struct{}, 1),
-		cpu:     sync.OnceValue(runsc.CPUFeatures),
+		partials: make(map[string]*partial),
+		restock:  make(chan struct{}, 1),
+		cpu:      sync.OnceValue(runsc.CPUFeatures),
 	}
 	err = e.removeStandbys()
 	if err == nil {
 		e.checkpoints, err = checkpoint.Open(filepath.Join(dir, "checkpoints"))
+	}
+	if err == nil {
+		err = e.findPartials()
 	}
 	if err == nil {
 		err = e.install()

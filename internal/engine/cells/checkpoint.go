@@ -224,7 +224,9 @@ func (e *Engine) Checkpoints(context.Context) ([]engine.Checkpoint, error) {
 	}
 	list := make([]engine.Checkpoint, 0, len(whole)+len(broken))
 	for _, m := range whole {
-		list = append(list, m.Checkpoint)
+		if !e.isLeaving(m.ID) {
+			list = append(list, m.Checkpoint)
+		}
 	}
 	for _, id := range broken {
 		list = append(list, engine.Checkpoint{ID: id})
@@ -233,7 +235,10 @@ func (e *Engine) Checkpoints(context.Context) ([]engine.Checkpoint, error) {
 }
 
 // RemoveCheckpoint implements [engine.Checkpointer].
-func (e *Engine) RemoveCheckpoint(_ context.Context, id string) error {
+func (e *Engine) RemoveCheckpoint(ctx context.Context, id string) error {
+	if done, err := e.removePartial(ctx, id); done {
+		return err
+	}
 	return e.checkpoints.Remove(id)
 }
 

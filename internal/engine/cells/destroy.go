@@ -40,7 +40,9 @@ func (e *Engine) Destroy(ctx context.Context, id string) error {
 	if !written && ctx.Err() != nil { // the caller is gone, as when a node loses its server: the next call goes on
 		return context.Cause(ctx)
 	} // a cell that does not end is killed
-	return removeCell(ctx, e.cellDir(id))
+	err = removeCell(ctx, e.cellDir(id))
+	e.dropUnneeded(ctx)
+	return err
 }
 
 // noteWriting counts the checkpoints of an instance from which others continue and which its

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-sh/cove/internal/cell/runsc"
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/engine/checkpoint"
 	"github.com/cove-sh/cove/internal/lazyregexp"
@@ -137,7 +138,13 @@ func (e *Engine) sumOf(path string) (string, error) {
 }
 
 // Import implements [engine.Portable].
-func (e *Engine) Import(_ context.Context, c engine.Checkpoint, data []byte, fetch engine.Fetch) (_ engine.Checkpoint, err error) {
+func (e *Engine) Import(ctx context.Context, c engine.Checkpoint, data []byte, fetch engine.Fetch) (engine.Checkpoint, error) {
+	return e.importWith(ctx, c, data, fetch, nil)
+}
+
+// importWith makes a checkpoint again, and calls usable, unless that is nil, if it can be used
+// before all of it was fetched.
+func (e *Engine) importWith(_ context.Context, c engine.Checkpoint, data []byte, fetch engine.Fetch, usable func(engine.Checkpoint)) (_ engine.Checkpoint, err error) {
 	var none engine.Checkpoint
 	var d description
 	if err := json.Unmarshal(data, &d); err != nil {
@@ -168,17 +175,25 @@ func (e *Engine) Import(_ context.Context, c engine.Checkpoint, data []byte, fet
 	}
 	defer func() { err = errors.Join(err, draft.Discard()) }()
 	for _, f := range m.Files {
+		if f.Name == runsc.PagesFile {
+			continue
+		}
 		if err := fill(filepath.Join(draft.Dir(), f.Name), f.Name, f.Size, fetch); err != nil {
 			return none, err
 		}
 	}
-	if err := draft.Copy(m); err != nil {
-		return none, err
-	}
 	if !m.FilesOnly {
 		e.keepProgram(m.Program)
 	}
-	return m.Checkpoint, nil
+	if usable != nil && e.canBeEarly(&m, draft.Dir()) {
+		return m.Checkpoint, e.importPages(draft, m, fetch, usable)
+	}
+	if f := m.File(runsc.PagesFile); f != nil {
+		if err := fill(filepath.Join(draft.Dir(), f.Name), f.Name, f.Size, fetch); err != nil {
+			return none, err
+		}
+	}
+	return m.Checkpoint, draft.Copy(m)
 }
 
 func userOf(root bool) string {

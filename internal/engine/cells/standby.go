@@ -251,6 +251,9 @@ func (e *Engine) become(ctx context.Context, sb *standby, spec engine.Spec, rest
 	if err := sb.await(ctx); err != nil {
 		return nil, err
 	}
+	if err := e.noteSource(sb.dir, restoreFrom); err != nil {
+		return nil, err
+	}
 	if err := os.Rename(sb.dir, dir); err != nil {
 		return nil, fmt.Errorf("name the cell's directory: %w", err)
 	}

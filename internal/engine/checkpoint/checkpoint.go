@@ -73,6 +73,14 @@ type File struct {
 	Summed int64 `json:"summed,omitempty"`
 }
 
+// File returns the file of a name, or nil.
+func (m *Manifest) File(name string) *File {
+	if i := slices.IndexFunc(m.Files, func(f File) bool { return f.Name == name }); i >= 0 {
+		return &m.Files[i]
+	}
+	return nil
+}
+
 // Dir is a directory of checkpoints. Its methods are safe for concurrent use.
 type Dir struct{ path string }
 

@@ -31,6 +31,8 @@ type vessel struct {
 	// slots bounds the requests of all files together. Nothing that waits for a machine holds
 	// one: a node that neither sends nor reads would stop all others.
 	slots *semaphore.Weighted
+	// urgent bounds those for which an instance waits; they need no slot.
+	urgent *semaphore.Weighted
 	// limit bounds uploads, in bytes a second; nil is no bound.
 	limit *rate.Limiter
 	sent  atomic.Int64 // bytes uploaded
@@ -159,7 +161,7 @@ func (v *vessel) get(ctx context.Context, team string, f *file, to io.WriterAt) 
 			return context.Cause(ctx)
 		}
 		g.Go(func() error {
-			data, err := v.getChunk(ctx, s, name, size)
+			data, err := v.getChunk(ctx, s, name, size, v.slots)
 			if err == nil {
 				_, err = to.WriteAt(data, at)
 			}
@@ -173,11 +175,11 @@ func (v *vessel) get(ctx context.Context, team string, f *file, to io.WriterAt) 
 	return err
 }
 
-func (v *vessel) getChunk(ctx context.Context, s *scope, name sum, size int) ([]byte, error) {
-	if err := v.slots.Acquire(ctx, 1); err != nil {
+func (v *vessel) getChunk(ctx context.Context, s *scope, name sum, size int, slots *semaphore.Weighted) ([]byte, error) {
+	if err := slots.Acquire(ctx, 1); err != nil {
 		return nil, err
 	}
-	defer v.slots.Release(1)
+	defer slots.Release(1)
 	object := chunkObject(name)
 	sealed, err := v.bucket.Get(ctx, object, maxSealedChunk)
 	if err != nil {

@@ -243,7 +243,7 @@ func (e *Engine) buried() (ids []string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for id, ent := range e.entries {
-		if ent.removed && ent.cancel == nil && ent.pins == 0 {
+		if ent.removed && ent.cancel == nil && ent.pins == 0 && !ent.cut {
 			ids = append(ids, id)
 		}
 	}

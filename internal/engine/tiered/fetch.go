@@ -17,8 +17,33 @@ import (
 // fetch is a checkpoint that is being fetched, for all who wait for it.
 type fetch struct {
 	spec *engine.Spec // of the first who needs it, or nil
-	done chan struct{}
-	err  error // set before done is closed
+	// usable is closed when instances can continue from it, if that is before done.
+	usable chan struct{}
+	done   chan struct{}
+	err    error // set before done is closed
+}
+
+func newFetch(spec *engine.Spec) *fetch {
+	return &fetch{spec: spec, usable: make(chan struct{}), done: make(chan struct{})}
+}
+
+// early reports whether instances could continue before all was fetched.
+func (f *fetch) early() bool {
+	select {
+	case <-f.usable:
+		return true
+	default:
+		return false
+	}
+}
+
+// whenUsable is closed when a checkpoint can be used for a need before all of it was fetched;
+// nil if it cannot.
+func (f *fetch) whenUsable(n need) <-chan struct{} {
+	if n.spec == nil || n.spec.FilesOnly || n.elsewhere {
+		return nil
+	}
+	return f.usable
 }
 
 // errRemoved means that a checkpoint was removed while it was fetched.
@@ -65,12 +90,13 @@ func (e *Engine) acquire(ctx context.Context, id string, n need) (release func()
 		return release, nil
 	}
 	if f == nil {
-		f = &fetch{done: make(chan struct{}), spec: n.spec}
+		f = newFetch(n.spec)
 		e.fetching[id] = f
-		e.wg.Go(func() { e.fetch(id, ent, f) })
+		e.wg.Go(func() { e.fetch(id, ent, f, e.bring) })
 	}
 	e.mu.Unlock()
 	select {
+	case <-f.whenUsable(n):
 	case <-f.done:
 		err = f.err
 	case <-ctx.Done():
@@ -124,19 +150,32 @@ func (e *Engine) isHere(ctx context.Context, id string) bool {
 	return err != nil || slices.ContainsFunc(list, func(c engine.Checkpoint) bool { return c.ID == id })
 }
 
+// bringer makes a checkpoint on the disk, and calls usable if instances can continue from it
+// before all of it is there.
+type bringer func(ctx context.Context, id string, f *fetch, usable func(engine.Checkpoint)) (engine.Checkpoint, error)
+
 // fetch fetches a checkpoint, and announces the result. What the entry says may be learned
 // anew meanwhile, so that it is read under mu only.
-func (e *Engine) fetch(id string, ent *entry, f *fetch) {
+func (e *Engine) fetch(id string, ent *entry, f *fetch, bring bringer) {
 	e.mu.Lock()
 	ent.pins++
+	ent.cut = false
 	need, evicting := ent.SizeBytes, ent.evicting
 	e.mu.Unlock()
 	if evicting != nil {
 		<-evicting
 	}
-	e.evict(need)
+	if !f.early() {
+		e.evict(need)
+	}
 	began := time.Now()
-	c, err := e.bring(e.ctx, id, f.spec)
+	c, err := bring(e.ctx, id, f, func(c engine.Checkpoint) {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		ent.Checkpoint = c
+		e.cfg.Log.Info("a checkpoint can be used, and the rest of it is fetched from the object store", "checkpoint", id, "took", time.Since(began).Round(time.Millisecond))
+		close(f.usable)
+	})
 	if err == nil && e.isRemoved(id) { // mu is not held: a node may take its time
 		err = errors.Join(errRemoved, e.Inner.RemoveCheckpoint(e.ctx, id))
 	}
@@ -149,6 +188,9 @@ func (e *Engine) fetch(id string, ent *entry, f *fetch) {
 		e.poke() // what is left of it is removed now that nothing pins it
 	}
 	switch {
+	case err != nil && f.early():
+		f.err = e.forCaller("the kept state", err)
+		e.endEarly(ent, err)
 	case err != nil:
 		f.err = e.forCaller("the kept state", err)
 		e.cfg.Log.Error("fetch a checkpoint from the object store", "checkpoint", id, "error", err)
@@ -160,6 +202,20 @@ func (e *Engine) fetch(id string, ent *entry, f *fetch) {
 		e.cfg.Log.Info("fetched a checkpoint from the object store", "checkpoint", id, "bytes", c.SizeBytes, "took", time.Since(began).Round(time.Millisecond))
 	}
 	close(f.done)
+}
+
+// endEarly ends the fetch of a checkpoint that instances continue from. The caller holds mu.
+func (e *Engine) endEarly(ent *entry, err error) {
+	switch {
+	case errors.Is(err, errRemoved) || errors.Is(err, engine.ErrUnneeded):
+		// All is fetched, or nobody needs the rest.
+	case errors.Is(err, engine.ErrLost):
+		e.cfg.Log.Error("the rest of a checkpoint is lost; sandboxes that need it end", "checkpoint", ent.ID, "error", err)
+	case e.ctx.Err() == nil:
+		ent.cut = true
+		e.cfg.Log.Warn("fetch the rest of a checkpoint; it is tried again", "checkpoint", ent.ID, "error", err)
+		time.AfterFunc(finishPause, e.finishSoon)
+	}
 }
 
 // manifestOf returns the manifest of a checkpoint.
@@ -180,9 +236,8 @@ func (e *Engine) manifestOf(ctx context.Context, id string) (*manifest, error) {
 }
 
 // bring fetches a checkpoint with what it needs. Each chunk is checked. If anything is
-// missing or changed, nothing is kept. spec is that of an instance that is to continue from
-// it, or nil.
-func (e *Engine) bring(ctx context.Context, id string, spec *engine.Spec) (engine.Checkpoint, error) {
+// missing or changed, nothing is kept.
+func (e *Engine) bring(ctx context.Context, id string, f *fetch, usable func(engine.Checkpoint)) (engine.Checkpoint, error) {
 	m, err := e.manifestOf(ctx, id)
 	if err != nil {
 		return engine.Checkpoint{}, err
@@ -197,9 +252,12 @@ func (e *Engine) bring(ctx context.Context, id string, spec *engine.Spec) (engin
 	}
 	fetch := func(want engine.ExportFile, to io.WriterAt) error { return e.fetchFile(ctx, m, want, to) }
 	var c engine.Checkpoint
-	if e.scattered != nil {
-		c, err = e.scattered.ImportFor(ctx, spec, *m.Checkpoint, m.Description, fetch)
-	} else {
+	switch {
+	case e.scattered != nil:
+		c, err = e.scattered.ImportFor(ctx, f.spec, *m.Checkpoint, m.Description, fetch)
+	case e.early != nil:
+		c, err = e.early.ImportEarly(ctx, *m.Checkpoint, m.Description, fetch, usable)
+	default:
 		c, err = e.Inner.Import(ctx, *m.Checkpoint, m.Description, fetch)
 	}
 	if err == nil && (c.ID != id || c.Owner != m.Checkpoint.Owner) {
@@ -225,6 +283,9 @@ func (e *Engine) fetchFile(ctx context.Context, m *manifest, want engine.ExportF
 	}
 	if f.Size != want.Size {
 		return fmt.Errorf("%w: %w: the file %q has %d bytes instead of %d", errDamaged, engine.ErrNoFile, want.Name, f.Size, want.Size)
+	}
+	if w, ok := to.(engine.PartWriter); ok {
+		return e.getEarly(ctx, team, f, w)
 	}
 	return e.vessel.get(ctx, team, f, to)
 }

@@ -84,7 +84,8 @@ type Config struct {
 // Engine is an engine whose checkpoints are in a bucket too.
 type Engine struct {
 	Inner
-	scattered engine.Scattered // Inner, if it has several machines, or nil
+	scattered engine.Scattered     // Inner, if it has several machines, or nil
+	early     engine.EarlyImporter // Inner, if it is one, or nil
 	cfg       Config
 	vessel    *vessel
 	files     files
@@ -98,6 +99,7 @@ type Engine struct {
 	wg     sync.WaitGroup
 	wake   chan struct{} // wakes the loop of [Engine.run]; has room for one
 	ahead  chan struct{} // wakes [Engine.storeAhead]; has room for one
+	cutOff chan struct{} // wakes [Engine.finishLoop]; has room for one
 
 	// collecting is held by a sweep, and shared by uploads: neither sees half of the other.
 	collecting sync.RWMutex
@@ -131,8 +133,10 @@ type Engine struct {
 type entry struct {
 	engine.Checkpoint
 	local, stored, removed bool
-	// pins is how many use it, so that it must stay on the disk.
+	// pins is how many use it, so that it must stay on the disk, and in the bucket.
 	pins int
+	// cut says that instances need the rest of it, and that the fetch of it was cut off.
+	cut  bool
 	used time.Time
 	// evicting is closed when its eviction from the disk is over; nil if there is none.
 	evicting chan struct{}
@@ -168,8 +172,8 @@ func New(cfg Config) (*Engine, error) {
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	e := &Engine{
 		Inner: cfg.Engine, cfg: cfg, token: newToken(), files: files{dir: cfg.Dir, step: cfg.step},
-		vessel: &vessel{bucket: stepped{cfg.Bucket, cfg.step}, keys: keys, press: zip, slots: semaphore.NewWeighted(requests)},
-		wake:   make(chan struct{}, 1), entries: map[string]*entry{}, roots: map[string]usedRoot{}, ahead: make(chan struct{}, 1), fetching: map[string]*fetch{}, fetchingRoots: map[string]*rootFetch{}, dirty: true, more: make(chan struct{}), progress: make(chan struct{}),
+		vessel: &vessel{bucket: stepped{cfg.Bucket, cfg.step}, keys: keys, press: zip, slots: semaphore.NewWeighted(requests), urgent: semaphore.NewWeighted(urgent)},
+		wake:   make(chan struct{}, 1), entries: map[string]*entry{}, roots: map[string]usedRoot{}, ahead: make(chan struct{}, 1), cutOff: make(chan struct{}, 1), fetching: map[string]*fetch{}, fetchingRoots: map[string]*rootFetch{}, dirty: true, more: make(chan struct{}), progress: make(chan struct{}),
 	}
 	if cfg.UploadBytes > 0 {
 		e.vessel.limit = rate.NewLimiter(rate.Limit(cfg.UploadBytes), int(max(cfg.UploadBytes, maxSealedChunk)))
@@ -181,6 +185,7 @@ func New(cfg Config) (*Engine, error) {
 			e.announce()
 		})
 	}
+	e.early, _ = cfg.Engine.(engine.EarlyImporter)
 	e.ctx, e.cancel = context.WithCancel(context.Background())
 	if err := e.files.open(); err != nil {
 		return nil, err
@@ -229,6 +234,10 @@ func (e *Engine) Start(ctx context.Context) error {
 		e.note(err)
 	}
 	e.wg.Go(e.run)
+	if e.early != nil {
+		e.finishSoon()
+		e.wg.Go(e.finishLoop)
+	}
 	for range uploads {
 		e.wg.Go(e.uploadLoop)
 	}
@@ -252,6 +261,12 @@ func (e *Engine) load(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	var cut []string
+	if e.early != nil {
+		if cut, err = e.early.Unfinished(ctx); err != nil {
+			return err
+		}
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for id, m := range stored {
@@ -265,6 +280,11 @@ func (e *Engine) load(ctx context.Context) error {
 			e.entries[c.ID] = &entry{Checkpoint: c, used: c.CreatedAt}
 		}
 		e.entries[c.ID].local = true
+	}
+	for _, id := range cut {
+		if ent := e.entries[id]; ent != nil {
+			ent.local, ent.cut = false, true
+		}
 	}
 	for _, id := range removed {
 		if e.entries[id] == nil {
