@@ -230,8 +230,9 @@ const (
 // done there.
 type Scattered interface {
 	// ImportFor is Import on a machine that has room for an instance, whose spec may be nil.
-	// If another machine has the checkpoint, it is not chosen.
-	ImportFor(ctx context.Context, spec *Spec, c Checkpoint, description []byte, fetch Fetch) (Checkpoint, error)
+	// If another machine has the checkpoint, it is not chosen. usable is that of
+	// [EarlyImporter]; it is called only if that machine can do so.
+	ImportFor(ctx context.Context, spec *Spec, c Checkpoint, description []byte, fetch Fetch, usable func(Checkpoint)) (Checkpoint, error)
 	// Standing returns the standing of a checkpoint.
 	Standing(id string) Standing
 	// OnReach sets the function that is called when a machine can be reached again, and its

@@ -113,11 +113,11 @@ func (f *Fleet) portable(s *site) (engine.Portable, error) {
 
 // Import implements [engine.Portable].
 func (f *Fleet) Import(ctx context.Context, c engine.Checkpoint, description []byte, fetch engine.Fetch) (engine.Checkpoint, error) {
-	return f.ImportFor(ctx, nil, c, description, fetch)
+	return f.ImportFor(ctx, nil, c, description, fetch, nil)
 }
 
 // ImportFor implements [engine.Scattered].
-func (f *Fleet) ImportFor(ctx context.Context, spec *engine.Spec, c engine.Checkpoint, description []byte, fetch engine.Fetch) (engine.Checkpoint, error) {
+func (f *Fleet) ImportFor(ctx context.Context, spec *engine.Spec, c engine.Checkpoint, description []byte, fetch engine.Fetch, usable func(engine.Checkpoint)) (engine.Checkpoint, error) {
 	if spec == nil {
 		spec = &engine.Spec{Resources: c.Resources}
 	}
@@ -132,10 +132,11 @@ func (f *Fleet) ImportFor(ctx context.Context, spec *engine.Spec, c engine.Check
 			continue
 		}
 		var made engine.Checkpoint
-		if made, err = f.importTo(ctx, s, c, description, from.get); err == nil {
+		early := newEarly(usable)
+		if made, err = f.importTo(ctx, s, c, description, from.get, early); err == nil {
 			return made, nil
 		}
-		if ctx.Err() != nil || from.failed.Load() || errors.Is(err, errUnrecorded) {
+		if early.used || ctx.Err() != nil || from.failed.Load() || errors.Is(err, errUnrecorded) {
 			break // no other machine can do better
 		}
 		f.log.Warn("a checkpoint cannot move to a machine", "node", s.name, "checkpoint", c.ID, "error", err)
@@ -154,7 +155,11 @@ type source struct {
 
 func (s *source) get(want engine.ExportFile, to io.WriterAt) error {
 	w := &sink{WriterAt: to}
-	err := s.fetch(want, w)
+	target := io.WriterAt(w)
+	if p, ok := to.(engine.PartWriter); ok {
+		target = earlySink{w, p}
+	}
+	err := s.fetch(want, target)
 	// A machine may also ask for what there is not.
 	if err != nil && !w.failed.Load() && !errors.Is(err, engine.ErrNoFile) {
 		s.failed.Store(true)
@@ -176,6 +181,15 @@ func (s *sink) WriteAt(p []byte, at int64) (int, error) {
 	return n, err
 }
 
+// earlySink is a sink for a file that is in use while it is written.
+type earlySink struct {
+	*sink
+	to engine.PartWriter
+}
+
+func (s earlySink) Wanted() <-chan engine.Part { return s.to.Wanted() }
+func (s earlySink) Unneeded() <-chan struct{}  { return s.to.Unneeded() }
+
 // has reports whether a machine has a checkpoint. A copy on a node that belongs to nobody is
 // what an import that was cut off has left.
 func (f *Fleet) has(s *site, id string) bool {
@@ -192,7 +206,7 @@ func (f *Fleet) fits(s *site, bytes int64) bool {
 }
 
 // importTo makes a checkpoint on a machine. It is then there, and nowhere else.
-func (f *Fleet) importTo(ctx context.Context, s *site, c engine.Checkpoint, description []byte, fetch engine.Fetch) (engine.Checkpoint, error) {
+func (f *Fleet) importTo(ctx context.Context, s *site, c engine.Checkpoint, description []byte, fetch engine.Fetch, usable *earlyUse) (engine.Checkpoint, error) {
 	p, err := f.portable(s)
 	if err != nil {
 		return c, errors.Join(errAway, err)
@@ -204,14 +218,25 @@ func (f *Fleet) importTo(ctx context.Context, s *site, c engine.Checkpoint, desc
 	f.mu.Lock()
 	f.clearStale(s, c.ID)
 	f.mu.Unlock()
+	record := func(made engine.Checkpoint) (engine.Checkpoint, error) {
+		c.SizeBytes = made.SizeBytes
+		if s == f.local {
+			c = made
+		}
+		return c, f.recordMoved(s, c)
+	}
+	if e, ok := p.(engine.EarlyImporter); ok && usable.call != nil && f.canBeEarly(s) {
+		return f.importEarly(ctx, e, c, description, fetch, usable, record)
+	}
 	made, err := p.Import(ctx, c, description, fetch)
 	if err != nil {
 		return c, err
 	}
-	c.SizeBytes = made.SizeBytes
-	if s == f.local {
-		c = made
-	}
+	return record(made)
+}
+
+// recordMoved records that a checkpoint is on a machine, and removes it where it was.
+func (f *Fleet) recordMoved(s *site, c engine.Checkpoint) (err error) {
 	f.mu.Lock()
 	before := f.checkpoints[c.ID]
 	moved := before != nil && before.site != s
@@ -223,12 +248,12 @@ func (f *Fleet) importTo(ctx context.Context, s *site, c engine.Checkpoint, desc
 	}
 	f.mu.Unlock()
 	if err != nil {
-		return c, errors.Join(errUnrecorded, err)
+		return errors.Join(errUnrecorded, err)
 	}
 	if moved {
 		f.wg.Go(func() { f.removeBefore(before.site, c.ID) })
 	}
-	return c, nil
+	return nil
 }
 
 // removeTimeout bounds the removal of a checkpoint that has moved.

@@ -277,7 +277,7 @@ func TestPlaceOfImports(t *testing.T) {
 		t.Errorf("Import of more than there is disk: %v", err)
 	}
 	bound := &engine.Spec{Mounts: []engine.Mount{{Source: "/of/the/server", Target: "/x"}}}
-	if _, err := w.ImportFor(t.Context(), bound, kept.Checkpoint, kept.description, kept.fetch); sandbox.CodeOf(err) != sandbox.CodeUnsupported {
+	if _, err := w.ImportFor(t.Context(), bound, kept.Checkpoint, kept.description, kept.fetch, nil); sandbox.CodeOf(err) != sandbox.CodeUnsupported {
 		t.Errorf("Import for directories of the server: %v", err)
 	}
 }

@@ -201,6 +201,7 @@ const cancelGrace = time.Minute
 type answers struct {
 	values engine.Values
 	commit func(*engine.Checkpoint) error // once
+	usable func(engine.Checkpoint)        // once
 	// fetch sends a file, and that it was all of it.
 	fetch func(*exportedFile, *frames) (failed, err error)
 }
@@ -260,6 +261,9 @@ func talk[Res any](ctx context.Context, e *Engine, method string, req cancellabl
 			}
 			a.commit = nil
 			err = f.send(answer)
+		case s.Usable != nil && a.usable != nil:
+			a.usable(*s.Usable)
+			a.usable = nil
 		case s.Fetch != nil && a.fetch != nil:
 			failed, err = a.fetch(s.Fetch, f)
 		default:

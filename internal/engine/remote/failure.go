@@ -26,6 +26,7 @@ type failure struct {
 // causes are the errors that the contract names.
 var causes = map[string]error{
 	"not_found": engine.ErrNotFound, "no_room": engine.ErrNoRoom, "no_question": engine.ErrNoQuestion, "undecided": engine.ErrUndecided,
+	"lost": engine.ErrLost, "unneeded": engine.ErrUnneeded,
 	"exists": fs.ErrExist, "absent": fs.ErrNotExist, "cancelled": context.Canceled, "timeout": context.DeadlineExceeded,
 }
 

@@ -78,6 +78,7 @@ func (n *session) report(_ context.Context, req *reportRequest) (*Report, error)
 	r := n.cfg.Report()
 	r.Protocol = Protocol
 	_, r.Checkpoints = n.cfg.Engine.(engine.Checkpointer)
+	_, r.Early = n.cfg.Engine.(engine.EarlyImporter)
 	if n.leases.engine == nil {
 		return &r, nil
 	}

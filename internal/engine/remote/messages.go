@@ -19,6 +19,8 @@ type Report struct {
 	FreeMemory, FreeDisk, Disk int64
 	// Abilities of the node's engine.
 	Checkpoints bool
+	// Early says that checkpoints can be used there before they are complete.
+	Early bool `json:",omitempty"`
 }
 
 type empty struct{}
@@ -70,7 +72,9 @@ type step[Res any] struct {
 	Commit *engine.Checkpoint `json:",omitempty"`
 	// Fetch asks for a file of a checkpoint.
 	Fetch *exportedFile `json:",omitempty"`
-	Done  *Res          `json:",omitempty"`
+	// Usable says that instances can continue from the checkpoint of an import that goes on.
+	Usable *engine.Checkpoint `json:",omitempty"`
+	Done   *Res               `json:",omitempty"`
 }
 
 // value announces a secret frame, or the end of all.

@@ -99,6 +99,8 @@ func init() {
 		"/Export":           streamed((*session).export),
 		"/ReadExport":       streamed((*session).readExport),
 		"/Import":           cancelled(func(r *importRequest) int64 { return r.Token }, (*session).importCheckpoint),
+		"/Unfinished":       unary((*session).unfinished),
+		"/FinishImport":     cancelled(func(r *finishRequest) int64 { return r.Token }, (*session).finishImport),
 		"/Warm":             unary((*session).warm),
 		"/Events":           streamed((*session).events),
 		"/Peer":             streamed((*session).connectPeer),

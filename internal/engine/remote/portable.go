@@ -59,6 +59,8 @@ type exportedFile struct {
 	Name   string
 	Size   int64
 	Shared string `json:",omitempty"`
+	// Early asks for a file that is in use while it is sent; see [want].
+	Early bool `json:",omitempty"`
 }
 
 // readRequest asks for the content of a file, by its index. Each can be read once.
@@ -72,6 +74,8 @@ type importRequest struct {
 	Checkpoint  engine.Checkpoint // without Root
 	Root        root
 	Description []byte
+	// Early says that the node may say that the checkpoint is usable before it is complete.
+	Early bool `json:",omitempty"`
 }
 
 // Export implements [engine.Portable]. Nothing in the result is trusted.
@@ -189,29 +193,31 @@ func (r *exportReader) Close() error {
 
 // Import implements [engine.Portable]. A node that is too slow does not get the checkpoint.
 func (e *Engine) Import(ctx context.Context, c engine.Checkpoint, description []byte, fetch engine.Fetch) (engine.Checkpoint, error) {
-	req := importRequest{Checkpoint: c, Root: rootOf(&c.Root), Description: description}
+	return e.importWith(ctx, c, description, fetch, nil)
+}
+
+// importWith makes a checkpoint on the node. usable is nil, or called if the checkpoint can
+// be used before it is complete.
+func (e *Engine) importWith(ctx context.Context, c engine.Checkpoint, description []byte, fetch engine.Fetch, usable func(engine.Checkpoint)) (engine.Checkpoint, error) {
+	req := importRequest{Checkpoint: c, Root: rootOf(&c.Root), Description: description, Early: usable != nil}
 	req.Checkpoint.Root = engine.Root{}
 	ctx, stop := context.WithTimeoutCause(ctx, patience(importTimeout, c.SizeBytes), errSlow)
 	defer stop()
 	ctx, abort := context.WithCancelCause(ctx)
 	defer abort(nil)
-	fetches := 0
-	send := func(want *exportedFile, f *frames) (failed, err error) {
-		if fetches++; fetches > maxFetches || want.Size < 0 || want.Size > maxExportFile {
-			return nil, fmt.Errorf("%w: it asks for too much", errFrame)
-		}
-		failed = fetch(engine.ExportFile{Name: want.Name, Size: want.Size, Shared: want.Shared}, &partWriter{f, want.Size, abort})
-		if failed != nil {
-			return failed, f.send(value{Failed: new(failureOf(failed))})
-		}
-		return nil, f.send(value{End: true})
+	as := func(made engine.Checkpoint) engine.Checkpoint {
+		c.SizeBytes = cleanSize(made.SizeBytes)
+		return c
 	}
-	made, err := talk[engine.Checkpoint](ctx, e, "Import", &req, answers{fetch: send})
+	a := answers{fetch: sendFiles(fetch, abort)}
+	if usable != nil {
+		a.usable = func(made engine.Checkpoint) { usable(as(made)) }
+	}
+	made, err := talk[engine.Checkpoint](ctx, e, "Import", &req, a)
 	if err != nil {
 		return engine.Checkpoint{}, err
 	}
-	c.SizeBytes = cleanSize(made.SizeBytes)
-	return c, nil
+	return as(made), nil
 }
 
 // partWriter sends what is written, in parts of any order.
@@ -305,7 +311,7 @@ func (n *session) export(ctx context.Context, req *exportRequest, f *frames) err
 	defer n.exports.remove(req.Export)
 	head := exported{Checkpoint: abroad(out.Checkpoint), Description: out.Description}
 	for _, file := range out.Files {
-		head.Files = append(head.Files, exportedFile{file.Name, file.Size, file.Shared})
+		head.Files = append(head.Files, exportedFile{Name: file.Name, Size: file.Size, Shared: file.Shared})
 	}
 	if err := f.send(head); err != nil {
 		return err
@@ -380,12 +386,16 @@ func (n *session) importCheckpoint(ctx context.Context, req *importRequest, f *f
 	if c.Label, err = wrapLabel(req.Root.Digest, own.Digest, c.Label); err != nil {
 		return err
 	}
-	made, err := p.Import(ctx, c, req.Description, func(want engine.ExportFile, to io.WriterAt) error {
-		if err := f.send(step[engine.Checkpoint]{Fetch: &exportedFile{want.Name, want.Size, want.Shared}}); err != nil {
-			return err
-		}
-		return f.parts(want.Size, to)
-	})
+	var made engine.Checkpoint
+	fetch := askFiles[engine.Checkpoint](f)
+	if early, ok := p.(engine.EarlyImporter); ok && req.Early {
+		made, err = early.ImportEarly(ctx, c, req.Description, fetch, func(c engine.Checkpoint) {
+			c = abroad(c)
+			_ = f.send(step[engine.Checkpoint]{Usable: &c}) // the fetch fails, too
+		})
+	} else {
+		made, err = p.Import(ctx, c, req.Description, fetch)
+	}
 	if err != nil {
 		return err
 	}

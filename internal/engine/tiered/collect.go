@@ -242,6 +242,9 @@ func (e *Engine) removeInner(ctx context.Context, ids []string) (gone []string) 
 func (e *Engine) buried() (ids []string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if e.unsure {
+		return nil
+	}
 	for id, ent := range e.entries {
 		if ent.removed && ent.cancel == nil && ent.pins == 0 && !ent.cut {
 			ids = append(ids, id)

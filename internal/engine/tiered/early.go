@@ -24,8 +24,10 @@ const (
 	// longestRetry is the longest pause before a chunk that somebody may wait for is asked for
 	// again.
 	longestRetry = 10 * time.Second
-	// finishPause is the pause before an import goes on that was cut off.
+	// finishPause is the pause before an import goes on that was cut off, and lookPause the one
+	// after which machines are asked again that were away.
 	finishPause = 2 * time.Second
+	lookPause   = 15 * time.Second
 )
 
 // getEarly writes a file that is in use already, and what somebody waits for first. Failures
@@ -210,12 +212,15 @@ func (e *Engine) finishSoon() {
 func (e *Engine) finishCutOff() {
 	ids, err := e.early.Unfinished(e.ctx)
 	if err != nil {
-		e.cfg.Log.Warn("look for checkpoints that were not fetched to their end", "error", err)
-		time.AfterFunc(finishPause, e.finishSoon)
-		return
+		e.cfg.Log.Debug("not all machines say which checkpoints they need the rest of", "error", err)
+		time.AfterFunc(lookPause, e.finishSoon)
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if err == nil && e.unsure {
+		e.unsure = false
+		e.poke()
+	}
 	for _, id := range ids {
 		if e.fetching[id] != nil {
 			continue
@@ -230,7 +235,7 @@ func (e *Engine) finishCutOff() {
 		e.wg.Go(func() { e.fetch(id, ent, f, e.finish) })
 	}
 	for id, ent := range e.entries {
-		if ent.cut && e.scattered == nil && !slices.Contains(ids, id) {
+		if ent.cut && err == nil && !slices.Contains(ids, id) {
 			ent.cut = false // its instances have ended
 			e.poke()
 		}

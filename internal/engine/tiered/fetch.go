@@ -254,7 +254,7 @@ func (e *Engine) bring(ctx context.Context, id string, f *fetch, usable func(eng
 	var c engine.Checkpoint
 	switch {
 	case e.scattered != nil:
-		c, err = e.scattered.ImportFor(ctx, f.spec, *m.Checkpoint, m.Description, fetch)
+		c, err = e.scattered.ImportFor(ctx, f.spec, *m.Checkpoint, m.Description, fetch, usable)
 	case e.early != nil:
 		c, err = e.early.ImportEarly(ctx, *m.Checkpoint, m.Description, fetch, usable)
 	default:

@@ -64,7 +64,7 @@ func (s *spreadEngine) Standing(string) engine.Standing {
 
 func (s *spreadEngine) OnReach(reached func()) { s.reached = reached }
 
-func (s *spreadEngine) ImportFor(ctx context.Context, _ *engine.Spec, c engine.Checkpoint, description []byte, fetch engine.Fetch) (engine.Checkpoint, error) {
+func (s *spreadEngine) ImportFor(ctx context.Context, _ *engine.Spec, c engine.Checkpoint, description []byte, fetch engine.Fetch, _ func(engine.Checkpoint)) (engine.Checkpoint, error) {
 	c, err := s.Import(ctx, c, description, fetch)
 	if err == nil {
 		s.mu.Lock()

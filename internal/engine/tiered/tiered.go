@@ -115,6 +115,9 @@ type Engine struct {
 	// mu.
 	progress chan struct{}
 	dirty    bool // guarded by mu; the bucket may have something to be collected
+	// unsure says that it is not known yet of which checkpoints instances need a rest. Guarded
+	// by mu.
+	unsure bool
 	// connected says that the bucket is known to be this installation's, and what it has.
 	// Guarded by mu.
 	connected bool
@@ -180,6 +183,7 @@ func New(cfg Config) (*Engine, error) {
 	}
 	if e.scattered, _ = cfg.Engine.(engine.Scattered); e.scattered != nil {
 		e.scattered.OnReach(func() {
+			e.finishSoon()
 			e.mu.Lock()
 			defer e.mu.Unlock()
 			e.announce()
@@ -262,10 +266,10 @@ func (e *Engine) load(ctx context.Context) error {
 		return err
 	}
 	var cut []string
+	unsure := false
 	if e.early != nil {
-		if cut, err = e.early.Unfinished(ctx); err != nil {
-			return err
-		}
+		cut, err = e.early.Unfinished(ctx)
+		unsure = err != nil
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -281,6 +285,7 @@ func (e *Engine) load(ctx context.Context) error {
 		}
 		e.entries[c.ID].local = true
 	}
+	e.unsure = unsure
 	for _, id := range cut {
 		if ent := e.entries[id]; ent != nil {
 			ent.local, ent.cut = false, true
