@@ -75,7 +75,7 @@ type part struct {
 
 var parts = []part{
 	{"create", (*bench).create}, {"cold", (*bench).cold}, {"exec", (*bench).exec}, {"files", (*bench).files},
-	{"time", (*bench).inTime}, {"merge", (*bench).merges}, {"growth", (*bench).growth}, {"warm", (*bench).warmKernels}, {"code", (*bench).code},
+	{"time", (*bench).inTime}, {"merge", (*bench).merges}, {"objects", (*bench).objects}, {"growth", (*bench).growth}, {"warm", (*bench).warmKernels}, {"code", (*bench).code},
 	{"memory", (*bench).memory}, {"templates", (*bench).templates}, {"builds", (*bench).builds}, {"computers", (*bench).computers}, {"network", (*bench).network}, {"tokens", (*bench).tokens}, {"e2b", (*bench).e2b}, {"others", (*bench).others},
 }
 

@@ -18,9 +18,12 @@ import (
 
 const (
 	// inOrder is how many chunks of a file that is in use are fetched at the same time although
-	// nobody waits for them, and urgent how many of those that somebody waits for, in all files.
-	inOrder = 4
-	urgent  = 4
+	// nobody waits for them: only one while somebody has waited for others within calmTime,
+	// because on two processors they would take the time of the sandbox that starts.
+	inOrder  = 4
+	calmTime = 100 * time.Millisecond
+	// urgent is how many that somebody waits for are fetched at the same time, in all files.
+	urgent = 4
 	// longestRetry is the longest pause before a chunk that somebody may wait for is asked for
 	// again.
 	longestRetry = 10 * time.Second
@@ -59,9 +62,12 @@ func (e *Engine) getEarly(ctx context.Context, team string, f *file, to engine.P
 		}
 		return err
 	}
-	for range inOrder {
+	for i := range inOrder {
 		g.Go(func() error {
 			for {
+				if i > 0 {
+					todo.calm(ctx)
+				}
 				c, ok := todo.next()
 				if !ok {
 					return nil
@@ -132,10 +138,12 @@ type agenda struct {
 	taken  []bool   // guarded by mu
 	left   int      // guarded by mu
 	from   int      // where next looks first; guarded by mu
+	// asked is when somebody has last waited for a part, or the beginning. Guarded by mu.
+	asked time.Time
 }
 
 func newAgenda(f *file) *agenda {
-	a := &agenda{claimed: make(chan struct{})}
+	a := &agenda{claimed: make(chan struct{}), asked: time.Now()}
 	at := int64(0)
 	for list := f.Chunks; len(list) > 0; list = list[entrySize:] {
 		c := chunkAt(list)
@@ -164,11 +172,44 @@ func (a *agenda) next() (placed, bool) {
 	return placed{}, false
 }
 
+// calm waits until nobody has waited for a part within calmTime, or there is none left to
+// claim.
+func (a *agenda) calm(ctx context.Context) {
+	for {
+		a.mu.Lock()
+		left := calmTime - time.Since(a.asked)
+		a.mu.Unlock()
+		if left <= 0 {
+			return
+		}
+		t := time.NewTimer(left)
+		select {
+		case <-t.C:
+		case <-a.claimed:
+		case <-ctx.Done():
+		}
+		t.Stop()
+		if ctx.Err() != nil || a.isClaimed() {
+			return
+		}
+	}
+}
+
+func (a *agenda) isClaimed() bool {
+	select {
+	case <-a.claimed:
+		return true
+	default:
+		return false
+	}
+}
+
 // wanted claims a chunk that is left of a part. What follows it is fetched next: programs
 // read on.
 func (a *agenda) wanted(p engine.Part) (placed, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.asked = time.Now()
 	first := sort.Search(len(a.chunks), func(i int) bool { return a.chunks[i].at+int64(a.chunks[i].size) > p.Offset })
 	for i := first; i < len(a.chunks) && a.chunks[i].at < p.Offset+p.Size; i++ {
 		if !a.taken[i] {

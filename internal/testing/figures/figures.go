@@ -53,9 +53,12 @@ func Measure(ctx context.Context, name, target string, n int, do Timed) (Series,
 
 // Rest waits as long as an agent might think between two calls, so that what is kept ready
 // can be made anew.
-func Rest(ctx context.Context) error {
+func Rest(ctx context.Context) error { return Pause(ctx, 500*time.Millisecond) }
+
+// Pause waits, or returns the error of a context that has ended.
+func Pause(ctx context.Context, d time.Duration) error {
 	select {
-	case <-time.After(500 * time.Millisecond):
+	case <-time.After(d):
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
