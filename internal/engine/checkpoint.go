@@ -118,10 +118,10 @@ type EarlyImporter interface {
 	// A checkpoint that is removed meanwhile stays while instances need it; then the error is
 	// [ErrUnneeded].
 	ImportEarly(ctx context.Context, c Checkpoint, description []byte, fetch Fetch, usable func(Checkpoint)) (Checkpoint, error)
-	// Unfinished returns the checkpoints of which instances need a rest that nobody fetches.
+	// Unfinished returns the checkpoints that are in use and not complete.
 	Unfinished(ctx context.Context) ([]string, error)
 	// FinishImport goes on with an import that has failed, in this process or an earlier one.
-	// The error is [ErrNotFound] if there is none.
+	// The error is [ErrNotFound] if the checkpoint is complete or gone.
 	FinishImport(ctx context.Context, id string, fetch Fetch) error
 }
 

@@ -1,7 +1,7 @@
 package checkpoints
 
 import (
-	"net/http"
+	"context"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,17 +13,6 @@ import (
 	"github.com/cove-sh/cove/internal/testing/s3test"
 	"github.com/cove-sh/cove/sandbox"
 )
-
-// slowly delays the answers to requests for chunks.
-func slowly(_ http.ResponseWriter, r *http.Request) bool {
-	if r.Method == http.MethodGet && strings.Contains(r.URL.Path, "/chunks/") {
-		select {
-		case <-time.After(200 * time.Millisecond):
-		case <-r.Context().Done():
-		}
-	}
-	return false
-}
 
 // partial returns the checkpoints that are used before all of them is fetched.
 func partial(t *testing.T, d *covetest.Daemon) []string {
@@ -71,13 +60,19 @@ func TestEarlyResume(t *testing.T) {
 	needs.GVisor(t)
 	bucket := s3test.Start(t)
 	d, id := evicted(t, bucket)
-	bucket.Break(slowly)
+	bucket.Break(s3test.SlowChunks)
 	if n := count(t, d, id); strings.TrimSpace(n) == "" {
 		t.Error("the program in the sandbox does not run")
 	}
 	bucket.Break(s3test.Unavailable)
 	if len(partial(t, d)) != 1 {
 		t.Fatalf("the sandbox has answered only when all was there\n%s", d.Output())
+	}
+	// A pause needs all of the memory. It gives up with its caller, and the sandbox goes on.
+	short, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if _, err := d.Client.Pause(short, id); err == nil {
+		t.Error("a sandbox was paused without its memory")
 	}
 	checked := make(chan string, 1)
 	go func() {
@@ -108,10 +103,7 @@ func TestEarlyResume(t *testing.T) {
 	if n := count(t, d, id); strings.TrimSpace(n) == "" {
 		t.Error("the program in the sandbox has ended")
 	}
-	fetched := func() bool {
-		entries, err := os.ReadDir(filepath.Join(bucket.Dir, "test", "checkpoints"))
-		return len(partial(t, d)) == 0 && (os.IsNotExist(err) || err == nil && len(entries) == 0)
-	}
+	fetched := func() bool { return len(partial(t, d)) == 0 && storedStates(t, bucket) == 0 }
 	if !covetest.Eventually(time.Minute, fetched) {
 		t.Errorf("the state from which the sandbox has continued is still there\n%s", d.Output())
 	}
@@ -119,12 +111,46 @@ func TestEarlyResume(t *testing.T) {
 	d.Shows(t, id, "sha256sum -c /tmp/sum", "/dev/shm/data: OK")
 }
 
+// A sandbox is killed before its memory has arrived, while the object store does not answer:
+// nothing waits for it.
+func TestEarlyResumeKilled(t *testing.T) {
+	needs.GVisor(t)
+	bucket := s3test.Start(t)
+	d, id := evicted(t, bucket)
+	bucket.Break(s3test.SlowChunks)
+	count(t, d, id)
+	bucket.Break(s3test.Unavailable)
+	if len(partial(t, d)) != 1 {
+		t.Fatalf("the sandbox has answered only when all was there\n%s", d.Output())
+	}
+	if _, err := d.Client.Kill(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	if !covetest.Eventually(time.Minute, func() bool { return len(partial(t, d)) == 0 }) {
+		t.Errorf("its state is still there\n%s", d.Output())
+	}
+	bucket.Break(nil)
+	if !covetest.Eventually(time.Minute, func() bool { return storedStates(t, bucket) == 0 }) {
+		t.Errorf("the object store still has its state\n%s", d.Output())
+	}
+}
+
+// storedStates returns how many states a bucket has.
+func storedStates(t *testing.T, bucket *s3test.Server) int {
+	t.Helper()
+	entries, err := os.ReadDir(filepath.Join(bucket.Dir, "test", "checkpoints"))
+	if err != nil && !os.IsNotExist(err) {
+		t.Fatal(err)
+	}
+	return len(entries)
+}
+
 // Memory that has not arrived is lost in the object store: the sandbox ends, with that reason.
 func TestEarlyResumeLost(t *testing.T) {
 	needs.GVisor(t)
 	bucket := s3test.Start(t)
 	d, id := evicted(t, bucket)
-	bucket.Break(slowly)
+	bucket.Break(s3test.SlowChunks)
 	count(t, d, id)
 	if err := os.RemoveAll(filepath.Join(bucket.Dir, "test", "chunks")); err != nil {
 		t.Fatal(err)

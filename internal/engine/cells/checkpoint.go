@@ -252,6 +252,9 @@ func (e *Engine) SetAside(_ context.Context, id, to string) error {
 		return fmt.Errorf("invalid checkpoint id %q", id)
 	}
 	from := e.checkpoints.Path(id)
+	if isPartial(from) {
+		return errArriving(nil)
+	}
 	if m, err := e.checkpoints.Manifest(id); err == nil && m.Program != "" && !m.FilesOnly {
 		// The engine removes programs that none of its checkpoints needs. A hard link costs
 		// nothing. Without the program, the files can still be read.
@@ -377,6 +380,11 @@ func (e *Engine) restore(ctx context.Context, spec engine.Spec) (*instance, erro
 	// Other builds may not check pages as they load them. The pages of a fresh sandbox are
 	// checked first, since it can boot instead if they are damaged.
 	lazily := m.Program == filepath.Base(e.program) && runsc.ChecksAsLoaded(dir) && !spec.Fresh
+	if !lazily {
+		if err := e.awaitFiles(ctx, m.ID); err != nil {
+			return nil, err
+		}
+	}
 	go func() { verified <- e.verify(&m, !lazily) }()
 	sb := e.take(want)
 	if sb == nil {
@@ -500,13 +508,25 @@ func (e *Engine) keptChanges(ctx context.Context, id string) (io.ReadCloser, err
 }
 
 // awaitFiles waits until all files of a checkpoint are complete, which others read that do
-// not ask the cell that writes it. The error is for callers.
+// not ask the cell that writes it, or who fetches it. The error is for callers.
 func (e *Engine) awaitFiles(ctx context.Context, id string) error {
 	err := cell.AwaitWritten(ctx, e.checkpoints.Path(id))
-	if errors.Is(err, runsc.ErrUnwritten) {
+	switch {
+	case err == nil || ctx.Err() != nil:
+		return err
+	case errors.Is(err, runsc.ErrUnfetched):
+		return damagedError(err)
+	case isPartial(e.checkpoints.Path(id)):
+		return errArriving(err)
+	case errors.Is(err, runsc.ErrUnwritten):
 		return sandbox.Wrap(sandbox.CodeUnavailable, err, "the files as of the fork are lost: the sandbox that was forked ended before they were written, or there was no disk space for them")
 	}
 	return err
+}
+
+// errArriving means that a checkpoint is not complete yet.
+func errArriving(cause error) error {
+	return sandbox.Wrap(sandbox.CodeUnavailable, cause, "the kept state is still being fetched from the object store; try again in a while")
 }
 
 // changes is a tar stream that must have the format's end: a connection that breaks

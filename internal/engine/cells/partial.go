@@ -1,11 +1,11 @@
 package cells
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -308,24 +308,17 @@ func wasRemoved(dir string) bool {
 }
 
 // Unfinished implements [engine.EarlyImporter].
-func (e *Engine) Unfinished(context.Context) (ids []string, err error) {
+func (e *Engine) Unfinished(context.Context) ([]string, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for id, p := range e.partials {
-		if p.running == nil {
-			ids = append(ids, id)
-		}
-	}
-	return ids, nil
+	return slices.Collect(maps.Keys(e.partials)), nil
 }
 
 // FinishImport implements [engine.EarlyImporter].
-func (e *Engine) FinishImport(_ context.Context, id string, fetch engine.Fetch) error {
-	e.mu.Lock()
-	p := e.partials[id]
-	e.mu.Unlock()
-	if p == nil {
-		return engine.ErrNotFound
+func (e *Engine) FinishImport(ctx context.Context, id string, fetch engine.Fetch) error {
+	p, err := e.idlePartial(ctx, id)
+	if err != nil {
+		return err
 	}
 	ended, err := e.claim(p)
 	if err != nil {
@@ -349,6 +342,31 @@ func (e *Engine) FinishImport(_ context.Context, id string, fetch engine.Fetch) 
 	}
 	defer at.Close()
 	return e.fetchPages(p, at, size, fetch, end)
+}
+
+// idlePartial returns a partial checkpoint when nobody fetches the rest of it: who did may
+// not have noticed yet that its connection has ended.
+func (e *Engine) idlePartial(ctx context.Context, id string) (*partial, error) {
+	for {
+		e.mu.Lock()
+		p := e.partials[id]
+		var running chan struct{}
+		if p != nil {
+			running = p.running
+		}
+		e.mu.Unlock()
+		switch {
+		case p == nil:
+			return nil, engine.ErrNotFound
+		case running == nil:
+			return p, nil
+		}
+		select {
+		case <-running:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
 }
 
 // isNeeded reports whether a cell may need pages of a partial checkpoint.
@@ -440,63 +458,4 @@ func (e *Engine) isLeaving(id string) bool {
 	defer e.mu.Unlock()
 	p := e.partials[id]
 	return p != nil && p.removed
-}
-
-// conns are connections that are open.
-type conns struct {
-	mu     sync.Mutex
-	open   map[net.Conn]bool // guarded by mu
-	closed bool              // guarded by mu
-}
-
-func newConns() *conns { return &conns{open: map[net.Conn]bool{}} }
-
-// add adds a connection until the returned function is called.
-func (c *conns) add(conn net.Conn) (remove func()) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.open[conn] = true
-	if c.closed {
-		conn.Close()
-	}
-	return func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		delete(c.open, conn)
-	}
-}
-
-// close closes all connections, also those that are added later.
-func (c *conns) close() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.closed = true
-	for conn := range c.open {
-		conn.Close()
-	}
-}
-
-// spans are disjoint ranges of a file, in ascending order.
-type spans []span
-
-type span struct{ from, to int64 }
-
-// add adds a range, which may overlap others.
-func (s *spans) add(from, to int64) {
-	if from >= to {
-		return
-	}
-	// The ranges that overlap it or adjoin it become part of it.
-	i, _ := slices.BinarySearchFunc(*s, from, func(r span, at int64) int { return cmp.Compare(r.to, at) })
-	j := i
-	for ; j < len(*s) && (*s)[j].from <= to; j++ {
-		from, to = min(from, (*s)[j].from), max(to, (*s)[j].to)
-	}
-	*s = slices.Replace(*s, i, j, span{from, to})
-}
-
-// contain reports whether all of a range is in one of them.
-func (s spans) contain(from, to int64) bool {
-	i, _ := slices.BinarySearchFunc(s, to, func(r span, at int64) int { return cmp.Compare(r.to, at) })
-	return from >= to || i < len(s) && s[i].from <= from
 }

@@ -525,8 +525,8 @@ func TestFindPartials(t *testing.T) {
 	}
 }
 
-// TestClaim checks that a checkpoint is fetched once at a time, and that one that is not
-// complete is found when its fetch has ended.
+// TestClaim checks that a checkpoint is fetched once at a time, and is unfinished until it is
+// complete.
 func TestClaim(t *testing.T) {
 	unfinished := func(e *Engine) []string {
 		ids, err := e.Unfinished(context.Background())
@@ -548,8 +548,13 @@ func TestClaim(t *testing.T) {
 		}
 	}
 	end := f.begins()
-	if ids := unfinished(e); len(ids) != 0 {
+	if ids := unfinished(e); !slices.Equal(ids, []string{f.id}) {
 		t.Errorf("unfinished while it is fetched: %v", ids)
+	}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := e.FinishImport(gone, f.id, nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("finished while it is fetched, by who has gone: %v", err)
 	}
 	end(errors.New("cut off"))
 	ended()

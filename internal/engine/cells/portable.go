@@ -55,9 +55,12 @@ var validSum = lazyregexp.New(`^[0-9a-f]{64}$`)
 const maxProgramBytes = 4 << 30
 
 // Export implements [engine.Portable].
-func (e *Engine) Export(_ context.Context, id string) (_ *engine.Export, err error) {
+func (e *Engine) Export(ctx context.Context, id string) (_ *engine.Export, err error) {
 	m, err := e.manifest(id, "copied")
 	if err != nil {
+		return nil, err
+	}
+	if err := e.awaitFiles(ctx, id); err != nil {
 		return nil, err
 	}
 	out := &engine.Export{Checkpoint: m.Checkpoint}

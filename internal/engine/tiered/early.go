@@ -298,8 +298,13 @@ func (e *Engine) finish(ctx context.Context, id string, f *fetch, _ func(engine.
 		}
 		return e.fetchFile(ctx, m, want, to)
 	})
-	if err != nil {
+	switch {
+	case errors.Is(err, engine.ErrNotFound) && !e.isHere(ctx, id):
+		return engine.Checkpoint{}, engine.ErrUnneeded
+	case err != nil && !errors.Is(err, engine.ErrNotFound):
 		return engine.Checkpoint{}, err
+	case m == nil:
+		return engine.Checkpoint{}, engine.ErrUnneeded // it is complete, and the bucket has lost it
 	}
 	return *m.Checkpoint, nil
 }

@@ -316,6 +316,7 @@ type machine struct {
 	bucket objects.Bucket
 	inner  *plainEngine
 	spread *spreadEngine // replaces inner, if it is set
+	early  *earlyEngine  // replaces inner, if it is set
 	roots  *plainRoots
 	e      *Engine
 	cache  int64
@@ -386,6 +387,9 @@ func (m *machine) step(name string) error {
 func (m *machine) start() error {
 	key := bytes.Repeat([]byte{m.key}, KeySize)
 	inner := Inner(m.inner)
+	if m.early != nil {
+		inner = m.early
+	}
 	if m.spread != nil {
 		inner = m.spread
 		if m.other {

@@ -165,6 +165,17 @@ func Unavailable(w http.ResponseWriter, _ *http.Request) bool {
 	return true
 }
 
+// SlowChunks delays the answers to requests for chunks of checkpoints.
+func SlowChunks(_ http.ResponseWriter, r *http.Request) bool {
+	if r.Method == http.MethodGet && strings.Contains(r.URL.Path, "/chunks/") {
+		select {
+		case <-time.After(200 * time.Millisecond):
+		case <-r.Context().Done():
+		}
+	}
+	return false
+}
+
 // Reset breaks every connection.
 func Reset(http.ResponseWriter, *http.Request) bool { panic(http.ErrAbortHandler) }
 
