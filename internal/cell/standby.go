@@ -208,6 +208,9 @@ func AwaitWritten(ctx context.Context, dir string) error {
 	return runsc.AwaitWritten(ctx, conn)
 }
 
+// redialPause is the pause before awaitFetched connects again.
+const redialPause = 10 * time.Millisecond
+
 // awaitFetched waits until nobody fetches the checkpoint in dir any more.
 func awaitFetched(ctx context.Context, dir string) error {
 	for {
@@ -218,6 +221,11 @@ func awaitFetched(ctx context.Context, dir string) error {
 		// A connection that has not been accepted may end just when all has been fetched.
 		if err := runsc.AwaitWritten(ctx, conn); !errors.Is(err, runsc.ErrUnwritten) {
 			return err
+		}
+		select {
+		case <-time.After(redialPause):
+		case <-ctx.Done():
+			return context.Cause(ctx)
 		}
 	}
 }

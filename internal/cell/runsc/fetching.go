@@ -176,7 +176,7 @@ func (u *unfetched) end(conn net.Conn, err error) error {
 }
 
 func (u *unfetched) close() {
+	_ = u.end(nil, net.ErrClosed) // what is requested from now on is not taken for fetched
 	u.cancel()
-	_ = u.end(nil, net.ErrClosed)
 	_ = u.pages.Close()
 }

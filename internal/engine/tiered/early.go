@@ -27,15 +27,16 @@ const (
 	// longestRetry is the longest pause before a chunk that somebody may wait for is asked for
 	// again.
 	longestRetry = 10 * time.Second
-	// finishPause is the pause before an import goes on that was cut off, and lookPause the one
-	// after which machines are asked again that were away.
-	finishPause = 2 * time.Second
-	lookPause   = 15 * time.Second
+	// finishPause is the pause before an import goes on that was cut off, and longestFinishPause
+	// the one after many failures. After lookPause, machines are asked again that were away.
+	finishPause        = 2 * time.Second
+	longestFinishPause = time.Minute
+	lookPause          = 15 * time.Second
 )
 
 // getEarly writes a file that is in use already, and what somebody waits for first. Failures
-// of the bucket only delay it. The error is an [engine.ErrLost] if a chunk is missing, or is
-// not what was stored.
+// of the bucket only delay it. The error is [errDamaged] if a chunk is missing, or is not what
+// was stored.
 func (e *Engine) getEarly(ctx context.Context, team string, f *file, to engine.PartWriter) error {
 	s, err := e.vessel.keys.of(team)
 	if err != nil {
@@ -54,9 +55,6 @@ func (e *Engine) getEarly(ctx context.Context, team string, f *file, to engine.P
 	todo := newAgenda(f)
 	write := func(c placed, slots *semaphore.Weighted) error {
 		data, err := e.getPatiently(ctx, s, c, slots)
-		if errors.Is(err, errDamaged) {
-			return fmt.Errorf("%w: %w", engine.ErrLost, err)
-		}
 		if err == nil {
 			_, err = to.WriteAt(data, c.at)
 		}
@@ -106,8 +104,11 @@ func (e *Engine) getPatiently(ctx context.Context, s *scope, c placed, slots *se
 	}
 	for failures := 0; ; failures++ {
 		data, err := e.vessel.getChunk(ctx, s, c.name, c.size, slots)
-		if err == nil || errors.Is(err, errDamaged) || ctx.Err() != nil {
+		switch {
+		case err == nil || errors.Is(err, errDamaged):
 			return data, err
+		case ctx.Err() != nil:
+			return nil, context.Cause(ctx)
 		}
 		if failures == 0 {
 			e.cfg.Log.Warn("a part of a checkpoint that is in use cannot be fetched from the object store now; it is tried again", "error", err)
@@ -251,6 +252,7 @@ func (e *Engine) finishSoon() {
 
 // finishCutOff goes on with what instances need of checkpoints whose import was cut off.
 func (e *Engine) finishCutOff() {
+	known := e.cutOffs()
 	ids, err := e.early.Unfinished(e.ctx)
 	if err != nil {
 		e.cfg.Log.Debug("not all machines say which checkpoints they need the rest of", "error", err)
@@ -275,12 +277,24 @@ func (e *Engine) finishCutOff() {
 		e.fetching[id] = f
 		e.wg.Go(func() { e.fetch(id, ent, f, e.finish) })
 	}
-	for id, ent := range e.entries {
-		if ent.cut && err == nil && !slices.Contains(ids, id) {
+	for _, id := range known {
+		if ent := e.entries[id]; ent != nil && ent.cut && err == nil && !slices.Contains(ids, id) {
 			ent.cut = false // its instances have ended
 			e.poke()
 		}
 	}
+}
+
+// cutOffs returns the checkpoints whose fetch was cut off.
+func (e *Engine) cutOffs() (ids []string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for id, ent := range e.entries {
+		if ent.cut {
+			ids = append(ids, id)
+		}
+	}
+	return ids
 }
 
 // finish goes on with an import that was cut off.

@@ -203,7 +203,6 @@ func TestEarlyRestart(t *testing.T) {
 					w.must(w.e.RemoveCheckpoint(t.Context(), waitingID))
 				}
 				w.restart()
-				synctest.Wait()
 				if !removed {
 					if _, err := w.read(waitingID); err != nil {
 						t.Errorf("another instance: %v", err)

@@ -92,7 +92,12 @@ func (e *Engine) acquire(ctx context.Context, id string, n need) (release func()
 	if f == nil {
 		f = newFetch(n.spec)
 		e.fetching[id] = f
-		e.wg.Go(func() { e.fetch(id, ent, f, e.bring) })
+		bring := e.bring
+		if ent.cut {
+			bring = e.finish
+			close(f.usable)
+		}
+		e.wg.Go(func() { e.fetch(id, ent, f, bring) })
 	}
 	e.mu.Unlock()
 	select {
@@ -198,7 +203,7 @@ func (e *Engine) fetch(id string, ent *entry, f *fetch, bring bringer) {
 			delete(e.entries, id)
 		}
 	default:
-		ent.Checkpoint, ent.local = c, true
+		ent.Checkpoint, ent.local, ent.cuts = c, true, 0
 		e.cfg.Log.Info("fetched a checkpoint from the object store", "checkpoint", id, "bytes", c.SizeBytes, "took", time.Since(began).Round(time.Millisecond))
 	}
 	close(f.done)
@@ -214,7 +219,8 @@ func (e *Engine) endEarly(ent *entry, err error) {
 	case e.ctx.Err() == nil:
 		ent.cut = true
 		e.cfg.Log.Warn("fetch the rest of a checkpoint; it is tried again", "checkpoint", ent.ID, "error", err)
-		time.AfterFunc(finishPause, e.finishSoon)
+		time.AfterFunc(min(longestFinishPause, finishPause<<min(ent.cuts, 16)), e.finishSoon)
+		ent.cuts++
 	}
 }
 
@@ -266,9 +272,19 @@ func (e *Engine) bring(ctx context.Context, id string, f *fetch, usable func(eng
 	return c, err
 }
 
-// fetchFile writes a file of a checkpoint. A file that is to be a shared one must be: what is
-// shared was stored by a machine that all trust.
+// fetchFile writes a file of a checkpoint. The error is an [engine.ErrLost] if the file is in
+// use and damaged.
 func (e *Engine) fetchFile(ctx context.Context, m *manifest, want engine.ExportFile, to io.WriterAt) error {
+	err := e.writeFile(ctx, m, want, to)
+	if _, used := to.(engine.PartWriter); used && errors.Is(err, errDamaged) {
+		return fmt.Errorf("%w: %w", engine.ErrLost, err)
+	}
+	return err
+}
+
+// writeFile is fetchFile. A file that is to be a shared one must be: what is shared was stored
+// by a machine that all trust.
+func (e *Engine) writeFile(ctx context.Context, m *manifest, want engine.ExportFile, to io.WriterAt) error {
 	f, team := m.file(want.Name), m.Checkpoint.Owner
 	if f == nil || f.Shared != want.Shared {
 		return fmt.Errorf("%w: %w: %q", errDamaged, engine.ErrNoFile, want.Name)

@@ -138,8 +138,10 @@ type entry struct {
 	local, stored, removed bool
 	// pins is how many use it, so that it must stay on the disk, and in the bucket.
 	pins int
-	// cut says that instances need the rest of it, and that the fetch of it was cut off.
+	// cut says that instances need the rest of it, and that the fetch of it was cut off; cuts
+	// is how often, one after another.
 	cut  bool
+	cuts int
 	used time.Time
 	// evicting is closed when its eviction from the disk is over; nil if there is none.
 	evicting chan struct{}
@@ -285,17 +287,17 @@ func (e *Engine) load(ctx context.Context) error {
 		}
 		e.entries[c.ID].local = true
 	}
-	e.unsure = unsure
-	for _, id := range cut {
-		if ent := e.entries[id]; ent != nil {
-			ent.local, ent.cut = false, true
-		}
-	}
 	for _, id := range removed {
 		if e.entries[id] == nil {
 			e.entries[id] = &entry{Checkpoint: engine.Checkpoint{ID: id}}
 		}
 		e.entries[id].removed = true
+	}
+	e.unsure = unsure
+	for _, id := range cut {
+		if ent := e.entries[id]; ent != nil {
+			ent.local, ent.cut = false, true
+		}
 	}
 	return nil
 }
