@@ -112,8 +112,9 @@ func TestEarlyResume(t *testing.T) {
 }
 
 // A sandbox is killed before its memory has arrived, while the object store does not answer:
-// nothing waits for it.
-func TestEarlyResumeKilled(t *testing.T) {
+// nothing waits for it. In "make test", TestEarlyRemovalUnneeded of package tiered stands for
+// it.
+func TestMoreEarlyResumeKilled(t *testing.T) {
 	needs.GVisor(t)
 	bucket := s3test.Start(t)
 	d, id := evicted(t, bucket)
@@ -146,7 +147,9 @@ func storedStates(t *testing.T, bucket *s3test.Server) int {
 }
 
 // Memory that has not arrived is lost in the object store: the sandbox ends, with that reason.
-func TestEarlyResumeLost(t *testing.T) {
+// In "make test", TestEarlyDamage of package tiered and TestFetchingEnds of package runsc stand
+// for it.
+func TestMoreEarlyResumeLost(t *testing.T) {
 	needs.GVisor(t)
 	bucket := s3test.Start(t)
 	d, id := evicted(t, bucket)
