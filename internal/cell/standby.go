@@ -148,7 +148,7 @@ func (c *cell) restore(dir string) error {
 
 // restOf returns what the checkpoint in dir lacks, or nil if it is complete.
 func restOf(ctx context.Context, dir string) (runsc.Rest, error) {
-	if _, err := os.Lstat(filepath.Join(dir, FetchSocket)); err == nil {
+	if _, err := os.Lstat(filepath.Join(dir, FetchSocket)); err == nil && !runsc.IsFetched(dir) {
 		pages, err := os.Open(filepath.Join(dir, runsc.PagesFile))
 		if err != nil {
 			return nil, err
@@ -166,7 +166,7 @@ func restOf(ctx context.Context, dir string) (runsc.Rest, error) {
 // nil if the checkpoint is complete, or was removed.
 func dialFetcher(ctx context.Context, dir string) (net.Conn, error) {
 	conn, err := Dial(ctx, dir, FetchSocket)
-	if errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) || err != nil && runsc.IsFetched(dir) {
 		return nil, nil
 	}
 	return conn, err

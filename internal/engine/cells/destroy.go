@@ -41,7 +41,7 @@ func (e *Engine) Destroy(ctx context.Context, id string) error {
 		return context.Cause(ctx)
 	} // a cell that does not end is killed
 	err = removeCell(ctx, e.cellDir(id))
-	e.dropUnneeded(ctx)
+	e.dropUnneeded()
 	return err
 }
 

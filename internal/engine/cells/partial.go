@@ -19,6 +19,7 @@ import (
 	"github.com/cove-sh/cove/internal/durable"
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/engine/checkpoint"
+	"github.com/cove-sh/cove/internal/machine"
 )
 
 var _ engine.EarlyImporter = (*Engine)(nil)
@@ -133,7 +134,7 @@ func (p *partial) begin(dir string, size int64) (end func(error), err error) {
 	if err := f.Truncate(size); err != nil {
 		return nil, err
 	}
-	l, err := cell.Listen(dir, cell.FetchSocket)
+	l, err := listenFetch(dir)
 	if err != nil {
 		return nil, err
 	}
@@ -166,6 +167,20 @@ func (p *partial) begin(dir string, size int64) (end func(error), err error) {
 	}, nil
 }
 
+// listenFetch listens on the [cell.FetchSocket] of a directory. If there was one, there is one
+// at any time: without it, the checkpoint would seem to be complete.
+func listenFetch(dir string) (net.Listener, error) {
+	const next = cell.FetchSocket + ".next"
+	l, err := cell.Listen(dir, next)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Rename(filepath.Join(dir, next), filepath.Join(dir, cell.FetchSocket)); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return l, nil
+}
+
 // complete notes on the disk that all is there. The directory may be renamed meanwhile.
 func (p *partial) complete(at *os.File) error {
 	p.mu.Lock()
@@ -193,7 +208,7 @@ func (e *Engine) ImportEarly(ctx context.Context, c engine.Checkpoint, data []by
 // pages is complete. Its other files are in dir.
 func (e *Engine) canBeEarly(m *checkpoint.Manifest, dir string) bool {
 	pages := m.File(runsc.PagesFile)
-	return pages != nil && pages.CRC32C == nil && !m.FilesOnly && m.Program == filepath.Base(e.program) && runsc.Patched() && runsc.ChecksAsLoaded(dir)
+	return pages != nil && pages.Size >= 0 && pages.Size <= m.SizeBytes && pages.CRC32C == nil && !m.FilesOnly && m.Program == filepath.Base(e.program) && runsc.Patched() && runsc.ChecksAsLoaded(dir)
 }
 
 // importPages makes a draft visible that lacks only its file of pages, calls usable, and
@@ -278,7 +293,7 @@ func (e *Engine) removeNow(id string) {
 // isPartial reports whether the checkpoint in a directory lacks pages that are to be fetched.
 func isPartial(dir string) bool {
 	_, err := os.Lstat(filepath.Join(dir, cell.FetchSocket))
-	return err == nil
+	return err == nil && !runsc.IsFetched(dir)
 }
 
 // findPartials finds the checkpoints that an earlier engine was fetching, and removes those
@@ -371,10 +386,16 @@ func (e *Engine) idlePartial(ctx context.Context, id string) (*partial, error) {
 
 // isNeeded reports whether a cell may need pages of a partial checkpoint.
 func (e *Engine) isNeeded(id string) bool {
-	sources, _ := filepath.Glob(filepath.Join(e.cellsDir(), "*", sourceFile))
-	return slices.ContainsFunc(sources, func(path string) bool {
-		of, err := os.ReadFile(path)
-		return err == nil && string(of) == id && e.alive(filepath.Base(filepath.Dir(path)))
+	cells, err := os.ReadDir(e.cellsDir())
+	if err != nil {
+		return !errors.Is(err, fs.ErrNotExist)
+	}
+	return slices.ContainsFunc(cells, func(entry fs.DirEntry) bool {
+		of, err := os.ReadFile(filepath.Join(e.cellDir(entry.Name()), sourceFile))
+		if err != nil {
+			return machine.Scarce(err) // it may be the one
+		}
+		return string(of) == id && e.alive(entry.Name())
 	})
 }
 
@@ -405,35 +426,40 @@ func (e *Engine) removePartial(ctx context.Context, id string) (done bool, err e
 		}
 		return true, err
 	}
-	return true, e.drop(ctx, p)
+	running, err := e.drop(p)
+	if running == nil {
+		return true, err
+	}
+	select { // who fetches it removes it
+	case <-running:
+		return true, nil
+	case <-ctx.Done():
+		return true, context.Cause(ctx)
+	}
 }
 
-// drop removes a partial checkpoint that no cell needs.
-func (e *Engine) drop(ctx context.Context, p *partial) error {
+// drop removes a partial checkpoint that no cell needs, or has who fetches it do so. Then
+// running is closed when that is done.
+func (e *Engine) drop(p *partial) (running <-chan struct{}, err error) {
 	e.mu.Lock()
-	running := p.running
 	if !p.dropped {
 		p.dropped = true
 		close(p.unneeded)
 	}
-	if running == nil {
+	fetches := p.running
+	if fetches == nil {
 		delete(e.partials, p.id)
 	}
 	e.mu.Unlock()
-	if running == nil {
-		return e.checkpoints.Remove(p.id)
+	if fetches != nil {
+		return fetches, nil
 	}
-	select { // who fetches it removes it
-	case <-running:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+	return nil, e.checkpoints.Remove(p.id)
 }
 
 // dropUnneeded removes partial checkpoints that are to be removed, and that no cell needs any
 // more.
-func (e *Engine) dropUnneeded(ctx context.Context) {
+func (e *Engine) dropUnneeded() {
 	e.mu.Lock()
 	var removed []*partial
 	for _, p := range e.partials {
@@ -446,7 +472,7 @@ func (e *Engine) dropUnneeded(ctx context.Context) {
 		if e.isNeeded(p.id) {
 			continue
 		}
-		if err := e.drop(ctx, p); err != nil {
+		if _, err := e.drop(p); err != nil {
 			e.cfg.Log.Error("remove a checkpoint that was not fetched to its end", "checkpoint", p.id, "error", err)
 		}
 	}

@@ -455,7 +455,7 @@ func TestRemovePartial(t *testing.T) {
 	if err := next.findPartials(); err != nil || !isPartial(f.dir) || !next.isLeaving(f.id) {
 		t.Errorf("the next engine: %v, partial: %v, leaving: %v", err, isPartial(f.dir), next.isLeaving(f.id))
 	}
-	next.dropUnneeded(t.Context())
+	next.dropUnneeded()
 	if !isPartial(f.dir) {
 		t.Error("it is gone while a cell needs it")
 	}
@@ -469,12 +469,12 @@ func TestRemovePartial(t *testing.T) {
 	}()
 	<-fetching
 	ends()
-	next.dropUnneeded(t.Context())
-	if _, err := os.Lstat(f.dir); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("it is there although no cell needs it: %v", err)
-	}
+	next.dropUnneeded()
 	if err := <-fetches; !errors.Is(err, engine.ErrUnneeded) {
 		t.Errorf("the fetch ends with %v", err)
+	}
+	if _, err := os.Lstat(f.dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("it is there although no cell needs it: %v", err)
 	}
 	if next.isLeaving(f.id) {
 		t.Error("it is still known")

@@ -188,7 +188,7 @@ func (e *Engine) importWith(_ context.Context, c engine.Checkpoint, data []byte,
 	if !m.FilesOnly {
 		e.keepProgram(m.Program)
 	}
-	if usable != nil && e.canBeEarly(&m, draft.Dir()) {
+	if usable != nil && m.SizeBytes <= c.SizeBytes && e.canBeEarly(&m, draft.Dir()) {
 		return m.Checkpoint, e.importPages(draft, m, fetch, usable)
 	}
 	if f := m.File(runsc.PagesFile); f != nil {

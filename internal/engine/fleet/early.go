@@ -1,13 +1,14 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
 	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/sandbox"
 )
 
 var _ engine.EarlyImporter = (*Fleet)(nil)
@@ -58,46 +59,77 @@ func (f *Fleet) ImportEarly(ctx context.Context, c engine.Checkpoint, descriptio
 func (f *Fleet) Unfinished(ctx context.Context) (ids []string, err error) {
 	places, away := f.earlyPlaces()
 	if away != "" {
-		err = fmt.Errorf("node %s is away", away)
+		err = errAwayNow(away)
 	}
-	for _, e := range places {
-		some, perr := unfinishedOf(ctx, e)
+	for s, e := range places {
+		some, perr := f.unfinishedOf(ctx, s, e)
 		ids, err = append(ids, some...), errors.Join(err, perr)
 	}
 	return ids, err
 }
 
-func unfinishedOf(ctx context.Context, e engine.EarlyImporter) ([]string, error) {
+func errAwayNow(node string) error {
+	return sandbox.Errorf(sandbox.CodeUnavailable, "node %s is away", node)
+}
+
+// unfinishedOf returns what is unfinished on a machine. A node is believed only what it may
+// need: it has an instance that continues from that checkpoint.
+func (f *Fleet) unfinishedOf(ctx context.Context, s *site, e engine.EarlyImporter) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, unfinishedTimeout)
 	defer cancel()
-	return e.Unfinished(ctx)
+	ids, err := e.Unfinished(ctx)
+	if s == f.local {
+		return ids, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.DeleteFunc(ids, func(id string) bool { return !s.continuesFrom(id) }), err
+}
+
+// continuesFrom reports whether an instance of a node may continue from a checkpoint. The
+// caller holds Fleet.mu.
+func (s *site) continuesFrom(checkpoint string) bool {
+	for _, i := range s.instances {
+		adopted := i.Root.Digest == "" // an earlier server has made it
+		if !i.GivenUp && (i.From == checkpoint || adopted && validID.MatchString(checkpoint)) {
+			return true
+		}
+	}
+	return false
 }
 
 // FinishImport implements [engine.EarlyImporter].
 func (f *Fleet) FinishImport(ctx context.Context, id string, fetch engine.Fetch) error {
-	places, _ := f.earlyPlaces()
-	for _, e := range places {
-		if ids, err := unfinishedOf(ctx, e); err == nil && slices.Contains(ids, id) {
+	places, away := f.earlyPlaces()
+	var unknown error
+	if away != "" {
+		unknown = errAwayNow(away)
+	}
+	for s, e := range places {
+		ids, err := f.unfinishedOf(ctx, s, e)
+		if err == nil && slices.Contains(ids, id) {
 			return e.FinishImport(ctx, id, fetch)
 		}
+		unknown = errors.Join(unknown, err)
 	}
-	return engine.ErrNotFound
+	return cmp.Or(unknown, engine.ErrNotFound)
 }
 
 // earlyPlaces returns the machines where checkpoints can be used before they are complete, and
 // a node that is away and may still have instances.
-func (f *Fleet) earlyPlaces() (places []engine.EarlyImporter, away string) {
+func (f *Fleet) earlyPlaces() (places map[*site]engine.EarlyImporter, away string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	places = map[*site]engine.EarlyImporter{}
 	if f.local != nil {
 		if e, ok := f.local.local.(engine.EarlyImporter); ok {
-			places = append(places, e)
+			places[f.local] = e
 		}
 	}
 	for _, s := range f.sites {
 		switch {
 		case s.remote != nil && s.report.Early:
-			places = append(places, s.remote)
+			places[s] = s.remote
 		case s.remote == nil && !s.lost:
 			away = s.name
 		}

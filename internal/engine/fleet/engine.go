@@ -123,7 +123,7 @@ func (f *Fleet) begin(s *site, spec *engine.Spec) (*remote.Engine, error) {
 	if f.instances[spec.ID] != nil {
 		return nil, sandbox.Errorf(sandbox.CodeConflict, "instance %s exists", spec.ID)
 	}
-	e := entry{site: s, making: true, Root: spec.Root}
+	e := entry{site: s, making: true, Root: spec.Root, From: spec.Checkpoint}
 	if spec.Network != nil {
 		e.Sandbox = spec.Network.SandboxID
 	}

@@ -42,6 +42,8 @@ type entry struct {
 	Sandbox string `json:"sandbox,omitempty"`
 	// Root is that of its spec.
 	Root engine.Root `json:"root,omitzero"`
+	// From is the checkpoint from which it continues, if any.
+	From string `json:"from,omitempty"`
 	// GivenUp says that the instance has ended as far as anybody is concerned: the node
 	// must end it.
 	GivenUp bool `json:"given_up,omitempty"`

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"time"
 
 	"github.com/cove-sh/cove/internal/engine"
 )
@@ -16,8 +17,13 @@ import (
 
 var _ engine.EarlyImporter = (*Engine)(nil)
 
-// maxUnfinished bounds how many imports a node may say are to be finished.
-const maxUnfinished = 1 << 12
+const (
+	// maxUnfinished bounds how many imports a node may say are to be finished.
+	maxUnfinished = 1 << 12
+	// maxWanted bounds how many parts are known to be waited for and not fetched yet. Further
+	// ones come in their turn.
+	maxWanted = 1 << 10
+)
 
 // finishRequest asks a node to go on with an import.
 type finishRequest struct {
@@ -74,6 +80,8 @@ func sendFiles(fetch engine.Fetch, abort context.CancelCauseFunc) func(*exported
 		if err := f.send(end); err != nil || !want.Early {
 			return failed, err
 		}
+		late := time.AfterFunc(partTimeout, func() { abort(errSlow) })
+		defer late.Stop()
 		return failed, wants.await()
 	}
 }
@@ -83,13 +91,12 @@ type wants struct {
 	f        *frames
 	parts    chan engine.Part
 	unneeded chan struct{}
-	sent     chan struct{} // closed when all of the file is sent
 	ended    chan struct{} // closed after err is set
 	err      error
 }
 
 func newWants(f *frames) *wants {
-	return &wants{f: f, parts: make(chan engine.Part), unneeded: make(chan struct{}), sent: make(chan struct{}), ended: make(chan struct{})}
+	return &wants{f: f, parts: make(chan engine.Part, maxWanted), unneeded: make(chan struct{}), ended: make(chan struct{})}
 }
 
 // receive receives what the node says until it says that this was all.
@@ -110,7 +117,7 @@ func (w *wants) receive() {
 		case next.Part != nil:
 			select {
 			case w.parts <- *next.Part:
-			case <-w.sent:
+			default: // else neither Unneeded nor the end of the connection would be noticed
 			}
 		}
 	}
@@ -118,7 +125,6 @@ func (w *wants) receive() {
 
 // await waits for the end of receive.
 func (w *wants) await() error {
-	close(w.sent)
 	<-w.ended
 	return w.err
 }

@@ -256,7 +256,7 @@ func (e *Engine) finishCutOff() {
 	ids, err := e.early.Unfinished(e.ctx)
 	if err != nil {
 		e.cfg.Log.Debug("not all machines say which checkpoints they need the rest of", "error", err)
-		time.AfterFunc(lookPause, e.finishSoon)
+		e.lookLater()
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -282,6 +282,16 @@ func (e *Engine) finishCutOff() {
 			ent.cut = false // its instances have ended
 			e.poke()
 		}
+	}
+}
+
+// lookLater wakes finishLoop after a while, once.
+func (e *Engine) lookLater() {
+	if e.looks.CompareAndSwap(false, true) {
+		time.AfterFunc(lookPause, func() {
+			e.looks.Store(false)
+			e.finishSoon()
+		})
 	}
 }
 

@@ -93,7 +93,7 @@ func (e *Engine) acquire(ctx context.Context, id string, n need) (release func()
 		f = newFetch(n.spec)
 		e.fetching[id] = f
 		bring := e.bring
-		if ent.cut {
+		if ent.cut && !e.astray(id, n) {
 			bring = e.finish
 			close(f.usable)
 		}
@@ -164,7 +164,6 @@ type bringer func(ctx context.Context, id string, f *fetch, usable func(engine.C
 func (e *Engine) fetch(id string, ent *entry, f *fetch, bring bringer) {
 	e.mu.Lock()
 	ent.pins++
-	ent.cut = false
 	need, evicting := ent.SizeBytes, ent.evicting
 	e.mu.Unlock()
 	if evicting != nil {
@@ -204,6 +203,9 @@ func (e *Engine) fetch(id string, ent *entry, f *fetch, bring bringer) {
 		}
 	default:
 		ent.Checkpoint, ent.local, ent.cuts = c, true, 0
+		if f.early() {
+			e.finishSoon() // another machine may need it, too
+		}
 		e.cfg.Log.Info("fetched a checkpoint from the object store", "checkpoint", id, "bytes", c.SizeBytes, "took", time.Since(began).Round(time.Millisecond))
 	}
 	close(f.done)
@@ -213,9 +215,10 @@ func (e *Engine) fetch(id string, ent *entry, f *fetch, bring bringer) {
 func (e *Engine) endEarly(ent *entry, err error) {
 	switch {
 	case errors.Is(err, errRemoved) || errors.Is(err, engine.ErrUnneeded):
-		// All is fetched, or nobody needs the rest.
+		e.finishSoon() // all is fetched, or nobody needs the rest here
 	case errors.Is(err, engine.ErrLost):
 		e.cfg.Log.Error("the rest of a checkpoint is lost; sandboxes that need it end", "checkpoint", ent.ID, "error", err)
+		e.finishSoon()
 	case e.ctx.Err() == nil:
 		ent.cut = true
 		e.cfg.Log.Warn("fetch the rest of a checkpoint; it is tried again", "checkpoint", ent.ID, "error", err)

@@ -21,6 +21,7 @@ import (
 	"log/slog"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/semaphore"
@@ -100,6 +101,7 @@ type Engine struct {
 	wake   chan struct{} // wakes the loop of [Engine.run]; has room for one
 	ahead  chan struct{} // wakes [Engine.storeAhead]; has room for one
 	cutOff chan struct{} // wakes [Engine.finishLoop]; has room for one
+	looks  atomic.Bool   // finishLoop will be woken after a while
 
 	// collecting is held by a sweep, and shared by uploads: neither sees half of the other.
 	collecting sync.RWMutex
