@@ -103,16 +103,36 @@ func pinCPUs(cpus []int, n int) error {
 	for _, i := range rand.Perm(len(cpus))[:min(n, len(cpus))] {
 		set.Set(cpus[i])
 	}
-	threads, err := procfs.Threads()
-	if err != nil {
-		return err
-	}
-	for _, tid := range threads {
+	return eachThread(procfs.Threads, func(tid int) error {
 		if err := unix.SchedSetaffinity(tid, &set); err != nil && !errors.Is(err, unix.ESRCH) {
 			return fmt.Errorf("set processor affinity: %w", err)
 		}
+		return nil
+	})
+}
+
+// eachThread does something to all threads, also to those that others start before it was done
+// to them: a program that one of those starts later would inherit that.
+func eachThread(list func() ([]int, error), do func(tid int) error) error {
+	for done := map[int]bool{}; ; {
+		threads, err := list()
+		if err != nil {
+			return err
+		}
+		before := len(done)
+		for _, tid := range threads {
+			if done[tid] {
+				continue
+			}
+			if err := do(tid); err != nil {
+				return err
+			}
+			done[tid] = true
+		}
+		if len(done) == before {
+			return nil
+		}
 	}
-	return nil
 }
 
 // allowedCPUs lists the processors that this process may use.

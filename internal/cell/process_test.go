@@ -1,7 +1,9 @@
 package cell
 
 import (
+	"errors"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -74,4 +76,25 @@ func FuzzProcFiles(f *testing.F) {
 		cpuNanos(data)
 		readRollup(data)
 	})
+}
+
+// TestEachThread checks that no thread is left out that another one starts meanwhile.
+func TestEachThread(t *testing.T) {
+	starts := map[int]int{1: 3, 3: 4} // what a thread starts just before something is done to it
+	threads, done := []int{1, 2}, map[int]int{}
+	list := func() ([]int, error) { return slices.Clone(threads), nil }
+	err := eachThread(list, func(tid int) error {
+		if next := starts[tid]; next != 0 {
+			threads = append(threads, next)
+		}
+		done[tid]++
+		return nil
+	})
+	if want := map[int]int{1: 1, 2: 1, 3: 1, 4: 1}; err != nil || !maps.Equal(done, want) {
+		t.Errorf("done: %v, %v", done, err)
+	}
+	refused := errors.New("refused")
+	if err := eachThread(list, func(int) error { return refused }); !errors.Is(err, refused) {
+		t.Errorf("an error: %v", err)
+	}
 }
