@@ -143,10 +143,10 @@ func (p *partial) begin(dir string, size int64) (end func(error), err error) {
 	p.mu.Unlock()
 	serves := runsc.NewFetching(size, p.await)
 	var answers sync.WaitGroup
-	conns := newConns()
+	serving, hangUp := context.WithCancel(context.Background())
 	answers.Go(func() {
 		cell.AnswerEach(l, maxFetchers, &answers, func(conn net.Conn) {
-			defer conns.add(conn)()
+			defer context.AfterFunc(serving, func() { conn.Close() })()
 			serves.Answer(conn)
 		})
 	})
@@ -160,9 +160,10 @@ func (p *partial) begin(dir string, size int64) (end func(error), err error) {
 		p.mu.Unlock()
 		l.Close()
 		if why != nil && !errors.Is(why, engine.ErrLost) {
-			conns.close() // the cells connect again when somebody goes on
+			hangUp() // the cells connect again when somebody goes on
 		}
 		answers.Wait()
+		hangUp()
 		f.Close()
 	}, nil
 }

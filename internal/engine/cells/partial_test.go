@@ -86,40 +86,6 @@ func TestRandomSpans(t *testing.T) {
 	}
 }
 
-// TestConns checks that all connections that are open are closed, and those that come later.
-func TestConns(t *testing.T) {
-	c := newConns()
-	var theirs [3]net.Conn
-	var ours [3]net.Conn
-	for i := range ours {
-		ours[i], theirs[i] = net.Pipe()
-		t.Cleanup(func() { ours[i].Close() })
-	}
-	isOpen := func(i int) bool {
-		go func() { _, _ = ours[i].Write([]byte{1}) }()
-		_, err := theirs[i].Read(make([]byte, 1))
-		return err == nil
-	}
-	remove := c.add(ours[0])
-	c.add(ours[1])
-	remove()
-	for i := range 2 {
-		if !isOpen(i) {
-			t.Errorf("connection %d is closed", i)
-		}
-	}
-	c.close()
-	remove = c.add(ours[2])
-	for i, want := range []bool{true, false, false} {
-		if isOpen(i) != want {
-			t.Errorf("connection %d is open: %v", i, !want)
-		}
-	}
-	if remove(); len(c.open) != 1 {
-		t.Errorf("%d connections are known", len(c.open))
-	}
-}
-
 // The answers to cells, as in package runsc.
 const (
 	partWritten = 1

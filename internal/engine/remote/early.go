@@ -62,22 +62,23 @@ func (e *Engine) FinishImport(ctx context.Context, id string, fetch engine.Fetch
 // a reason.
 func sendFiles(fetch engine.Fetch, abort context.CancelCauseFunc) func(*exportedFile, *frames) (failed, err error) {
 	fetches := 0
-	return func(want *exportedFile, f *frames) (failed, err error) {
-		if fetches++; fetches > maxFetches || want.Size < 0 || want.Size > maxExportFile {
+	return func(file *exportedFile, f *frames) (failed, err error) {
+		if fetches++; fetches > maxFetches || file.Size < 0 || file.Size > maxExportFile {
 			return nil, fmt.Errorf("%w: it asks for too much", errFrame)
 		}
-		to := io.WriterAt(&partWriter{f, want.Size, abort})
-		wants := newWants(f)
-		if want.Early {
+		to := io.WriterAt(&partWriter{f, file.Size, abort})
+		var wants *wants
+		if file.Early {
+			wants = newWants(f)
 			to = earlyWriter{to, wants}
 			go wants.receive()
 		}
-		failed = fetch(engine.ExportFile{Name: want.Name, Size: want.Size, Shared: want.Shared}, to)
+		failed = fetch(engine.ExportFile{Name: file.Name, Size: file.Size, Shared: file.Shared}, to)
 		end := value{End: true}
 		if failed != nil {
 			end = value{Failed: new(failureOf(failed))}
 		}
-		if err := f.send(end); err != nil || !want.Early {
+		if err := f.send(end); err != nil || !file.Early {
 			return failed, err
 		}
 		late := time.AfterFunc(partTimeout, func() { abort(errSlow) })

@@ -309,26 +309,24 @@ func (e *Engine) cutOffs() (ids []string) {
 
 // finish goes on with an import that was cut off.
 func (e *Engine) finish(ctx context.Context, id string, f *fetch, _ func(engine.Checkpoint)) (engine.Checkpoint, error) {
-	m, err := e.manifestOf(ctx, id)
-	if errors.Is(err, errDamaged) {
-		err = fmt.Errorf("%w: %w", engine.ErrLost, err)
+	m, damage := e.manifestOf(ctx, id)
+	if damage != nil && !errors.Is(damage, errDamaged) {
+		return engine.Checkpoint{}, damage
 	}
-	if err != nil && !errors.Is(err, engine.ErrLost) {
-		return engine.Checkpoint{}, err
-	}
-	err = e.early.FinishImport(ctx, id, func(want engine.ExportFile, to io.WriterAt) error {
-		if err != nil {
-			return err
+	err := e.early.FinishImport(ctx, id, func(want engine.ExportFile, to io.WriterAt) error {
+		if damage != nil {
+			return fmt.Errorf("%w: %w", engine.ErrLost, damage)
 		}
 		return e.fetchFile(ctx, m, want, to)
 	})
-	switch {
-	case errors.Is(err, engine.ErrNotFound) && !e.isHere(ctx, id):
-		return engine.Checkpoint{}, engine.ErrUnneeded
-	case err != nil && !errors.Is(err, engine.ErrNotFound):
+	if errors.Is(err, engine.ErrNotFound) { // it is complete, or gone
+		err = nil
+		if damage != nil || !e.isHere(ctx, id) {
+			err = engine.ErrUnneeded
+		}
+	}
+	if err != nil {
 		return engine.Checkpoint{}, err
-	case m == nil:
-		return engine.Checkpoint{}, engine.ErrUnneeded // it is complete, and the bucket has lost it
 	}
 	return *m.Checkpoint, nil
 }

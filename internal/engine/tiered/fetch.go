@@ -215,7 +215,8 @@ func (e *Engine) fetch(id string, ent *entry, f *fetch, bring bringer) {
 func (e *Engine) endEarly(ent *entry, err error) {
 	switch {
 	case errors.Is(err, errRemoved) || errors.Is(err, engine.ErrUnneeded):
-		e.finishSoon() // all is fetched, or nobody needs the rest here
+		e.cfg.Log.Info("the rest of a checkpoint is fetched, or not needed any more", "checkpoint", ent.ID)
+		e.finishSoon() // another machine may need it
 	case errors.Is(err, engine.ErrLost):
 		e.cfg.Log.Error("the rest of a checkpoint is lost; sandboxes that need it end", "checkpoint", ent.ID, "error", err)
 		e.finishSoon()
