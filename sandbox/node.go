@@ -31,6 +31,10 @@ type Node struct {
 	FreeDiskMiB   int64 `json:"free_disk_mib"`
 	// Sandboxes is how many sandboxes run on the node.
 	Sandboxes int `json:"sandboxes"`
+	// Dedicated says that the node runs a dedicated sandbox and its forks, or waits for one.
+	// DedicatedTo is the id of the sandbox that it was given to, and empty if it is free.
+	Dedicated   bool   `json:"dedicated,omitempty"`
+	DedicatedTo string `json:"dedicated_to,omitempty"`
 	// LastSeenAt is when the node last answered; nil if it has not answered since the
 	// server started.
 	LastSeenAt *time.Time `json:"last_seen_at,omitempty"`

@@ -102,6 +102,8 @@ type Sandbox struct {
 	// Node is the node that the sandbox is on. It is empty if the sandbox has ended or
 	// the server has no nodes.
 	Node string `json:"node,omitempty"`
+	// Dedicated says that no sandboxes but its forks run on the sandbox's node.
+	Dedicated bool `json:"dedicated,omitempty"`
 	// Moments are the sandbox's pauses and restores and the merges into it, oldest
 	// first, at most [MaxMoments].
 	Moments []Moment `json:"moments,omitempty"`
@@ -193,6 +195,9 @@ type CreateRequest struct {
 	// use. If its machine or its supervisor dies, it continues from the newest of these
 	// states. Nil is the server's default, 0 is never.
 	CheckpointIntervalSeconds *int64 `json:"checkpoint_interval_seconds,omitempty"`
+	// Dedicated gives the sandbox and its forks a node on which nothing else runs. It needs
+	// nodes that were started for that. Nil is the server's default.
+	Dedicated *bool `json:"dedicated,omitempty"`
 }
 
 // UpdateRequest changes a living sandbox; fields that are nil stay.

@@ -88,6 +88,8 @@ type Checkpoint struct {
 	// Label and Owner are those of the options.
 	Label json.RawMessage `json:"label,omitempty"`
 	Owner string          `json:"owner,omitempty"`
+	// Family is that of the instance, as far as the engine knows it.
+	Family string `json:"family,omitempty"`
 	// Stopped is how long the instance was paused, if it continued.
 	Stopped time.Duration `json:"-"`
 }
@@ -235,6 +237,9 @@ type Scattered interface {
 	ImportFor(ctx context.Context, spec *Spec, c Checkpoint, description []byte, fetch Fetch, usable func(Checkpoint)) (Checkpoint, error)
 	// Standing returns the standing of a checkpoint.
 	Standing(id string) Standing
+	// Takes reports whether the machine that has a checkpoint takes instances of a family, ""
+	// being none. If no machine has the checkpoint, it is true.
+	Takes(id, family string) bool
 	// OnReach sets the function that is called when a machine can be reached again, and its
 	// checkpoints with it. It is called once, before any other method.
 	OnReach(reached func())

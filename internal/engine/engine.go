@@ -62,6 +62,9 @@ type Spec struct {
 	Mounts []Mount
 	// Place is a result of [Placer.Place], or empty: then the engine chooses.
 	Place string `json:"-"`
+	// Family is the family of a dedicated sandbox: the instance runs on a machine on which no
+	// other family has instances. Empty is none. An engine with one place ignores it.
+	Family string `json:"-"`
 	// Label is kept with the instance, see [Status]; nil means none. The instance does not
 	// see it.
 	Label json.RawMessage `json:"-"`
@@ -145,10 +148,10 @@ type Engine interface {
 
 // Admitter is an [Engine] that knows the machine's memory and disk.
 type Admitter interface {
-	// Admit returns [ErrNoRoom] if there is no room now for n instances at once, with these
-	// resources, that continue from an instance or a checkpoint. It reserves nothing:
-	// [Engine.Create] checks again.
-	Admit(ctx context.Context, n int, of Source, r sandbox.Resources) error
+	// Admit returns [ErrNoRoom] if there is no room now for n instances at once that continue
+	// from an instance or a checkpoint. Of their spec, Resources and Family count. It reserves
+	// nothing: [Engine.Create] checks again.
+	Admit(ctx context.Context, n int, of Source, spec *Spec) error
 }
 
 // Placer is an [Engine] with several places for instances. A checkpoint is at the place of

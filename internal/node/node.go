@@ -70,14 +70,15 @@ func (i *Identity) Joined() bool {
 	return err == nil
 }
 
-// Join makes the machine a node of the server, by a token that works once.
-func (i *Identity) Join(ctx context.Context, token, name string) error {
+// Join makes the machine a node of the server, by a token that works once. The node may be for
+// dedicated sandboxes only.
+func (i *Identity) Join(ctx context.Context, token, name string, dedicated bool) error {
 	_, sum, ok := strings.Cut(strings.TrimSpace(token), ".")
 	want, err := hex.DecodeString(sum)
 	if !ok || err != nil || len(want) != sha256.Size {
 		return sandbox.Errorf(sandbox.CodeInvalid, "that is not a join token; make one on the server with: cove node token")
 	}
-	return i.join(ctx, nodes.JoinRequest{Token: strings.TrimSpace(token), Name: name}, want)
+	return i.join(ctx, nodes.JoinRequest{Token: strings.TrimSpace(token), Name: name, Dedicated: dedicated}, want)
 }
 
 // join asks the server whose authority has the given hash for a certificate.

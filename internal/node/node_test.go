@@ -105,9 +105,16 @@ func newWorld(t *testing.T) *world {
 
 func newWorldWith(t *testing.T, pods nodes.Pods) *world {
 	t.Helper()
+	return newWorldOf(t, pods, fleet.Config{Lease: time.Hour})
+}
+
+// newWorldOf returns a server with such a fleet, which is completed.
+func newWorldOf(t *testing.T, pods nodes.Pods, cfg fleet.Config) *world {
+	t.Helper()
 	w := &world{library: &library{}, log: slog.New(slog.NewTextHandler(t.Output(), nil))}
+	cfg.Files, cfg.Log = durable.Dir(t.TempDir()), w.log
 	var err error
-	if w.fleet, err = fleet.New(fleet.Config{Files: durable.Dir(t.TempDir()), Lease: time.Hour, Log: w.log}); err != nil {
+	if w.fleet, err = fleet.New(cfg); err != nil {
 		t.Fatal(err)
 	}
 	if w.Nodes, err = nodes.Open(nodes.Config{Files: durable.Dir(t.TempDir()), Fleet: w.fleet, Roots: w.library, Pods: pods, Log: w.log}); err != nil {
@@ -152,6 +159,19 @@ func (w *world) identity(t *testing.T) (*node.Identity, string) {
 // run runs a joined node until the test ends or stop is called.
 func (w *world) run(t *testing.T, id *node.Identity) (s *memory.State, kept *shelf, stop func()) {
 	t.Helper()
+	s, kept, stop = w.runWith(t, id, remote.Report{FreeMemory: 8 << 30, FreeDisk: 8 << 30})
+	for end := time.Now().Add(time.Minute); w.Nodes.Nodes(t.Context())[0].State != sandbox.NodeReady; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the server does not know the node")
+		}
+	}
+	return s, kept, stop
+}
+
+// runWith runs a joined node that reports this, until the test ends or stop is called. It
+// returns when the server drives the node.
+func (w *world) runWith(t *testing.T, id *node.Identity, report remote.Report) (s *memory.State, kept *shelf, stop func()) {
+	t.Helper()
 	s = memory.NewState(t.TempDir())
 	kept = &shelf{roots: map[string][]byte{}}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -160,7 +180,7 @@ func (w *world) run(t *testing.T, id *node.Identity) (s *memory.State, kept *she
 	go func() {
 		ended <- node.Run(ctx, node.Config{
 			Identity: id, Engine: memory.NewKeeper(s), Roots: kept, AsideDir: filepath.Join(t.TempDir(), "aside"), Log: w.log, Ready: func() { close(ready) },
-			Report: func() remote.Report { return remote.Report{FreeMemory: 8 << 30, FreeDisk: 8 << 30} },
+			Report: func() remote.Report { return report },
 		})
 	}()
 	stop = sync.OnceFunc(func() {
@@ -175,11 +195,6 @@ func (w *world) run(t *testing.T, id *node.Identity) (s *memory.State, kept *she
 	case <-time.After(time.Minute):
 		t.Fatal("the node is not driven")
 	}
-	for end := time.Now().Add(time.Minute); w.Nodes.Nodes(t.Context())[0].State != sandbox.NodeReady; time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("the server does not know the node")
-		}
-	}
 	return s, kept, stop
 }
 
@@ -190,7 +205,7 @@ func TestJoin(t *testing.T) {
 	if name, err := id.Name(); sandbox.CodeOf(err) != sandbox.CodeInvalid {
 		t.Errorf("before it has joined: %q, %v", name, err)
 	}
-	if err := id.Join(t.Context(), w.token(t), "a"); err != nil {
+	if err := id.Join(t.Context(), w.token(t), "a", false); err != nil {
 		t.Fatal(err)
 	}
 	if name, err := id.Name(); err != nil || name != "a" {
@@ -225,29 +240,29 @@ func TestTokens(t *testing.T) {
 	for name, token := range map[string]string{
 		"nonsense": "nonsense", "no secret": "covejoin_." + sum, "another secret": secret + "x." + sum, "a path": "covejoin_../ca.pem." + sum,
 	} {
-		if err := id.Join(t.Context(), token, "a"); err == nil {
+		if err := id.Join(t.Context(), token, "a", false); err == nil {
 			t.Errorf("%s: joined", name)
 		}
 	}
 	// A server that is not the one of the token learns nothing of it.
-	if err := id.Join(t.Context(), other.token(t), "a"); err == nil || !strings.Contains(err.Error(), "not the one that made the token") {
+	if err := id.Join(t.Context(), other.token(t), "a", false); err == nil || !strings.Contains(err.Error(), "not the one that made the token") {
 		t.Errorf("with another server's token: %v", err)
 	}
-	if err := id.Join(t.Context(), good, "Not Valid"); sandbox.CodeOf(err) != sandbox.CodeInvalid {
+	if err := id.Join(t.Context(), good, "Not Valid", false); sandbox.CodeOf(err) != sandbox.CodeInvalid {
 		t.Errorf("with a name that is not valid: %v", err)
 	}
-	if err := id.Join(t.Context(), good, "a"); err != nil {
+	if err := id.Join(t.Context(), good, "a", false); err != nil {
 		t.Fatal(err)
 	}
-	if err := id.Join(t.Context(), good, "b"); sandbox.CodeOf(err) != sandbox.CodeUnauthenticated {
+	if err := id.Join(t.Context(), good, "b", false); sandbox.CodeOf(err) != sandbox.CodeUnauthenticated {
 		t.Errorf("with a used token: %v", err)
 	}
 	second, _ := w.identity(t)
 	token := w.token(t)
-	if err := second.Join(t.Context(), token, "a"); sandbox.CodeOf(err) != sandbox.CodeConflict {
+	if err := second.Join(t.Context(), token, "a", false); sandbox.CodeOf(err) != sandbox.CodeConflict {
 		t.Errorf("with the name of another node: %v", err)
 	}
-	if err := second.Join(t.Context(), token, "b"); err != nil {
+	if err := second.Join(t.Context(), token, "b", false); err != nil {
 		t.Errorf("with the same token and another name: %v", err)
 	}
 }
@@ -274,7 +289,7 @@ func foreign(t *testing.T) tls.Certificate {
 func TestStrangers(t *testing.T) {
 	w := newWorld(t)
 	id, dir := w.identity(t)
-	if err := id.Join(t.Context(), w.token(t), "a"); err != nil {
+	if err := id.Join(t.Context(), w.token(t), "a", false); err != nil {
 		t.Fatal(err)
 	}
 	removed, err := tls.LoadX509KeyPair(filepath.Join(dir, "certificate.pem"), filepath.Join(dir, "certificate.pem"))
@@ -285,7 +300,7 @@ func TestStrangers(t *testing.T) {
 		t.Fatal(err)
 	}
 	next, _ := w.identity(t)
-	if err := next.Join(t.Context(), w.token(t), "a"); err != nil { // with the same name
+	if err := next.Join(t.Context(), w.token(t), "a", false); err != nil { // with the same name
 		t.Fatal(err)
 	}
 	for name, certs := range map[string][]tls.Certificate{"none": nil, "foreign": {foreign(t)}, "removed": {removed}} {
@@ -326,7 +341,7 @@ func TestStrangers(t *testing.T) {
 func TestFiles(t *testing.T) {
 	w := newWorld(t)
 	id, dir := w.identity(t)
-	if err := id.Join(t.Context(), w.token(t), "a"); err != nil {
+	if err := id.Join(t.Context(), w.token(t), "a", false); err != nil {
 		t.Fatal(err)
 	}
 	info, err := os.Stat(filepath.Join(dir, "certificate.pem"))

@@ -24,7 +24,7 @@ type PodFiles struct {
 // JoinAsPod makes the Pod a node of the server. While the server cannot be reached or cannot
 // ask the cluster, the error is unavailable; while another Pod that had the name is believed
 // to run sandboxes, it is a conflict.
-func (i *Identity) JoinAsPod(ctx context.Context, files PodFiles, name string) error {
+func (i *Identity) JoinAsPod(ctx context.Context, files PodFiles, name string, dedicated bool) error {
 	ca, err := os.ReadFile(files.Authority)
 	if err != nil {
 		return fmt.Errorf("read the server's authority: %w", err)
@@ -38,5 +38,5 @@ func (i *Identity) JoinAsPod(ctx context.Context, files PodFiles, name string) e
 		return fmt.Errorf("read the Pod's token: %w", err)
 	}
 	want := sha256.Sum256(block.Bytes)
-	return i.join(ctx, nodes.JoinRequest{PodToken: strings.TrimSpace(string(token)), Name: name}, want[:])
+	return i.join(ctx, nodes.JoinRequest{PodToken: strings.TrimSpace(string(token)), Name: name, Dedicated: dedicated}, want[:])
 }

@@ -24,6 +24,9 @@ func (k tokens) Prove(_ context.Context, token string) (pods.Pod, error) {
 	return pods.Pod{}, sandbox.Errorf(sandbox.CodeUnauthenticated, "the cluster does not accept the Pod's token")
 }
 
+func (tokens) Gone(context.Context, pods.Pod) (bool, error) { return false, nil }
+func (tokens) Delete(context.Context, pods.Pod) error       { return nil }
+
 // files writes what a Pod joins with.
 func (w *world) files(t *testing.T, token string) node.PodFiles {
 	t.Helper()
@@ -43,7 +46,7 @@ func TestJoinAsPod(t *testing.T) {
 	refused := func(token, name, want string, code sandbox.Code) {
 		t.Helper()
 		id, _ := w.identity(t)
-		err := id.JoinAsPod(t.Context(), w.files(t, token), name)
+		err := id.JoinAsPod(t.Context(), w.files(t, token), name, false)
 		if sandbox.CodeOf(err) != code || !strings.Contains(sandbox.MessageOf(err), want) || id.Joined() {
 			t.Errorf("%s as %s: got %v, want %s", token, name, err, want)
 		}
@@ -53,7 +56,7 @@ func TestJoinAsPod(t *testing.T) {
 	refused("local", "local", "is not valid as the name of a node", sandbox.CodeInvalid)
 
 	first, _ := w.identity(t)
-	if err := first.JoinAsPod(t.Context(), w.files(t, "one"), "pool-0"); err != nil {
+	if err := first.JoinAsPod(t.Context(), w.files(t, "one"), "pool-0", false); err != nil {
 		t.Fatal(err)
 	}
 	_, _, stop := w.run(t, first)
@@ -66,7 +69,7 @@ func TestJoinAsPod(t *testing.T) {
 	}
 	stop()
 	second, _ := w.identity(t)
-	if err := second.JoinAsPod(t.Context(), w.files(t, "two"), "pool-0"); err != nil {
+	if err := second.JoinAsPod(t.Context(), w.files(t, "two"), "pool-0", false); err != nil {
 		t.Fatal(err)
 	}
 	w.run(t, second)
@@ -76,7 +79,7 @@ func TestJoinAsPod(t *testing.T) {
 
 	// A node that joined otherwise keeps its name.
 	other, _ := w.identity(t)
-	if err := other.Join(t.Context(), w.token(t), "by-hand"); err != nil {
+	if err := other.Join(t.Context(), w.token(t), "by-hand", false); err != nil {
 		t.Fatal(err)
 	}
 	refused("by-hand", "by-hand", "there is a node by-hand already", sandbox.CodeConflict)
@@ -86,7 +89,7 @@ func TestJoinAsPod(t *testing.T) {
 func TestJoinOtherServer(t *testing.T) {
 	w, other := newWorldWith(t, tokens{"one": {Name: "pool-0", UID: "1"}}), newWorld(t)
 	id, _ := w.identity(t)
-	if err := id.JoinAsPod(t.Context(), other.files(t, "one"), "pool-0"); err == nil || id.Joined() {
+	if err := id.JoinAsPod(t.Context(), other.files(t, "one"), "pool-0", false); err == nil || id.Joined() {
 		t.Errorf("joined a server with another authority: %v", err)
 	}
 	if list := w.Nodes.Nodes(t.Context()); len(list) != 0 {
@@ -98,13 +101,16 @@ func TestJoinOtherServer(t *testing.T) {
 func TestNoPods(t *testing.T) {
 	w := newWorld(t)
 	id, _ := w.identity(t)
-	if err := id.JoinAsPod(t.Context(), w.files(t, "one"), "pool-0"); !strings.Contains(sandbox.MessageOf(err), "--nodes-service-account") {
+	if err := id.JoinAsPod(t.Context(), w.files(t, "one"), "pool-0", false); !strings.Contains(sandbox.MessageOf(err), "--nodes-service-account") {
 		t.Errorf("got %v", err)
 	}
 }
 
 // busy is a cluster that answers when it is told to.
-type busy struct{ asked, answer chan struct{} }
+type busy struct {
+	tokens
+	asked, answer chan struct{}
+}
 
 func (b busy) Prove(context.Context, string) (pods.Pod, error) {
 	b.asked <- struct{}{}
@@ -115,14 +121,14 @@ func (b busy) Prove(context.Context, string) (pods.Pod, error) {
 // TestTooManyPods checks that the cluster is asked about a few tokens at a time.
 func TestTooManyPods(t *testing.T) {
 	const most = 16
-	cluster := busy{make(chan struct{}, most), make(chan struct{})}
+	cluster := busy{asked: make(chan struct{}, most), answer: make(chan struct{})}
 	w := newWorldWith(t, cluster)
 	id, _ := w.identity(t)
 	files := w.files(t, "one")
 	var wg sync.WaitGroup
 	for range most {
 		wg.Go(func() {
-			if err := id.JoinAsPod(t.Context(), files, "pool-0"); sandbox.CodeOf(err) != sandbox.CodeUnauthenticated {
+			if err := id.JoinAsPod(t.Context(), files, "pool-0", false); sandbox.CodeOf(err) != sandbox.CodeUnauthenticated {
 				t.Errorf("got %v", err)
 			}
 		})
@@ -130,7 +136,7 @@ func TestTooManyPods(t *testing.T) {
 	for range most {
 		<-cluster.asked
 	}
-	if err := id.JoinAsPod(t.Context(), files, "pool-0"); sandbox.CodeOf(err) != sandbox.CodeUnavailable {
+	if err := id.JoinAsPod(t.Context(), files, "pool-0", false); sandbox.CodeOf(err) != sandbox.CodeUnavailable {
 		t.Errorf("one more gets %v", err)
 	}
 	close(cluster.answer)

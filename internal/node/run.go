@@ -23,7 +23,7 @@ type Config struct {
 	// Report says what the machine has.
 	Report func() remote.Report
 	// AsideDir is for checkpoints that the server sets aside. They are removed after
-	// AsideAge.
+	// [remote.AsideAge].
 	AsideDir string
 	// Ready is called once, when the server drives the node for the first time.
 	Ready func()
@@ -42,8 +42,6 @@ const (
 	redialFirst, redialMost = 200 * time.Millisecond, 2 * time.Second
 	// tidyEvery is how often roots that nothing uses are removed.
 	tidyEvery = time.Hour
-	// AsideAge is how long checkpoints that were set aside are kept.
-	AsideAge = 8 * 24 * time.Hour
 )
 
 // Run lets the server drive the engine until ctx ends. Sandboxes run on, unless they move to
@@ -179,7 +177,7 @@ func (cfg *Config) tidy(ctx context.Context, server *remote.Server) {
 	}
 	aside, _ := os.ReadDir(cfg.AsideDir)
 	for _, d := range aside {
-		if info, err := d.Info(); err == nil && time.Since(info.ModTime()) > AsideAge {
+		if info, err := d.Info(); err == nil && time.Since(info.ModTime()) > remote.AsideAge {
 			_ = os.RemoveAll(filepath.Join(cfg.AsideDir, d.Name()))
 		}
 	}

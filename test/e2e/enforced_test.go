@@ -250,6 +250,10 @@ func TestMoreCreateEnforcedOrRefused(t *testing.T) {
 			_, err := d.Client.Create(t.Context(), sandbox.CreateRequest{CheckpointIntervalSeconds: ptr(int64(59))})
 			covetest.WantCode(t, err, sandbox.CodeInvalid)
 		},
+		"dedicated": func(t *testing.T, d *covetest.Daemon) { // TestDedicated has nodes for it
+			_, err := d.Client.Create(t.Context(), covetest.Small(func(r *sandbox.CreateRequest) { r.Dedicated = ptr(true) }))
+			covetest.WantCode(t, err, sandbox.CodeUnsupported)
+		},
 		"paused_lifetime_seconds": func(t *testing.T, d *covetest.Daemon) {
 			s := d.Create(t, covetest.Small(func(r *sandbox.CreateRequest) { r.PausedLifetimeSeconds = 1 }))
 			if _, err := d.Client.Pause(t.Context(), s.ID); err != nil {

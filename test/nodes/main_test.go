@@ -84,8 +84,8 @@ func free(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// join starts a node with a new token.
-func (s *server) join(t *testing.T, name, address string) *node {
+// join starts a node with a new token, and more arguments.
+func (s *server) join(t *testing.T, name, address string, more ...string) *node {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "cove-node-")
 	if err == nil && s.uid != 0 {
@@ -104,7 +104,7 @@ func (s *server) join(t *testing.T, name, address string) *node {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.start(t, n, "--token", token.Token, "--name", name)
+	s.start(t, n, append(more, "--token", token.Token, "--name", name)...)
 	s.waitState(t, n, sandbox.NodeReady)
 	return n
 }

@@ -194,6 +194,8 @@ type Defaults struct {
 	IdleTimeout time.Duration `yaml:"idle_timeout"`
 	// CheckpointInterval is that of automatic checkpoints; 0 is none.
 	CheckpointInterval time.Duration `yaml:"checkpoint_interval"`
+	// Dedicated gives each sandbox and its forks a node on which nothing else runs.
+	Dedicated bool `yaml:"dedicated"`
 	// Warm is how many sandboxes of a template wait ready at most; the daemon
 	// keeps fewer when few are made or memory is short. 0 boots each afresh.
 	Warm int `yaml:"warm"`

@@ -112,7 +112,7 @@ func TestEverySettingTakesEffect(t *testing.T) {
 	values := map[string]string{
 		"state-dir": "/x", "store": "postgres://cove@db/cove", "standby": "true", "objects": "s3://bucket/prefix", "objects-endpoint": "https://s3.example.com", "objects-region": "eu-west-1", "objects-path-style": "true", "objects-cache-mib": "1024", "objects-upload-mib": "50", "listen": "127.0.0.1:9", "socket": "/x/s", "dev": "true", "allowed-hosts": "a, b",
 		"key-prefix": "k_", "user-ids": "1000000-2000000", "idle-exit": "7s", "drain-timeout": "8s", "log-level": "debug", "log-format": "json",
-		"default-template": "debian", "default-lifetime": "2h", "default-idle-timeout": "3h", "default-checkpoint-interval": "4h",
+		"default-template": "debian", "default-lifetime": "2h", "default-idle-timeout": "3h", "default-checkpoint-interval": "4h", "default-dedicated": "true",
 		"quota-sandboxes": "11", "quota-vcpus": "12", "quota-memory-mib": "13", "quota-disk-mib": "15", "quota-snapshots": "14", "warm": "5",
 		"network": "none", "resolvers": "192.0.2.53:53, [2001:db8::1]:53", "extra-ca": "/x/ca.pem",
 		"preview-domain": "preview.example.com", "preview-url": "https://{label}.preview.example.com",

@@ -53,6 +53,7 @@ func Settings() []Setting {
 		{"default-template", "COVE_DEFAULT_TEMPLATE", "Default template of sandboxes", false, text(func(c *Config) *string { return &c.Defaults.Template })},
 		{"default-lifetime", "COVE_DEFAULT_LIFETIME", "Default lifetime of sandboxes; 0 means no limit", false, duration(func(c *Config) *time.Duration { return &c.Defaults.Lifetime })},
 		{"default-checkpoint-interval", "COVE_DEFAULT_CHECKPOINT_INTERVAL", "Default interval of automatic checkpoints of sandboxes, from which they continue if their node or supervisor dies; 0 means none", false, duration(func(c *Config) *time.Duration { return &c.Defaults.CheckpointInterval })},
+		{"default-dedicated", "COVE_DEFAULT_DEDICATED", "Give each sandbox and its forks a node on which nothing else runs, unless a request says otherwise; needs nodes of: cove node run --dedicated", true, boolean(func(c *Config) *bool { return &c.Defaults.Dedicated })},
 		{"default-idle-timeout", "COVE_DEFAULT_IDLE_TIMEOUT", "Default idle timeout of sandboxes; 0 means no limit", false, duration(func(c *Config) *time.Duration { return &c.Defaults.IdleTimeout })},
 		{"warm", "COVE_WARM", "Limit on standby sandboxes per template; 0 boots each sandbox afresh", false, integer(func(c *Config, n int64) { c.Defaults.Warm = int(n) })},
 		{"network", "COVE_NETWORK", "Default network of sandboxes: open, none or packages", false, text(func(c *Config) *string { return &c.Network.Default })},

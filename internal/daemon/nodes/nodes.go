@@ -61,6 +61,8 @@ type Mover interface {
 	LeaveNode(ctx context.Context, node string) (*sandbox.NodeMove, error)
 	// ReturnNode says that a node has started again.
 	ReturnNode(ctx context.Context, node string) error
+	// NodeRemoved says that a node is gone, and nothing moves from it any more.
+	NodeRemoved()
 }
 
 // SetMover must be called before [Nodes.Serve].
@@ -223,6 +225,8 @@ type JoinRequest struct {
 	// PodToken is a Pod's token of its ServiceAccount, in place of Token.
 	PodToken string `json:"pod_token,omitempty"`
 	Name     string `json:"name"`
+	// Dedicated says that the node is for the sandboxes of one family at a time.
+	Dedicated bool `json:"dedicated,omitempty"`
 	// Request is a certificate request in DER.
 	Request []byte `json:"request"`
 }
@@ -267,7 +271,7 @@ func (n *Nodes) join(w http.ResponseWriter, r *http.Request) {
 		n.refuseToken(w, r)
 		return
 	}
-	if err := n.cfg.Fleet.Join(req.Name, id); err != nil {
+	if err := n.cfg.Fleet.Join(req.Name, id, req.Dedicated); err != nil {
 		fail(w, err)
 		return
 	}

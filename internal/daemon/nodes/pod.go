@@ -4,6 +4,9 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
 	"net/http"
 	"path"
 	"sync"
@@ -13,9 +16,11 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Pods proves which Pod a token was issued to.
+// Pods are the Pods of a Kubernetes cluster; see [pods.Cluster].
 type Pods interface {
 	Prove(ctx context.Context, token string) (pods.Pod, error)
+	Gone(ctx context.Context, pod pods.Pod) (bool, error)
+	Delete(ctx context.Context, pod pods.Pod) error
 }
 
 // podNodes knows which nodes are Pods: a file for each, by the name of the node.
@@ -30,9 +35,15 @@ type podNodes struct {
 type podNode struct {
 	UID string `json:"uid"`
 	ID  string `json:"id"`
+	// Dedicated is that of the node, and Used says that the Pod was used and is to be replaced.
+	Dedicated bool `json:"dedicated,omitempty"`
+	Used      bool `json:"used,omitempty"`
 }
 
-func podFile(name string) string { return path.Join("pods", name) }
+// podsDir has the files of podNodes.
+const podsDir = "pods"
+
+func podFile(name string) string { return path.Join(podsDir, name) }
 
 func (p *podNodes) read(name string) (node podNode, err error) {
 	data, err := p.files.Read(podFile(name))
@@ -48,6 +59,36 @@ func (p *podNodes) write(name string, node podNode) error {
 		err = p.files.Write(podFile(name), data)
 	}
 	return err
+}
+
+// used returns the Pods that were used and are to be replaced.
+func (p *podNodes) used() ([]pods.Pod, error) {
+	all, err := p.files.ReadAll(podsDir)
+	if err != nil {
+		return nil, err
+	}
+	var used []pods.Pod
+	for file, data := range all {
+		var node podNode
+		if err := json.Unmarshal(data, &node); err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+		if node.Used {
+			used = append(used, pods.Pod{Name: path.Base(file), UID: node.UID})
+		}
+	}
+	return used, nil
+}
+
+// forget forgets a Pod, unless another one has its name by now.
+func (p *podNodes) forget(pod pods.Pod) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	known, err := p.read(pod.Name)
+	if err != nil || known.UID != pod.UID {
+		return err
+	}
+	return p.files.Remove(podFile(pod.Name))
 }
 
 // Authority returns the certificate of the nodes' authority, in PEM.
@@ -77,6 +118,9 @@ func (n *Nodes) admitPod(r *http.Request, req JoinRequest) ([]byte, error) {
 	}
 	n.pods.mu.Lock()
 	defer n.pods.mu.Unlock()
+	if err := n.refuseUsed(pod, req.Dedicated); err != nil {
+		return nil, err
+	}
 	if err := n.makeRoom(pod); err != nil {
 		return nil, err
 	}
@@ -85,10 +129,10 @@ func (n *Nodes) admitPod(r *http.Request, req JoinRequest) ([]byte, error) {
 	if err != nil {
 		return nil, sandbox.Wrap(sandbox.CodeInvalid, err, "the certificate request is not valid")
 	}
-	if err := n.pods.write(pod.Name, podNode{pod.UID, id}); err != nil {
+	if err := n.pods.write(pod.Name, podNode{UID: pod.UID, ID: id, Dedicated: req.Dedicated}); err != nil {
 		return nil, err
 	}
-	if err := n.cfg.Fleet.Join(pod.Name, id); err != nil {
+	if err := n.cfg.Fleet.Join(pod.Name, id, req.Dedicated); err != nil {
 		return nil, err
 	}
 	n.cfg.Log.Info("node joined as a Pod", "node", pod.Name, "uid", pod.UID, "address", r.RemoteAddr)
@@ -108,6 +152,35 @@ func (n *Nodes) prove(ctx context.Context, token string) (pods.Pod, error) {
 		return pods.Pod{}, sandbox.Errorf(sandbox.CodeUnavailable, "too many Pods join at the same time; retry in a few seconds")
 	}
 	return n.cfg.Pods.Prove(ctx, token)
+}
+
+// refuseUsed refuses a Pod that has joined before and would now get what it must not: one that
+// was dedicated to a family would be free again, and one that others have used dedicated.
+func (n *Nodes) refuseUsed(pod pods.Pod, dedicated bool) error {
+	before, err := n.pods.read(pod.Name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) || err == nil && before.UID != pod.UID:
+		return nil
+	case err != nil:
+		return err
+	case before.Used || n.cfg.Fleet.IsMember(pod.Name, before.ID) && n.cfg.Fleet.Claimed(pod.Name):
+		return sandbox.Errorf(sandbox.CodeForbidden, "the Pod was dedicated to a sandbox, and does not get another one; delete the Pod, so that a new one takes its place")
+	case before.Dedicated != dedicated:
+		return sandbox.Errorf(sandbox.CodeForbidden, "the Pod has joined before with another --dedicated; delete the Pod, so that a new one takes its place")
+	}
+	return nil
+}
+
+// markUsed notes that a Pod was used and is to be replaced.
+func (n *Nodes) markUsed(name, id string) error {
+	n.pods.mu.Lock()
+	defer n.pods.mu.Unlock()
+	known, err := n.pods.read(name)
+	if err != nil || known.ID != id || known.Used {
+		return err
+	}
+	known.Used = true
+	return n.pods.write(name, known)
 }
 
 // makeRoom removes the node that an earlier Pod of this name was, or that this Pod was

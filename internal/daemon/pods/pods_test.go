@@ -179,3 +179,103 @@ func TestPublish(t *testing.T) {
 		t.Errorf("the API was asked %s", got)
 	}
 }
+
+// theirs is a Pod of a node.
+var theirs = pods.Pod{Name: "cove-node-0", UID: "uid-1"}
+
+// TestGone checks of which answers a Pod is believed to have ended for good.
+func TestGone(t *testing.T) {
+	answer := func(uid, phase string) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.WriteString(w, `{"kind": "Pod", "metadata": {"name": "cove-node-0", "uid": "`+uid+`"}, "status": {"phase": "`+phase+`"}}`)
+		}
+	}
+	refuse := func(status int) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) {
+			http.Error(w, `{"kind": "Status", "message": "that is why"}`, status)
+		}
+	}
+	for name, tt := range map[string]struct {
+		api  http.HandlerFunc
+		gone bool
+		want string // in the error; "" is none
+	}{
+		"running":                {api: answer("uid-1", "Running")},
+		"pending":                {api: answer("uid-1", "Pending")},
+		"failed":                 {api: answer("uid-1", "Failed"), gone: true},
+		"succeeded":              {api: answer("uid-1", "Succeeded"), gone: true},
+		"another with its name":  {api: answer("uid-2", "Running"), gone: true},
+		"none":                   {api: refuse(http.StatusNotFound), gone: true},
+		"the server may not ask": {refuse(http.StatusForbidden), false, `403 Forbidden: "that is why"`},
+		"the API is broken":      {refuse(http.StatusInternalServerError), false, `500 Internal Server Error: "that is why"`},
+		"not JSON": {func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.WriteString(w, "<html>")
+		}, false, "invalid character"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			asked := 0
+			c := cluster(t, func(w http.ResponseWriter, r *http.Request) {
+				asked++
+				if data, _ := io.ReadAll(r.Body); r.Method != http.MethodGet || r.URL.String() != "/api/v1/namespaces/cove/pods/cove-node-0" || r.Header.Get("Authorization") != "Bearer "+own || len(data) > 0 {
+					t.Errorf("the API was asked %s %s with %q", r.Method, r.URL, data)
+				}
+				tt.api(w, r)
+			})
+			gone, err := c.Gone(t.Context(), theirs)
+			if gone != tt.gone || (err == nil) != (tt.want == "") || asked != 1 {
+				t.Errorf("gone is %t, %v, after %d requests, want %t", gone, err, asked, tt.gone)
+			}
+			if err != nil && (!strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), own)) {
+				t.Errorf("the error is %v, want %q", err, tt.want)
+			}
+		})
+	}
+}
+
+// TestDeleteConflict checks that a Pod counts as deleted if another has its name by now, and not if
+// the API refuses for another reason.
+func TestDeleteConflict(t *testing.T) {
+	for uid, ok := range map[string]bool{"uid-1": false, "uid-2": true} {
+		c := cluster(t, func(w http.ResponseWriter, r *http.Request) {
+			if r.Method == http.MethodGet {
+				_, _ = io.WriteString(w, `{"metadata": {"uid": "`+uid+`"}, "status": {"phase": "Running"}}`)
+				return
+			}
+			w.WriteHeader(http.StatusConflict)
+			_, _ = io.WriteString(w, `{"kind": "Status", "message": "somebody changes it"}`)
+		})
+		if err := c.Delete(t.Context(), theirs); (err == nil) != ok || err != nil && !strings.Contains(err.Error(), "somebody changes it") {
+			t.Errorf("the Pod of the name has the UID %s: %v", uid, err)
+		}
+	}
+}
+
+// TestDelete checks that one Pod is deleted and not another that has its name, and which
+// answers are failures.
+func TestDelete(t *testing.T) {
+	for status, want := range map[int]string{ // in the error; "" is none
+		http.StatusOK: "", http.StatusAccepted: "", http.StatusNotFound: "",
+		http.StatusForbidden: `403 Forbidden: "pods is forbidden"`, http.StatusInternalServerError: `500 Internal Server Error: "pods is forbidden"`,
+	} {
+		t.Run(http.StatusText(status), func(t *testing.T) {
+			asked := 0
+			c := cluster(t, func(w http.ResponseWriter, r *http.Request) {
+				asked++
+				data, _ := io.ReadAll(r.Body)
+				got := r.Method + " " + r.URL.String() + " " + r.Header.Get("Authorization") + " " + r.Header.Get("Content-Type") + " " + string(data)
+				if want := `DELETE /api/v1/namespaces/cove/pods/cove-node-0 Bearer ` + own + ` application/json {"apiVersion":"v1","kind":"DeleteOptions","preconditions":{"uid":"uid-1"}}`; got != want {
+					t.Errorf("the API was asked %s, want %s", got, want)
+				}
+				w.WriteHeader(status)
+				_, _ = io.WriteString(w, `{"kind": "Status", "message": "pods is forbidden"}`)
+			})
+			err := c.Delete(t.Context(), theirs)
+			if (err == nil) != (want == "") || asked != 1 {
+				t.Errorf("after %d requests: %v, want %q", asked, err, want)
+			}
+			if err != nil && (!strings.Contains(err.Error(), want) || strings.Contains(err.Error(), own)) {
+				t.Errorf("the error is %v, want %q", err, want)
+			}
+		})
+	}
+}

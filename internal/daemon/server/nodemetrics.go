@@ -11,7 +11,7 @@ import (
 type nodeMetrics struct {
 	rooms func() []fleet.Room
 
-	nodes, sandboxes, memory, freeMemory, usedMemory, disk, freeDisk, usedDisk *prometheus.Desc
+	nodes, dedicated, sandboxes, memory, freeMemory, usedMemory, disk, freeDisk, usedDisk *prometheus.Desc
 }
 
 func newNodeMetrics(rooms func() []fleet.Room) *nodeMetrics {
@@ -21,6 +21,7 @@ func newNodeMetrics(rooms func() []fleet.Room) *nodeMetrics {
 	return &nodeMetrics{
 		rooms:      rooms,
 		nodes:      prometheus.NewDesc("cove_nodes", "Nodes by state.", []string{"state"}, nil),
+		dedicated:  prometheus.NewDesc("cove_dedicated_nodes", "Dedicated nodes that are not lost, by use: free ones wait for a sandbox.", []string{"use"}, nil),
 		sandboxes:  of("sandboxes", "Sandboxes that run on a node."),
 		memory:     of("memory_bytes", "Memory of a node."),
 		freeMemory: of("memory_free_bytes", "Memory of a node that new sandboxes may use."),
@@ -33,7 +34,7 @@ func newNodeMetrics(rooms func() []fleet.Room) *nodeMetrics {
 
 // Describe implements [prometheus.Collector].
 func (m *nodeMetrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.nodes, m.sandboxes, m.memory, m.freeMemory, m.usedMemory, m.disk, m.freeDisk, m.usedDisk} {
+	for _, d := range []*prometheus.Desc{m.nodes, m.dedicated, m.sandboxes, m.memory, m.freeMemory, m.usedMemory, m.disk, m.freeDisk, m.usedDisk} {
 		ch <- d
 	}
 }
@@ -41,9 +42,13 @@ func (m *nodeMetrics) Describe(ch chan<- *prometheus.Desc) {
 // Collect implements [prometheus.Collector]. A lost node has no room and no sandboxes; what is
 // known of one that is away for a moment is what it last reported.
 func (m *nodeMetrics) Collect(ch chan<- prometheus.Metric) {
+	dedicated := map[bool]int{}
 	states := map[sandbox.NodeState]int{sandbox.NodeReady: 0, sandbox.NodeDraining: 0, sandbox.NodeUnreachable: 0, sandbox.NodeLost: 0}
 	for _, r := range m.rooms() {
 		states[r.State]++
+		if r.Dedicated && r.State != sandbox.NodeLost {
+			dedicated[r.Claimed]++
+		}
 		gauge := func(d *prometheus.Desc, v float64) {
 			ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, r.Node)
 		}
@@ -58,8 +63,14 @@ func (m *nodeMetrics) Collect(ch chan<- prometheus.Metric) {
 			continue
 		}
 		gauge(m.sandboxes, float64(r.Sandboxes))
+		if r.Dedicated {
+			continue // it is full with its first sandbox, and must not make the others look so
+		}
 		of(m.memory, m.freeMemory, m.usedMemory, r.Memory, r.FreeMemory)
 		of(m.disk, m.freeDisk, m.usedDisk, r.Disk, r.FreeDisk)
+	}
+	for claimed, use := range map[bool]string{true: "used", false: "free"} {
+		ch <- prometheus.MustNewConstMetric(m.dedicated, prometheus.GaugeValue, float64(dedicated[claimed]), use)
 	}
 	for state, n := range states {
 		ch <- prometheus.MustNewConstMetric(m.nodes, prometheus.GaugeValue, float64(n), string(state))

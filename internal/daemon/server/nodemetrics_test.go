@@ -20,11 +20,19 @@ func TestNodeMetrics(t *testing.T) {
 			{Node: "cove-node-0", State: sandbox.NodeReady, Sandboxes: 12, Memory: 8 << 30, FreeMemory: 2 << 30, Disk: 100 << 30, FreeDisk: 100 << 30},
 			{Node: "cove-node-1", State: sandbox.NodeUnreachable}, // it has not reported yet
 			{Node: "cove-node-2", State: sandbox.NodeLost, Memory: 8 << 30},
+			{Node: "d1", State: sandbox.NodeReady, Sandboxes: 3, Memory: 8 << 30, Dedicated: true, Claimed: true},
+			{Node: "d2", State: sandbox.NodeReady, Memory: 8 << 30, Dedicated: true},
+			{Node: "d3", State: sandbox.NodeDraining, Memory: 8 << 30, Dedicated: true, Claimed: true},
+			{Node: "d4", State: sandbox.NodeLost, Dedicated: true, Claimed: true},
 		}
 	}))
 	answer := httptest.NewRecorder()
 	promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(answer, httptest.NewRequest("GET", "/metrics", nil))
-	want := `# HELP cove_node_disk_bytes Disk of a node.
+	want := `# HELP cove_dedicated_nodes Dedicated nodes that are not lost, by use: free ones wait for a sandbox.
+# TYPE cove_dedicated_nodes gauge
+cove_dedicated_nodes{use="free"} 1
+cove_dedicated_nodes{use="used"} 2
+# HELP cove_node_disk_bytes Disk of a node.
 # TYPE cove_node_disk_bytes gauge
 cove_node_disk_bytes{node="cove-node-0"} 1.073741824e+11
 # HELP cove_node_disk_free_bytes Free disk of a node.
@@ -46,11 +54,14 @@ cove_node_memory_used_ratio{node="cove-node-0"} 0.75
 # TYPE cove_node_sandboxes gauge
 cove_node_sandboxes{node="cove-node-0"} 12
 cove_node_sandboxes{node="cove-node-1"} 0
+cove_node_sandboxes{node="d1"} 3
+cove_node_sandboxes{node="d2"} 0
+cove_node_sandboxes{node="d3"} 0
 # HELP cove_nodes Nodes by state.
 # TYPE cove_nodes gauge
-cove_nodes{state="draining"} 0
-cove_nodes{state="lost"} 1
-cove_nodes{state="ready"} 1
+cove_nodes{state="draining"} 1
+cove_nodes{state="lost"} 2
+cove_nodes{state="ready"} 3
 cove_nodes{state="unreachable"} 1
 `
 	if diff := cmp.Diff(want, answer.Body.String()); diff != "" {

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -38,6 +39,9 @@ func (s *Server) openEngine(ctx context.Context, p *parts) (err error) {
 	if s.cfg.Nodes.ServiceAccount != "" && s.cfg.Nodes.Listen == "" {
 		return sandbox.Errorf(sandbox.CodeInvalid, "--nodes-service-account needs an address to which nodes connect; set it with --nodes HOST:PORT")
 	}
+	if s.cfg.Defaults.Dedicated && s.cfg.Nodes.Listen == "" {
+		return sandbox.Errorf(sandbox.CodeInvalid, "--default-dedicated needs an address to which nodes connect; set it with --nodes HOST:PORT")
+	}
 	if !s.cfg.Nodes.Only {
 		if p.engine, err = s.deps.Assembly.Engine(ctx, filepath.Join(s.cfg.StateDir, "engine"), &s.cfg, s.log); err != nil {
 			return fmt.Errorf("open the engine: %w", err)
@@ -46,7 +50,7 @@ func (s *Server) openEngine(ctx context.Context, p *parts) (err error) {
 	if s.cfg.Nodes.Listen != "" {
 		p.programs = newPrograms()
 		if p.fleet, err = fleet.New(fleet.Config{
-			Local: p.engine, LocalReport: reporter(s.deps.Version, s.cfg.StateDir), Files: durable.Below(p.files, membersFiles), Epoch: p.epoch, Lease: s.cfg.Nodes.Lease, Log: s.log,
+			Local: p.engine, LocalReport: reporter(s.deps.Version, s.cfg.StateDir, false), Files: durable.Below(p.files, membersFiles), Epoch: p.epoch, Lease: s.cfg.Nodes.Lease, Log: s.log,
 			Shared: p.programs.open,
 		}); err != nil {
 			if p.engine != nil {
@@ -73,10 +77,15 @@ func (s *Server) listenNodes(ctx context.Context, p *parts) error {
 	p.nodes.SetMover(p.service)
 	s.log.Info("listening for nodes", "address", l.Addr().String())
 	serving, stop := context.WithCancel(p.driving)
-	ended := make(chan error, 1)
+	ended, retired := make(chan error, 1), make(chan struct{})
 	go func() { ended <- p.nodes.Serve(serving, l) }()
+	go func() {
+		defer close(retired)
+		p.nodes.RetireUsed(serving, p.storedIn())
+	}()
 	p.onClose(func() error {
 		stop()
+		<-retired
 		return <-ended
 	})
 	wait, cancel := context.WithTimeout(ctx, nodesWait)
@@ -140,20 +149,37 @@ func (s *Server) publishAuthority(p *parts, cluster *pods.Cluster) {
 	})
 }
 
+// storedIn returns what tells whether checkpoints are in the object store, which it asks first.
+func (p *parts) storedIn() func(ctx context.Context, checkpoints []string) bool {
+	return func(ctx context.Context, checkpoints []string) bool {
+		kept, ok := p.engine.(engine.Replicator)
+		if !ok || kept.Reach(ctx) != nil {
+			return false
+		}
+		return !slices.ContainsFunc(checkpoints, func(id string) bool {
+			at := kept.Kept(id)
+			return at != engine.PlaceStored && at != engine.PlaceRemote
+		})
+	}
+}
+
 // capacity says what one sandbox can have at most.
 func (s *Server) capacity(p *parts) validate.Capacity {
 	if p.fleet != nil {
-		return validate.Capacity{Largest: p.fleet.Largest, Placed: true}
+		largest := func(dedicated bool) func() sandbox.Resources {
+			return func() sandbox.Resources { return p.fleet.Largest(dedicated) }
+		}
+		return validate.Capacity{Largest: largest(false), Dedicated: largest(true), Placed: true}
 	}
 	here := machine.Capacity(s.cfg.StateDir)
 	return validate.Capacity{Largest: func() sandbox.Resources { return here }}
 }
 
 // reporter returns what says what this machine has.
-func reporter(version, dir string) func() remote.Report {
+func reporter(version, dir string, dedicated bool) func() remote.Report {
 	capacity := machine.Capacity(dir)
 	return func() remote.Report {
-		r := remote.Report{Version: version, Capacity: capacity, FreeMemory: 1 << 62}
+		r := remote.Report{Version: version, Capacity: capacity, FreeMemory: 1 << 62, Dedicated: dedicated}
 		for _, m := range machine.MemoryBounds() {
 			r.FreeMemory = min(r.FreeMemory, m.Room())
 		}
@@ -184,6 +210,8 @@ type NodeDeps struct {
 	Draining func()
 	// Health is where the node answers probes, as host:port, or empty.
 	Health string
+	// Dedicated says that the node runs the sandboxes of one family at a time.
+	Dedicated bool
 }
 
 func (d *NodeDeps) join(ctx context.Context, id *node.Identity) error {
@@ -195,7 +223,7 @@ func (d *NodeDeps) join(ctx context.Context, id *node.Identity) error {
 	case d.Token == "":
 		return sandbox.Errorf(sandbox.CodeInvalid, "this machine has not joined yet; make a token on the server with: cove node token, and give it with --token")
 	}
-	return id.Join(ctx, d.Token, d.Name)
+	return id.Join(ctx, d.Token, d.Name, d.Dedicated)
 }
 
 // joinAgain is how long a Pod waits before it tries to join again.
@@ -205,7 +233,7 @@ const joinAgain = 5 * time.Second
 // ever later.
 func (d *NodeDeps) joinAsPod(ctx context.Context, id *node.Identity) error {
 	for {
-		err := id.JoinAsPod(ctx, d.Pod, d.Name)
+		err := id.JoinAsPod(ctx, d.Pod, d.Name, d.Dedicated)
 		if code := sandbox.CodeOf(err); err == nil || code != sandbox.CodeUnavailable && code != sandbox.CodeConflict {
 			return err
 		}
@@ -272,7 +300,7 @@ func RunNode(ctx context.Context, cfg config.Config, deps NodeDeps) (err error) 
 	}
 	defer func() { err = errors.Join(err, e.Close()) }()
 	return node.Run(ctx, node.Config{
-		Identity: id, Engine: e, Roots: store, Report: reporter(deps.Version, dir), AsideDir: filepath.Join(dir, "aside"), Ready: func() { deps.Ready(name) }, Log: deps.Log,
+		Identity: id, Engine: e, Roots: store, Report: reporter(deps.Version, dir, deps.Dedicated), AsideDir: filepath.Join(dir, "aside"), Ready: func() { deps.Ready(name) }, Log: deps.Log,
 		DrainOnExit: deps.DrainOnExit, Draining: deps.Draining, Health: &health,
 	})
 }

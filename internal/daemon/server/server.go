@@ -251,6 +251,7 @@ func (s *Server) open(ctx context.Context, p *parts) error {
 		IdleTimeout:     orNone(s.cfg.Defaults.IdleTimeout),
 
 		CheckpointInterval: s.cfg.Defaults.CheckpointInterval,
+		Dedicated:          s.cfg.Defaults.Dedicated,
 		KeyPrefix:          s.cfg.KeyPrefix,
 		Build:              build(s.deps.Version),
 		Warm:               s.cfg.Defaults.Warm,

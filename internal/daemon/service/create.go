@@ -31,10 +31,17 @@ func (s *Service) Create(ctx context.Context, req sandbox.CreateRequest) (*sandb
 		if req.Namespace, err = c.Namespace(req.Namespace); err != nil {
 			return nil, err
 		}
-		if req.FitResources {
-			req.Resources = s.cfg.Capacity.Fit(req.Resources)
+		if req.Dedicated == nil {
+			req.Dedicated = &s.cfg.Dedicated
 		}
-		if err := s.cfg.Capacity.Check("resources.", req.Resources); err != nil {
+		capacity, err := s.capacityFor(*req.Dedicated)
+		if err != nil {
+			return nil, err
+		}
+		if req.FitResources {
+			req.Resources = capacity.Fit(req.Resources)
+		}
+		if err := capacity.Check("resources.", req.Resources); err != nil {
 			return nil, err
 		}
 		if err := s.checkPauses(req.OnTimeout); err != nil {

@@ -35,13 +35,21 @@ func (s *Service) draft(c *call.Call, req *sandbox.CreateRequest) (store.Record,
 	if err := s.Volumes.Mount(c, &r, req.Mounts); err != nil {
 		return r, from, err
 	}
-	if len(r.Mounts) > 0 {
-		return r, from, nil // a golden checkpoint has no mounts
+	if len(r.Mounts) > 0 || r.Dedicated {
+		return r, from, nil // a golden checkpoint has no mounts, and a node for one family has none
 	}
 	if id, release, ok := s.golden.use(s.kindHere(root, r.Resources, &template, r.User), c.Caller.Team); ok {
 		from.checkpoint, from.fresh, from.release = id, true, release
 	}
 	return r, from, nil
+}
+
+// capacityFor says how large a sandbox can be, which may be dedicated.
+func (s *Service) capacityFor(dedicated bool) (validate.Capacity, error) {
+	if dedicated && s.cfg.Nodes == nil {
+		return validate.Capacity{}, sandbox.Errorf(sandbox.CodeUnsupported, "dedicated sandboxes need nodes, which this server takes none of; start it with --nodes HOST:PORT, and a node with: cove node run --dedicated")
+	}
+	return s.cfg.Capacity.For(dedicated), nil
 }
 
 func checkCreate(req *sandbox.CreateRequest, caller *sandbox.Caller) error {
@@ -105,11 +113,12 @@ func (s *Service) newRecord(req *sandbox.CreateRequest, t *sandbox.Template, tea
 		}
 		return int64(d / time.Second)
 	}
+	dedicated := req.Dedicated != nil && *req.Dedicated
 	r := store.Record{
 		Sandbox: sandbox.Sandbox{
 			ID: ids.New(ids.Sandbox), Name: req.Name, Team: team, Namespace: cmp.Or(req.Namespace, sandbox.DefaultNamespace),
 			Metadata: req.Metadata, Template: t.Name, State: sandbox.StateCreating,
-			Resources: s.cfg.Capacity.Complete(req.Resources, t.Resources),
+			Resources: s.cfg.Capacity.For(dedicated).Complete(req.Resources, t.Resources),
 			Env:       req.Env, User: cmp.Or(req.User, t.User, "root"), WorkDir: cmp.Or(req.WorkDir, t.WorkDir, "/"),
 			LifetimeSeconds:    seconds(req.LifetimeSeconds, s.cfg.Lifetime),
 			IdleTimeoutSeconds: seconds(req.IdleTimeoutSeconds, s.cfg.IdleTimeout),
@@ -119,11 +128,15 @@ func (s *Service) newRecord(req *sandbox.CreateRequest, t *sandbox.Template, tea
 			CheckpointIntervalSeconds: seconds(req.CheckpointIntervalSeconds, s.cfg.CheckpointInterval),
 			Network:                   cmp.Or(req.Network, t.Network, &sandbox.NetworkPolicy{Preset: s.cfg.Network}),
 			Ports:                     req.Ports,
+			Dedicated:                 dedicated,
 			CreatedAt:                 now, LastActiveAt: now,
 		},
 		BaseEnv: t.Env, BootID: s.cfg.Boot.ID, Held: true, Kept: store.Kept{Since: now},
 	}
 	r.Instance = r.ID
+	if dedicated {
+		r.Family = r.ID
+	}
 	r.ExpiresAt = expiry(now, r.LifetimeSeconds)
 	r.PausedLifetimeSeconds = req.PausedLifetimeSeconds
 	return r

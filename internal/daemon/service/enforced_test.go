@@ -183,6 +183,13 @@ func TestCreateEnforcedOrRefused(t *testing.T) {
 			defer w.mu.Unlock()
 			return s.CheckpointIntervalSeconds == 60 && w.handles[s.ID].checkpoints.due(time.Now().Add(time.Minute))
 		}),
+		"dedicated": func(t *testing.T, w *harness) {
+			_, err := w.Create(asRed(t), sandbox.CreateRequest{Dedicated: ptr(true)})
+			wantCode(t, err, sandbox.CodeUnsupported)
+			if sbx := w.create(sandbox.CreateRequest{Dedicated: ptr(false)}); sbx.Dedicated {
+				t.Errorf("%+v is dedicated", sbx)
+			}
+		},
 		"paused_lifetime_seconds": made(sandbox.CreateRequest{PausedLifetimeSeconds: 88}, func(t *testing.T, w *harness, s *sandbox.Sandbox) bool {
 			p, err := w.Pause(asRed(t), s.ID)
 			must(t, err)

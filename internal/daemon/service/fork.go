@@ -147,7 +147,7 @@ func (s *Service) admitForks(ctx context.Context, parent *store.Record, n int) e
 	if parent.State == sandbox.StateRunning {
 		of = engine.Source{Instance: parent.Instance}
 	}
-	return admitter.Admit(ctx, n, of, parent.Resources)
+	return admitter.Admit(ctx, n, of, &engine.Spec{Resources: parent.Resources, Family: parent.Family})
 }
 
 // childRecords returns the records of children, which copy the parent's except for its

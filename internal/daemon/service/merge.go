@@ -96,6 +96,9 @@ func (s *Service) merge(ctx context.Context, parent, winner *store.Record, req *
 	if parent.ID == winner.ID {
 		return nil, validate.Errorf("sandbox %s cannot be merged into itself; name a fork of it as the winner", parent.ID)
 	}
+	if req.Kind != sandbox.MergeFiles && parent.Family != winner.Family {
+		return nil, errOtherNode()
+	}
 	// A paused sandbox must run to take over, or to be written to.
 	for _, r := range []*store.Record{winner, parent} {
 		if r.State == sandbox.StatePaused && (r == winner || req.Kind == sandbox.MergeFiles) {
@@ -123,6 +126,12 @@ func (s *Service) merge(ctx context.Context, parent, winner *store.Record, req *
 		return s.mergeFiles(ctx, parent, winner, req)
 	}
 	return s.mergeWhole(ctx, parent, winner)
+}
+
+// errOtherNode refuses to move the instance of a dedicated sandbox to one that is not of its
+// family, or the other way round: it would not run where its record says.
+func errOtherNode() error {
+	return sandbox.Errorf(sandbox.CodeConflict, "one of the sandboxes is dedicated and the other is not its fork, so that a whole merge would have one of them on the wrong node; merge files, with kind %q", sandbox.MergeFiles)
 }
 
 // mergeWhole moves the winner's instance to the parent's record in one transaction.

@@ -130,6 +130,9 @@ func (s *Service) ReturnNode(_ context.Context, node string) error {
 	return err
 }
 
+// NodeRemoved says that a node is gone: nothing moves from it any more.
+func (s *Service) NodeRemoved() { s.beginMoves() }
+
 // RemoveNode implements [sandbox.Nodes].
 func (s *Service) RemoveNode(ctx context.Context, node string) error {
 	return call.Run(ctx, s.gate, call.AuditedAtOnce(sandbox.ScopeAdmin, "node.remove"), func(c *call.Call) error {
@@ -138,6 +141,10 @@ func (s *Service) RemoveNode(ctx context.Context, node string) error {
 		if err != nil {
 			return err
 		}
-		return n.Remove(node)
+		if err := n.Remove(node); err != nil {
+			return err
+		}
+		s.beginMoves()
+		return nil
 	})
 }

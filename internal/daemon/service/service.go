@@ -66,6 +66,8 @@ type Config struct {
 	// CheckpointInterval is the interval of automatic checkpoints of requests without one;
 	// 0 is none.
 	CheckpointInterval time.Duration
+	// Dedicated is that of requests that do not say.
+	Dedicated bool
 	// Build identifies this version of Cove: golden checkpoints of other versions are
 	// made again. Warm bounds the standby sandboxes of a template; 0 keeps no golden
 	// checkpoints.

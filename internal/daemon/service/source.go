@@ -62,7 +62,7 @@ func (b *bootSource) spec(r *store.Record) engine.Spec {
 	return engine.Spec{
 		Fork: fork,
 		ID:   r.Instance, Root: b.root, Resources: r.Resources, Hostname: host, Env: environment(r), User: r.User, WorkDir: r.WorkDir,
-		Checkpoint: b.checkpoint, FilesOnly: b.filesOnly, Fresh: b.fresh,
+		Checkpoint: b.checkpoint, FilesOnly: b.filesOnly, Fresh: b.fresh, Family: r.Family,
 	}
 }
 

@@ -87,6 +87,10 @@ type Record struct {
 	Answers []Answer
 	// Kept are the engine's checkpoints that the sandbox's checkpoint interval keeps.
 	Kept Kept
+	// Family is the id of the dedicated sandbox that it is or, if it is a fork, that its first
+	// ancestor was. It is empty if it is not dedicated; the store keeps this, and not what
+	// [sandbox.Sandbox] says.
+	Family string
 }
 
 // Kept are the automatic checkpoints of a sandbox: the last complete one and, while a newer

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"strconv"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -38,6 +39,11 @@ func (o *sandboxOptions) AddFlags(f *pflag.FlagSet) {
 	f.StringVar((*string)(&req.OnTimeout), "on-timeout", "", "What to do when one of these times ends: kill or pause")
 	f.Var(secondsFlag(&req.PausedLifetimeSeconds), "paused-lifetime", "End the sandbox after it has been paused for this time without a break; 0 means never")
 	f.Var(optionalSecondsFlag(&req.CheckpointIntervalSeconds), "checkpoint-interval", checkpointHelp)
+	f.BoolFunc("dedicated", "Run the sandbox and its forks on a node on which nothing else runs", func(text string) error {
+		dedicated, err := strconv.ParseBool(text)
+		req.Dedicated = &dedicated
+		return err
+	})
 	f.IntVar(&req.History, "history", 0, historyHelp)
 	f.Var(listFlag(&req.Mounts, "mount", parseMount), "mount", "Mount a volume, a directory of the server, or memory:\ntype=volume|bind|tmpfs,source=NAME,target=/data[,readonly][,tmpfs-size=64m] (repeatable)")
 	f.Var(listFlag(&req.Mounts, "volume", parseVolume), "volume", "Mount a volume, as NAME:/data[:ro] (repeatable)")

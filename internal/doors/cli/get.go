@@ -23,7 +23,7 @@ func (a *app) getCommand() *cobra.Command {
 
 var sandboxDetails = details(func(sb *sandbox.Sandbox) []any {
 	fields := []any{
-		"id", sb.ID, "name", sb.Name, "state", sb.State, "reason", sb.Reason, "team", sb.Team, "namespace", sb.Namespace, "template", sb.Template, "node", sb.Node,
+		"id", sb.ID, "name", sb.Name, "state", sb.State, "reason", sb.Reason, "team", sb.Team, "namespace", sb.Namespace, "template", sb.Template, "node", sb.Node, "dedicated", onlyIf(sb.Dedicated),
 		"forked from", sb.ForkedFrom, "snapshot", sb.Snapshot, "made from", madeFromText(sb.MadeFrom), "user", sb.User, "workdir", sb.WorkDir,
 	}
 	fields = append(fields, limitFields(sb.Resources)...)
@@ -40,6 +40,14 @@ var sandboxDetails = details(func(sb *sandbox.Sandbox) []any {
 	}
 	return fields
 })
+
+// onlyIf returns "yes", or nothing.
+func onlyIf(b bool) string {
+	if b {
+		return "yes"
+	}
+	return ""
+}
 
 // madeFromText describes the state that a sandbox began with, or is empty.
 func madeFromText(m *sandbox.MadeFrom) string {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -59,16 +60,24 @@ func (a *app) nodeCommand() *cobra.Command {
 	return cmd
 }
 
-var nodeTable = table([]string{"NAME", "STATE", "SANDBOXES", "FREE MEMORY", "FREE DISK", "VERSION", "ADDRESS", "LAST SEEN"}, func(n *sandbox.Node) []any {
-	return []any{n.Name, n.State, n.Sandboxes, bytesText(n.FreeMemoryMiB << 20), bytesText(n.FreeDiskMiB << 20), n.Version, n.Address, seen(n)}
+var nodeTable = table([]string{"NAME", "STATE", "SANDBOXES", "DEDICATED TO", "FREE MEMORY", "FREE DISK", "VERSION", "ADDRESS", "LAST SEEN"}, func(n *sandbox.Node) []any {
+	return []any{n.Name, n.State, n.Sandboxes, dedicatedTo(n), bytesText(n.FreeMemoryMiB << 20), bytesText(n.FreeDiskMiB << 20), n.Version, n.Address, seen(n)}
 })
 
 var nodeDetails = details(func(n *sandbox.Node) []any {
 	return []any{
-		"name", n.Name, "state", n.State, "sandboxes", n.Sandboxes, "free memory", bytesText(n.FreeMemoryMiB << 20), "free disk", bytesText(n.FreeDiskMiB << 20),
+		"name", n.Name, "state", n.State, "sandboxes", n.Sandboxes, "dedicated to", dedicatedTo(n), "free memory", bytesText(n.FreeMemoryMiB << 20), "free disk", bytesText(n.FreeDiskMiB << 20),
 		"version", n.Version, "address", n.Address, "last seen", seen(n), "moving", moving(n),
 	}
 })
+
+// dedicatedTo says whom a dedicated node runs.
+func dedicatedTo(n *sandbox.Node) string {
+	if n.Dedicated && n.DedicatedTo == "" {
+		return "nobody yet"
+	}
+	return n.DedicatedTo
+}
 
 // moving says how far the sandboxes of a node have moved, if they do.
 func moving(n *sandbox.Node) string {
@@ -93,6 +102,7 @@ func printJoinToken(c *call, t *sandbox.JoinToken) error {
 type nodeOptions struct {
 	Server, Name, Token, PodToken, Authority, Health, Config string
 	DrainOnExit                                              time.Duration
+	Dedicated                                                bool
 }
 
 // maxDrainOnExit bounds --drain-on-exit.
@@ -117,6 +127,7 @@ func (a *app) nodeRunCommand() *cobra.Command {
 			f.StringVar(&opts.Name, "name", "", "Name of the node (default the host name)")
 			f.DurationVar(&opts.DrainOnExit, "drain-on-exit", 0, "When stopped, first move the sandboxes to other nodes, for at most this time (COVE_NODE_DRAIN_ON_EXIT)")
 			f.StringVar(&opts.Health, "health-listen", "", "Address that answers probes at /healthz, and at /readyz while the server drives the node (COVE_NODE_HEALTH_LISTEN)")
+			f.BoolVar(&opts.Dedicated, "dedicated", false, "Run one sandbox and its forks at a time, of those that ask for a dedicated node (COVE_NODE_DEDICATED)")
 			f.StringVar(&opts.Config, "config", "", "YAML file with settings (COVE_CONFIG)")
 		},
 		Do: action{here: true, run: func(ctx context.Context, c *call) error { return c.runNode(ctx, opts) }},
@@ -142,6 +153,13 @@ func (a *app) runNode(ctx context.Context, opts nodeOptions) error {
 			return sandbox.Errorf(sandbox.CodeInvalid, "COVE_NODE_DRAIN_ON_EXIT %.80q is not a duration; use one such as 5m", text)
 		}
 		opts.DrainOnExit = d
+	}
+	if text := a.Env("COVE_NODE_DEDICATED"); text != "" && !opts.Dedicated {
+		dedicated, err := strconv.ParseBool(text)
+		if err != nil {
+			return sandbox.Errorf(sandbox.CodeInvalid, "COVE_NODE_DEDICATED must be true or false, not %.80q", text)
+		}
+		opts.Dedicated = dedicated
 	}
 	if opts.DrainOnExit < 0 || opts.DrainOnExit > maxDrainOnExit {
 		return sandbox.Errorf(sandbox.CodeInvalid, "--drain-on-exit must be between 0 and %s", maxDrainOnExit)
@@ -170,7 +188,7 @@ func (a *app) runNode(ctx context.Context, opts nodeOptions) error {
 	}
 	return server.RunNode(ctx, cfg, server.NodeDeps{
 		Server: opts.Server, Name: opts.Name, Token: opts.Token, Pod: node.PodFiles{Token: opts.PodToken, Authority: opts.Authority}, Version: a.Version, Log: server.NewLog(cfg.Log, a.Stderr),
-		DrainOnExit: opts.DrainOnExit, Draining: heedSignals, Health: opts.Health,
+		DrainOnExit: opts.DrainOnExit, Draining: heedSignals, Health: opts.Health, Dedicated: opts.Dedicated,
 		Ready: func(name string) { a.say("node %s is ready: the server at %s drives it", name, opts.Server) },
 	})
 }

@@ -310,7 +310,7 @@ func (e *Engine) admit(spec *engine.Spec) error {
 }
 
 // Admit implements [engine.Admitter].
-func (e *Engine) Admit(ctx context.Context, n int, of engine.Source, r sandbox.Resources) error {
+func (e *Engine) Admit(ctx context.Context, n int, of engine.Source, spec *engine.Spec) error {
 	if err := e.admitDisk(); err != nil {
 		return err
 	}
@@ -326,7 +326,7 @@ func (e *Engine) Admit(ctx context.Context, n int, of engine.Source, r sandbox.R
 			program = from.Program
 		}
 	}
-	return e.admissions.ask(n, needOf(r, kept, e.onDemand(program, n)), e.endWaiting)
+	return e.admissions.ask(n, needOf(spec.Resources, kept, e.onDemand(program, n)), e.endWaiting)
 }
 
 // setLeft records how much of its memory an instance has not loaded yet, unless it has ended.

@@ -69,6 +69,11 @@ func (f *Fleet) Attach(ctx context.Context, name, id, address string, e *remote.
 		s.expiring.Unlock()
 		return err
 	}
+	if err := f.checkDedicated(s, report.Dedicated); err != nil {
+		f.mu.Unlock()
+		s.expiring.Unlock()
+		return err
+	}
 	before := s.remote
 	s.remote, s.report, s.seen, s.address, s.lost, s.pending = e, report, time.Now(), address, false, 0
 	if s.lease != nil {

@@ -9,6 +9,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"sync"
+	"time"
 
 	"github.com/cove-sh/cove/internal/durable"
 	"github.com/cove-sh/cove/internal/engine"
@@ -100,8 +102,12 @@ func (f *Fleet) Checkpoint(ctx context.Context, name, id string, opts engine.Che
 // caller holds f.mu.
 func (f *Fleet) own(instance string, c engine.Checkpoint, opts *engine.CheckpointOptions) engine.Checkpoint {
 	c.Owner, c.Label = opts.Owner, opts.Label
-	if i := f.instances[instance]; i != nil && i.Root.Digest != "" {
-		c.Root = i.Root
+	c.Family = ""
+	if i := f.instances[instance]; i != nil {
+		c.Family = i.site.member.Family
+		if i.Root.Digest != "" {
+			c.Root = i.Root
+		}
 	}
 	return c
 }
@@ -239,6 +245,11 @@ func (f *Fleet) SetAside(ctx context.Context, id, to string) error {
 	if err != nil {
 		return err
 	}
+	release, err := f.holdAside(s)
+	if err != nil {
+		return err
+	}
+	defer release()
 	keeper, err := f.keeper(s)
 	if err != nil {
 		return err
@@ -269,6 +280,20 @@ func (f *Fleet) SetAside(ctx context.Context, id, to string) error {
 	return nil
 }
 
+// holdAside keeps a dedicated node from being retired while it has what was set aside.
+func (f *Fleet) holdAside(s *site) (release func(), err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if s.member.Dedicated {
+		m := s.member
+		m.AsideAt = time.Now().UTC()
+		if err := f.setMember(s, m); err != nil {
+			return nil, err
+		}
+	}
+	return f.hold(s), nil
+}
+
 // BringBack implements [engine.Checkpointer].
 func (f *Fleet) BringBack(ctx context.Context, id, from string) (engine.Checkpoint, error) {
 	s := f.local
@@ -284,6 +309,10 @@ func (f *Fleet) BringBack(ctx context.Context, id, from string) (engine.Checkpoi
 	if s == nil {
 		return engine.Checkpoint{}, sandbox.Errorf(sandbox.CodeUnsupported, "it is of the server's machine, which runs no sandboxes (--nodes-only)")
 	}
+	f.mu.Lock()
+	release := f.hold(s)
+	f.mu.Unlock()
+	defer release()
 	keeper, err := f.keeper(s)
 	if err != nil {
 		return engine.Checkpoint{}, err
@@ -310,7 +339,15 @@ func (f *Fleet) Changes(ctx context.Context, of engine.Source) (io.ReadCloser, e
 	if err != nil {
 		return nil, err
 	}
-	return keeper.Changes(ctx, of)
+	f.mu.Lock()
+	release := f.hold(s)
+	f.mu.Unlock()
+	r, err := keeper.Changes(ctx, of)
+	if err != nil {
+		release()
+		return nil, err
+	}
+	return &heldReader{r, sync.OnceFunc(release)}, nil
 }
 
 // Warm implements [engine.Checkpointer]: each place keeps instances of its own checkpoints.

@@ -49,7 +49,7 @@ func (f *Fleet) SetPeers(dial func(ctx context.Context, fromSandboxID, name stri
 
 // Create implements [engine.Engine].
 func (f *Fleet) Create(ctx context.Context, spec engine.Spec) (engine.Instance, error) {
-	f.awaitNodes(ctx)
+	f.awaitNodes(ctx, spec.Family != "")
 	if spec.Checkpoint != "" {
 		s, err := f.siteOfCheckpoint(spec.Checkpoint)
 		if err != nil {
@@ -86,6 +86,13 @@ var errAway = errors.New("the node is away")
 
 func (f *Fleet) createAt(ctx context.Context, s *site, spec engine.Spec) (engine.Instance, error) {
 	if s.local != nil {
+		f.mu.Lock()
+		taken := s.takes(spec.Family)
+		why := f.notTaken(s, &spec)
+		f.mu.Unlock()
+		if !taken {
+			return nil, why
+		}
 		i, err := s.local.Create(ctx, spec)
 		if err == nil {
 			f.mu.Lock()
@@ -100,7 +107,7 @@ func (f *Fleet) createAt(ctx context.Context, s *site, spec engine.Spec) (engine
 	}
 	i, err := e.Create(ctx, spec)
 	if err != nil {
-		f.undo(ctx, spec.ID, err)
+		f.undo(ctx, s, &spec, err)
 		return nil, err
 	}
 	f.mu.Lock()
@@ -117,17 +124,24 @@ func (f *Fleet) createAt(ctx context.Context, s *site, spec engine.Spec) (engine
 func (f *Fleet) begin(s *site, spec *engine.Spec) (*remote.Engine, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if s.remote == nil {
+	if s.remote == nil || s.removed {
 		return nil, sandbox.Wrap(sandbox.CodeUnavailable, errAway, f.away(s).Error())
 	}
 	if f.instances[spec.ID] != nil {
 		return nil, sandbox.Errorf(sandbox.CodeConflict, "instance %s exists", spec.ID)
 	}
-	e := entry{site: s, making: true, Root: spec.Root, From: spec.Checkpoint}
+	first, err := f.claim(s, spec)
+	if err != nil {
+		return nil, err
+	}
+	e := entry{site: s, making: true, claimed: first, Root: spec.Root, From: spec.Checkpoint}
 	if spec.Network != nil {
 		e.Sandbox = spec.Network.SandboxID
 	}
 	if err := f.setInstance(spec.ID, e); err != nil {
+		if first {
+			f.unclaim(s, spec.Family)
+		}
 		return nil, err
 	}
 	s.pending += growth(spec.Resources)
@@ -136,14 +150,19 @@ func (f *Fleet) begin(s *site, spec *engine.Spec) (*remote.Engine, error) {
 
 // undo forgets an instance that could not be made. Without an answer the node may have made it,
 // and must end it.
-func (f *Fleet) undo(ctx context.Context, id string, failed error) {
+func (f *Fleet) undo(ctx context.Context, s *site, spec *engine.Spec, failed error) {
 	if errors.Is(failed, remote.ErrUnanswered) {
-		f.abandon(ctx, id)
+		f.abandon(ctx, spec.ID)
 		return
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.dropInstance(id)
+	e := f.instances[spec.ID]
+	f.dropInstance(spec.ID)
+	// What continues from a checkpoint may have run for a moment: its node is replaced.
+	if e != nil && e.claimed && spec.Checkpoint == "" {
+		f.unclaim(s, spec.Family)
+	}
 }
 
 // endTimeout bounds the wait for a node to end an instance that was given up.
@@ -311,13 +330,13 @@ func (f *Fleet) end(id string, do func(engine.Engine) error, forget bool) error 
 }
 
 // Admit implements [engine.Admitter].
-func (f *Fleet) Admit(ctx context.Context, n int, of engine.Source, r sandbox.Resources) error {
+func (f *Fleet) Admit(ctx context.Context, n int, of engine.Source, spec *engine.Spec) error {
 	_, e, err := f.atSource(of)
 	if err != nil {
 		return err
 	}
 	if admitter, ok := e.(engine.Admitter); ok {
-		return admitter.Admit(ctx, n, of, r)
+		return admitter.Admit(ctx, n, of, spec)
 	}
 	return nil
 }

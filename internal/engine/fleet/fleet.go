@@ -11,6 +11,7 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -46,6 +47,9 @@ type Config struct {
 	Epoch int64
 	// Lease is how long a node may be away; 0 is [DefaultLease].
 	Lease time.Duration
+	// Rest is how long nothing must have begun or ended on a dedicated node before it is vacant;
+	// 0 is [DefaultRest].
+	Rest time.Duration
 	// Shared opens the content of a file that exports share, by [engine.ExportFile].Shared, if
 	// this machine has it itself. What a node sends as such a file is never taken: other
 	// machines run it. Nil has none.
@@ -108,6 +112,10 @@ type site struct {
 	running   int
 	removed   bool
 	starting  sync.Mutex // held by attach
+	// busy is when something last began or ended on a dedicated node, and holds how much else
+	// goes on there, such as that a checkpoint is made or read.
+	busy  time.Time
+	holds int
 	// givingUp is set while the instances are given up: nothing else may change their records.
 	givingUp bool
 	// expiring is held while the instances are given up, and to let a node begin a lease or be
@@ -140,6 +148,7 @@ func New(cfg Config) (*Fleet, error) {
 	if cfg.Lease == 0 {
 		cfg.Lease = DefaultLease
 	}
+	cfg.Rest = cmp.Or(cfg.Rest, DefaultRest)
 	f := &Fleet{
 		cfg: cfg, log: cfg.Log, sites: map[string]*site{}, instances: map[string]*entry{}, checkpoints: map[string]*kept{}, logs: map[string]*site{}, attached: make(chan struct{}),
 		failed: func(engine.Status) {}, asked: func(string, []engine.Question) {}, reached: func() {},
@@ -180,15 +189,15 @@ func (f *Fleet) available(name string) error {
 	return nil
 }
 
-// Join adds a node. A name that is taken is a conflict.
-func (f *Fleet) Join(name, id string) error {
+// Join adds a node, which may be dedicated. A name that is taken is a conflict.
+func (f *Fleet) Join(name, id string, dedicated bool) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if err := f.available(name); err != nil {
 		return err
 	}
 	s := newSite(name)
-	s.member, s.lost = member{ID: id, JoinedAt: time.Now().UTC()}, true
+	s.member, s.lost = member{ID: id, JoinedAt: time.Now().UTC(), dedication: dedication{Dedicated: dedicated}}, true
 	if err := f.saveMember(s); err != nil {
 		return err
 	}
@@ -255,6 +264,9 @@ func (f *Fleet) Drain(name string, req *sandbox.DrainRequest) (sandbox.Node, err
 // setMember changes the record of a site. The one of this machine lasts until the next
 // start. The caller holds f.mu.
 func (f *Fleet) setMember(s *site, m member) error {
+	if s.removed {
+		return sandbox.Wrap(sandbox.CodeUnavailable, errAway, "node "+s.name+" was removed")
+	}
 	before := s.member
 	s.member = m
 	if s == f.local {
@@ -276,6 +288,9 @@ func (f *Fleet) Leave(name string) error {
 		return err
 	}
 	m := s.member
+	if m.Retired {
+		return sandbox.Errorf(sandbox.CodeNotFound, "node %s has nothing to move, and is being replaced", name)
+	}
 	if !m.Leaving {
 		m.Leaving, m.Before = true, asked{m.Draining, m.Moving, m.Resume}
 	}
@@ -324,9 +339,17 @@ func (f *Fleet) site(name string) (*site, error) {
 
 // Remove removes a node for ever: its certificate is refused, and what was on it is gone.
 // A node on which sandboxes run is a conflict.
-func (f *Fleet) Remove(name string) error {
+func (f *Fleet) Remove(name string) error { return f.RemoveMember(name, "") }
+
+// RemoveMember is [Fleet.Remove] of the node with this id, unless that is empty. If another
+// node has the name, nothing happens.
+func (f *Fleet) RemoveMember(name, id string) error {
 	f.mu.Lock()
 	s, err := f.site(name)
+	if id != "" && (err != nil || s.member.ID != id) {
+		f.mu.Unlock()
+		return nil
+	}
 	if err == nil && s == f.local {
 		err = sandbox.Errorf(sandbox.CodeInvalid, "%s is the server's own machine; to use nodes only, start the server with --nodes-only", name)
 	}
@@ -403,7 +426,7 @@ func (f *Fleet) nodeOf(s *site) sandbox.Node {
 	if s == f.local {
 		s.report, s.seen = f.cfg.LocalReport(), time.Now()
 	}
-	n := sandbox.Node{Name: s.name, Address: s.address, Version: s.report.Version, State: f.stateOf(s), Sandboxes: s.running}
+	n := sandbox.Node{Name: s.name, Address: s.address, Version: s.report.Version, State: f.stateOf(s), Sandboxes: s.running, Dedicated: s.member.Dedicated, DedicatedTo: s.member.Family}
 	n.FreeMemoryMiB, n.FreeDiskMiB = max(0, s.report.FreeMemory>>20), max(0, s.report.FreeDisk>>20)
 	if !s.seen.IsZero() {
 		at := s.seen.UTC()
@@ -418,7 +441,7 @@ func (f *Fleet) stateOf(s *site) sandbox.NodeState {
 		return sandbox.NodeLost
 	case s.local == nil && s.remote == nil:
 		return sandbox.NodeUnreachable
-	case s.member.Draining:
+	case s.member.Draining || s.member.Retired:
 		return sandbox.NodeDraining
 	}
 	return sandbox.NodeReady

@@ -88,17 +88,22 @@ func (w *world) join(name string) *machine {
 // joinWith adds a node that has these resources.
 func (w *world) joinWith(name string, has sandbox.Resources) *machine {
 	w.t.Helper()
-	if err := w.Join(name, "id-of-"+name); err != nil {
+	return w.joinAs(name, false, func() remote.Report {
+		return remote.Report{Capacity: has, FreeMemory: 8 << 30, FreeDisk: 8 << 30, Disk: 32 << 30}
+	})
+}
+
+// joinAs adds a node, which may be dedicated, with a report.
+func (w *world) joinAs(name string, dedicated bool, report func() remote.Report) *machine {
+	w.t.Helper()
+	if err := w.Join(name, "id-of-"+name, dedicated); err != nil {
 		w.t.Fatal(err)
 	}
 	s := memory.NewState(w.t.TempDir())
 	w.t.Cleanup(func() { s.Close() })
 	m := &machine{name: name, state: s, engine: memory.NewKeeper(s)}
 	m.server = remote.NewServer(remote.Config{
-		Engine: m.engine, Roots: roots{}, AsideDir: w.t.TempDir(), Log: w.cfg.Log,
-		Report: func() remote.Report {
-			return remote.Report{Capacity: has, FreeMemory: 8 << 30, FreeDisk: 8 << 30, Disk: 32 << 30}
-		},
+		Engine: m.engine, Roots: roots{}, AsideDir: w.t.TempDir(), Log: w.cfg.Log, Report: report,
 	})
 	w.attach(m)
 	return m
@@ -616,7 +621,7 @@ func TestMembers(t *testing.T) {
 	w := newWorld(t, time.Hour)
 	a := w.join("a")
 	for name, want := range map[string]sandbox.Code{"a": sandbox.CodeConflict, "local": sandbox.CodeInvalid, "../a": sandbox.CodeInvalid, "": sandbox.CodeInvalid} {
-		if err := w.Join(name, "x"); sandbox.CodeOf(err) != want {
+		if err := w.Join(name, "x", false); sandbox.CodeOf(err) != want {
 			t.Errorf("Join %q: %v", name, err)
 		}
 	}
@@ -637,7 +642,7 @@ func TestMembers(t *testing.T) {
 	if err := w.tryAttach(a, "id-of-a"); sandbox.CodeOf(err) != sandbox.CodeForbidden {
 		t.Errorf("Attach after removal: %v", err)
 	}
-	if err := w.Join("a", "new"); err != nil || w.IsMember("a", "id-of-a") {
+	if err := w.Join("a", "new", false); err != nil || w.IsMember("a", "id-of-a") {
 		t.Errorf("Join again: %v", err)
 	}
 }

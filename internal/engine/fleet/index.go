@@ -26,6 +26,7 @@ type member struct {
 	Leaving bool `json:"leaving,omitempty"`
 	// Before is what was asked for when the node began to leave.
 	Before asked `json:"before,omitzero"`
+	dedication
 }
 
 // asked is what has been asked for about a node's sandboxes; see [member].
@@ -51,8 +52,9 @@ type entry struct {
 	Fenced bool `json:"fenced,omitempty"`
 	// fencing is set once it may be fenced.
 	fencing bool
-	// making is set until the node has answered that it runs.
-	making bool
+	// making is set until the node has answered that it runs, and claimed says that the node was
+	// claimed for it.
+	making, claimed bool
 }
 
 // kept is a checkpoint on a node or on this machine. Those on nodes are in files.
@@ -209,6 +211,7 @@ func (f *Fleet) take(id string) *entry {
 	}
 	delete(f.instances, id)
 	delete(e.site.instances, id)
+	e.site.busy = time.Now()
 	if !e.GivenUp {
 		e.site.running--
 	}

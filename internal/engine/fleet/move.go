@@ -32,7 +32,7 @@ func (f *Fleet) Standing(id string) engine.Standing {
 		return engine.StandingAway
 	case k.site.member.Moving:
 		return engine.StandingLeaving
-	case k.site.member.Draining:
+	case k.site.member.Draining || k.site.member.Retired:
 		return engine.StandingDraining
 	}
 	return engine.StandingReady
@@ -119,7 +119,7 @@ func (f *Fleet) Import(ctx context.Context, c engine.Checkpoint, description []b
 // ImportFor implements [engine.Scattered].
 func (f *Fleet) ImportFor(ctx context.Context, spec *engine.Spec, c engine.Checkpoint, description []byte, fetch engine.Fetch, usable func(engine.Checkpoint)) (engine.Checkpoint, error) {
 	if spec == nil {
-		spec = &engine.Spec{Resources: c.Resources}
+		spec = &engine.Spec{Resources: c.Resources, Family: c.Family}
 	}
 	sites, err := f.candidates(spec)
 	if err != nil {
@@ -133,7 +133,7 @@ func (f *Fleet) ImportFor(ctx context.Context, spec *engine.Spec, c engine.Check
 		}
 		var made engine.Checkpoint
 		early := newEarly(usable)
-		if made, err = f.importTo(ctx, s, c, description, from.get, early); err == nil {
+		if made, err = f.importClaimed(ctx, s, spec, c, description, from.get, early); err == nil {
 			return made, nil
 		}
 		if early.used || ctx.Err() != nil || from.failed.Load() || errors.Is(err, errUnrecorded) {

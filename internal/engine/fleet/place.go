@@ -64,13 +64,13 @@ func (f *Fleet) everySite() []*site {
 	return slices.AppendSeq(sites, maps.Values(f.sites))
 }
 
-// awaitNodes waits for a while, if no site is there but the lease of a node that takes new
-// instances has not run out, until one is.
-func (f *Fleet) awaitNodes(ctx context.Context) {
+// awaitNodes waits for a while, if no site is there for dedicated sandboxes, or for others, but
+// the lease of a node that takes new instances has not run out, until one is.
+func (f *Fleet) awaitNodes(ctx context.Context, dedicated bool) {
 	ctx, cancel := context.WithTimeout(ctx, returnTimeout)
 	defer cancel()
 	for {
-		attached := f.returning()
+		attached := f.returning(dedicated)
 		if attached == nil {
 			return
 		}
@@ -84,15 +84,18 @@ func (f *Fleet) awaitNodes(ctx context.Context) {
 
 // returning returns a channel that is closed when a node attaches; or nil if a site is there,
 // or none is expected that takes new instances.
-func (f *Fleet) returning() <-chan struct{} {
+func (f *Fleet) returning(dedicated bool) <-chan struct{} {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	expected := false
 	for _, s := range f.everySite() {
+		if s.member.Dedicated != dedicated {
+			continue
+		}
 		if s.local != nil || s.remote != nil {
 			return nil
 		}
-		expected = expected || !s.lost && !s.member.Draining
+		expected = expected || !s.lost && !s.member.Draining && !s.member.Retired
 	}
 	if !expected {
 		return nil
@@ -117,7 +120,7 @@ func (f *Fleet) candidates(spec *engine.Spec) ([]*site, error) {
 	ready, large := 0, 0
 	var fit []*site
 	for _, s := range sites {
-		if f.stateOf(s) != sandbox.NodeReady || bound && s != f.local {
+		if f.stateOf(s) != sandbox.NodeReady || bound && s != f.local || !s.takes(spec.Family) {
 			continue
 		}
 		ready++
@@ -130,8 +133,12 @@ func (f *Fleet) candidates(spec *engine.Spec) ([]*site, error) {
 		}
 	}
 	switch {
+	case spec.Family != "" && ready == 0:
+		return nil, f.noDedicated(bound)
 	case bound && f.local == nil:
 		return nil, sandbox.Errorf(sandbox.CodeUnsupported, "volumes and directories of the host are on the server's machine, which runs no sandboxes (--nodes-only); leave mounts out")
+	case ready == 0 && f.onlyDedicated():
+		return nil, sandbox.Errorf(sandbox.CodeUnsupported, "all nodes of this server are for dedicated sandboxes; ask for one of these, or add a node that is not dedicated")
 	case ready == 0:
 		return nil, noRoom("no node takes new sandboxes now: all are away or draining; see cove node ls")
 	case large == 0:
@@ -140,6 +147,9 @@ func (f *Fleet) candidates(spec *engine.Spec) ([]*site, error) {
 		return nil, noRoom("no node has room for another sandbox; kill or pause sandboxes that are no longer needed, add a node, or retry later")
 	}
 	f.sort(fit, spec.Resources.DiskMiB)
+	if spec.Family != "" {
+		slices.SortStableFunc(fit, func(a, b *site) int { return cmp.Compare(b.member.Family, a.member.Family) }) // its own first
+	}
 	return fit, nil
 }
 

@@ -79,7 +79,7 @@ func TestLargest(t *testing.T) {
 	w := newWorld(t, time.Hour)
 	want := func(when string, memory int64, vcpus int, disk int64) {
 		t.Helper()
-		if diff := cmp.Diff(sandbox.Resources{MemoryMiB: memory, VCPUs: vcpus, DiskMiB: disk}, w.Largest()); diff != "" {
+		if diff := cmp.Diff(sandbox.Resources{MemoryMiB: memory, VCPUs: vcpus, DiskMiB: disk}, w.Largest(false)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", when, diff)
 		}
 	}
@@ -128,7 +128,7 @@ func TestLargestIsTheServer(t *testing.T) {
 	w.cfg.Local = memory.NewKeeper(state)
 	w.cfg.LocalReport = func() remote.Report { return remote.Report{Capacity: want} }
 	w.open()
-	if got := w.Largest(); got != want {
+	if got := w.Largest(false); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 }

@@ -42,7 +42,7 @@ var (
 func NewKeeper(s *State) *Keeper { return &Keeper{New(s)} }
 
 // Admit implements [engine.Admitter]. There is always room.
-func (e *Keeper) Admit(ctx context.Context, _ int, _ engine.Source, _ sandbox.Resources) error {
+func (e *Keeper) Admit(ctx context.Context, _ int, _ engine.Source, _ *engine.Spec) error {
 	return e.step(ctx, StepAdmit, func() error { return nil })
 }
 

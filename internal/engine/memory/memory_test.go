@@ -109,7 +109,7 @@ func TestTraps(t *testing.T) {
 			return err
 		},
 		StepAdmit: func(ctx context.Context, e *Engine, _ engine.Instance) error {
-			return (&Keeper{e}).Admit(ctx, 1, engine.Source{}, sandbox.Resources{})
+			return (&Keeper{e}).Admit(ctx, 1, engine.Source{}, &engine.Spec{})
 		},
 		StepOpen: func(ctx context.Context, e *Engine, i engine.Instance) error {
 			_, err := e.Open(ctx, i.ID())

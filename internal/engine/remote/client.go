@@ -482,8 +482,8 @@ func (e *Engine) End(ctx context.Context, id string) error {
 }
 
 // Admit implements [engine.Admitter].
-func (e *Engine) Admit(ctx context.Context, n int, of engine.Source, r sandbox.Resources) error {
-	_, err := call[empty](ctx, e, "Admit", admitRequest{n, of, r})
+func (e *Engine) Admit(ctx context.Context, n int, of engine.Source, spec *engine.Spec) error {
+	_, err := call[empty](ctx, e, "Admit", admitRequest{n, of, spec.Resources})
 	return err
 }
 

@@ -21,7 +21,13 @@ type Report struct {
 	Checkpoints bool
 	// Early says that checkpoints can be used there before they are complete.
 	Early bool `json:",omitempty"`
+	// Dedicated says that the node was started for the sandboxes of one family at a time. What
+	// counts is what it said when it joined.
+	Dedicated bool `json:",omitempty"`
 }
+
+// AsideAge is how long nodes keep checkpoints that were set aside.
+const AsideAge = 8 * 24 * time.Hour
 
 type empty struct{}
 

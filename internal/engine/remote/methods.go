@@ -233,7 +233,7 @@ func (n *session) endInstance(ctx context.Context, req *byID) (*empty, error) {
 
 func (n *session) admit(ctx context.Context, req *admitRequest) (*empty, error) {
 	if admitter, ok := n.cfg.Engine.(engine.Admitter); ok {
-		return &empty{}, admitter.Admit(ctx, req.N, req.Of, req.Resources)
+		return &empty{}, admitter.Admit(ctx, req.N, req.Of, &engine.Spec{Resources: req.Resources})
 	}
 	return &empty{}, nil
 }

@@ -40,7 +40,7 @@ func (f *fetch) early() bool {
 // whenUsable is closed when a checkpoint can be used for a need before all of it was fetched;
 // nil if it cannot.
 func (f *fetch) whenUsable(n need) <-chan struct{} {
-	if n.spec == nil || n.spec.FilesOnly || n.elsewhere {
+	if f == nil || n.spec == nil || n.spec.FilesOnly || n.elsewhere {
 		return nil
 	}
 	return f.usable
@@ -64,6 +64,18 @@ func (e *Engine) acquire(ctx context.Context, id string, n need) (release func()
 	if err := e.awaitStored(ctx, id, n); err != nil {
 		return nil, err
 	}
+	for {
+		release, again, err := e.acquireOnce(ctx, id, n)
+		if err != nil || !again {
+			return release, err
+		}
+		release()
+	}
+}
+
+// acquireOnce is acquire. Again reports that somebody else has had the checkpoint fetched to a
+// machine that is not for this need.
+func (e *Engine) acquireOnce(ctx context.Context, id string, n need) (release func(), again bool, err error) {
 	e.mu.Lock()
 	ent := e.entries[id]
 	if ent == nil && !e.connected && validID.MatchString(id) && !e.isHere(ctx, id) {
@@ -73,7 +85,7 @@ func (e *Engine) acquire(ctx context.Context, id string, n need) (release func()
 	}
 	if ent == nil || ent.removed {
 		e.mu.Unlock()
-		return func() {}, nil // the engine knows
+		return func() {}, false, nil // the engine knows
 	}
 	ent.pins++
 	ent.used = time.Now()
@@ -87,10 +99,13 @@ func (e *Engine) acquire(ctx context.Context, id string, n need) (release func()
 	f := e.fetching[id]
 	if f == nil && ent.local && (!ent.stored || !n.elsewhere && !e.astray(id, n)) {
 		e.mu.Unlock()
-		return release, nil
+		return release, false, nil
 	}
-	if f == nil {
+	usable := f.whenUsable(n)
+	mine := f == nil
+	if mine {
 		f = newFetch(n.spec)
+		usable = f.whenUsable(n)
 		e.fetching[id] = f
 		bring := e.bring
 		if ent.cut && !e.astray(id, n) {
@@ -98,10 +113,12 @@ func (e *Engine) acquire(ctx context.Context, id string, n need) (release func()
 			close(f.usable)
 		}
 		e.wg.Go(func() { e.fetch(id, ent, f, bring) })
+	} else if !f.sameFamily(n) {
+		usable = nil
 	}
 	e.mu.Unlock()
 	select {
-	case <-f.whenUsable(n):
+	case <-usable:
 	case <-f.done:
 		err = f.err
 	case <-ctx.Done():
@@ -109,9 +126,9 @@ func (e *Engine) acquire(ctx context.Context, id string, n need) (release func()
 	}
 	if err != nil {
 		release()
-		return nil, err
+		return nil, false, err
 	}
-	return release, nil
+	return release, !mine && e.foreign(id, n), nil
 }
 
 // astray reports whether a checkpoint that the engine has cannot be used where it is.
@@ -121,32 +138,11 @@ func (e *Engine) astray(id string, n need) bool {
 	}
 	switch e.scattered.Standing(id) {
 	case engine.StandingReady:
-		return false
+		return e.foreign(id, n)
 	case engine.StandingDraining, engine.StandingLeaving:
 		return n.spec != nil
 	}
 	return true
-}
-
-// awaitStored waits until a checkpoint is in the bucket, if an instance is to continue from
-// it and its machine is being emptied. It does not wait if the bucket does not work: then
-// the instance continues where the checkpoint is.
-func (e *Engine) awaitStored(ctx context.Context, id string, n need) error {
-	for e.scattered != nil && n.spec != nil {
-		e.mu.Lock()
-		ent, progress := e.entries[id], e.progress
-		wait := ent != nil && !ent.stored && !ent.removed && ent.failures == 0 && e.connected && e.failure == nil
-		e.mu.Unlock()
-		if !wait || e.scattered.Standing(id) != engine.StandingLeaving {
-			return nil
-		}
-		select {
-		case <-progress:
-		case <-ctx.Done():
-			return sandbox.Wrap(sandbox.CodeUnavailable, context.Cause(ctx), "the sandbox is moving to another node; try again in a while")
-		}
-	}
-	return nil
 }
 
 // isHere reports whether the engine has a checkpoint itself.

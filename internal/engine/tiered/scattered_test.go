@@ -23,8 +23,19 @@ type spreadEngine struct {
 	exports  int             // guarded by mu
 	hold     chan struct{}   // guarded by mu; exports wait until it is closed, if it is set
 	reached  func()
-	stays    string // guarded by mu; a checkpoint that is not removed
-	why      error  // guarded by mu
+	stays    string        // guarded by mu; a checkpoint that is not removed
+	why      error         // guarded by mu
+	only     *string       // guarded by mu; the family that the machine that has the checkpoints takes; nil is all
+	took     time.Duration // guarded by mu; how long it takes to make an instance, and to import
+	making   int           // guarded by mu; instances
+	most     int           // guarded by mu; instances that were made at once
+}
+
+// dedicate makes the machine that has the checkpoints one that takes a family only.
+func (s *spreadEngine) dedicate(family string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.only = &family
 }
 
 // refuse makes the removal of a checkpoint fail.
@@ -62,27 +73,54 @@ func (s *spreadEngine) Standing(string) engine.Standing {
 	return s.standing
 }
 
+func (s *spreadEngine) Takes(_, family string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.only == nil || *s.only == family
+}
+
 func (s *spreadEngine) OnReach(reached func()) { s.reached = reached }
 
-func (s *spreadEngine) ImportFor(ctx context.Context, _ *engine.Spec, c engine.Checkpoint, description []byte, fetch engine.Fetch, _ func(engine.Checkpoint)) (engine.Checkpoint, error) {
+func (s *spreadEngine) ImportFor(ctx context.Context, spec *engine.Spec, c engine.Checkpoint, description []byte, fetch engine.Fetch, _ func(engine.Checkpoint)) (engine.Checkpoint, error) {
+	s.mu.Lock()
+	took := s.took
+	s.mu.Unlock()
+	wait(took)
 	c, err := s.Import(ctx, c, description, fetch)
 	if err == nil {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.moved++
 		s.standing, s.full = engine.StandingReady, false
+		if s.only != nil && spec != nil {
+			s.only = &spec.Family
+		}
 	}
 	return c, err
 }
 
 func (s *spreadEngine) Create(ctx context.Context, spec engine.Spec) (engine.Instance, error) {
 	s.mu.Lock()
-	full := s.full
+	took := s.took
+	s.making++
+	s.most = max(s.most, s.making)
 	s.mu.Unlock()
-	if full {
+	wait(took)
+	s.mu.Lock()
+	full := s.full
+	s.making--
+	s.mu.Unlock()
+	if full || !s.Takes(spec.Checkpoint, spec.Family) {
 		return nil, sandbox.Wrap(sandbox.CodeQuotaExceeded, engine.ErrNoRoom, "there is no room")
 	}
 	return s.plainEngine.Create(ctx, spec)
+}
+
+func (s *spreadEngine) Admit(_ context.Context, _ int, of engine.Source, spec *engine.Spec) error {
+	if !s.Takes(of.Checkpoint, spec.Family) {
+		return sandbox.Wrap(sandbox.CodeUnavailable, engine.ErrNoRoom, "the machine takes another family")
+	}
+	return nil
 }
 
 func (s *spreadEngine) Export(ctx context.Context, id string) (*engine.Export, error) {

@@ -145,6 +145,9 @@ type entry struct {
 	cut  bool
 	cuts int
 	used time.Time
+	// turns has one place, for an instance for which the checkpoint is brought to its machine;
+	// nil until there is such an instance.
+	turns *semaphore.Weighted
 	// evicting is closed when its eviction from the disk is over; nil if there is none.
 	evicting chan struct{}
 	// cancel ends the upload in progress; it is nil if there is none.
@@ -342,6 +345,11 @@ const createTries = 3
 // createFrom makes an instance from a checkpoint. Again reports whether that may succeed on
 // another machine.
 func (e *Engine) createFrom(ctx context.Context, spec engine.Spec, elsewhere bool) (i engine.Instance, again bool, err error) {
+	next, err := e.turn(ctx, spec.Checkpoint, need{spec: &spec})
+	if err != nil {
+		return nil, false, err
+	}
+	defer next()
 	release, err := e.acquire(ctx, spec.Checkpoint, need{&spec, elsewhere})
 	if err != nil {
 		return nil, false, err
@@ -364,33 +372,16 @@ func (e *Engine) isStored(id string) bool {
 }
 
 // Admit implements [engine.Admitter].
-func (e *Engine) Admit(ctx context.Context, n int, of engine.Source, r sandbox.Resources) error {
+func (e *Engine) Admit(ctx context.Context, n int, of engine.Source, spec *engine.Spec) error {
 	if of.Checkpoint == "" {
-		return e.Inner.Admit(ctx, n, of, r)
+		return e.Inner.Admit(ctx, n, of, spec)
 	}
-	release, err := e.acquire(ctx, of.Checkpoint, need{spec: &engine.Spec{Resources: r}})
+	release, err := e.acquire(ctx, of.Checkpoint, need{spec: spec})
 	if err != nil {
 		return err
 	}
 	defer release()
-	return e.Inner.Admit(ctx, n, of, r)
-}
-
-// Place implements [engine.Placer]. It returns "" if there is one place only.
-func (e *Engine) Place(r sandbox.Resources) string {
-	if p, ok := e.Inner.(engine.Placer); ok {
-		return p.Place(r)
-	}
-	return ""
-}
-
-// PlaceOf implements [engine.Placer].
-func (e *Engine) PlaceOf(of engine.Source) string {
-	p, ok := e.Inner.(engine.Placer)
-	if !ok || of.Instance == "" && e.Kept(of.Checkpoint) == engine.PlaceRemote {
-		return ""
-	}
-	return p.PlaceOf(of)
+	return e.Inner.Admit(ctx, n, of, spec)
 }
 
 // Fence implements [engine.Fencer].
@@ -508,6 +499,11 @@ func (e *Engine) Reach(ctx context.Context) error {
 	_, err := e.readHolder(ctx)
 	if ctx.Err() == nil {
 		e.note(err)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if err == nil && !e.connected {
+		return errors.New("it is not known yet what the object store has")
 	}
 	return err
 }

@@ -97,6 +97,7 @@ nodes:
   env: [{name: COVE_WARM, value: "1"}]
   nodeSelector: {pool: sandboxes}
   tolerations: [{key: sandboxes, operator: Equal, value: "yes", effect: NoSchedule}]
+dedicated: {enabled: true, replicas: 5, resources: {requests: {cpu: "2"}, limits: {memory: 6Gi}}, disk: 30Gi, nodeSelector: {pool: dedicated}, tolerations: [{key: dedicated, operator: Exists}]}
 autoscaling: {enabled: true, minReplicas: 3, maxReplicas: 30, memoryPercent: 80}
 objects: {secret: cove-objects, drainMinutes: 10}
 postgres: {secret: cove-postgres, key: address}

@@ -185,7 +185,7 @@ func prepare(b *testing.B) *world {
 	})
 	w.openFleet(b, memory)
 	for _, m := range w.machines {
-		if err := w.fleet.Join(m.name, "id-of-"+m.name); err != nil {
+		if err := w.fleet.Join(m.name, "id-of-"+m.name, false); err != nil {
 			b.Fatal(err)
 		}
 	}

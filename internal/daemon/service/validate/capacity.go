@@ -15,6 +15,17 @@ type Capacity struct {
 	// them has is then refused where it would be placed: another node than the largest may
 	// have more of something. The disk is the largest of all.
 	Placed bool
+	// Dedicated is Largest for dedicated sandboxes, which run on other nodes; nil if there can
+	// be none.
+	Dedicated func() sandbox.Resources
+}
+
+// For returns what holds for sandboxes that are dedicated, or not.
+func (c Capacity) For(dedicated bool) Capacity {
+	if dedicated {
+		c.Largest = c.Dedicated
+	}
+	return c
 }
 
 func (c Capacity) largest() sandbox.Resources {

@@ -19,7 +19,7 @@ const sandboxColumns = `id, name, team, namespace, metadata, template, state, re
 	expires_at, ended_at, unenforced, boot_id, held, applying,
 	forked_from, snapshot, history, paused_at, instance, checkpoint, fork_point, origin, root,
 	network, bindings, ports, paused_lifetime_seconds, paused_expires_at, mounts, answers, moments, made_from,
-	checkpoint_seconds, kept_last, kept_next, kept_bytes, kept`
+	checkpoint_seconds, kept_last, kept_next, kept_bytes, kept, family`
 
 const living = `state NOT IN ('killed', 'failed')`
 
@@ -34,10 +34,11 @@ func scanRecord(scan func(...any) error) (store.Record, error) {
 		maybe{&r.ExpiresAt}, maybe{&r.EndedAt}, jsonText(&r.Unenforced), &r.BootID, &r.Held, &r.Applying,
 		&r.ForkedFrom, &r.Snapshot, &r.History, maybe{&r.PausedAt}, &r.Instance, &r.Checkpoint, &r.ForkPoint, &r.Origin, opaque{&r.Root},
 		jsonText(&r.Network), jsonText(&r.Bindings), jsonText(&r.Ports), &r.PausedLifetimeSeconds, maybe{&r.PausedExpiresAt}, jsonText(&r.Mounts), jsonText(&r.Answers), jsonText(&r.Moments), jsonText(&r.MadeFrom),
-		&r.CheckpointIntervalSeconds, &last, &next, &bytes, jsonText(&r.Kept))
+		&r.CheckpointIntervalSeconds, &last, &next, &bytes, jsonText(&r.Kept), &r.Family)
 	if err != nil {
 		return store.Record{}, err
 	}
+	r.Dedicated = r.Family != ""
 	return r, nil
 }
 
@@ -57,7 +58,7 @@ func recordValues(r *store.Record) ([]any, error) {
 		nanos(r.ExpiresAt), nanos(r.EndedAt), docs[3], r.BootID, r.Held, r.Applying,
 		r.ForkedFrom, r.Snapshot, r.History, nanos(r.PausedAt), r.Instance, r.Checkpoint, r.ForkPoint, r.Origin, string(r.Root),
 		docs[4], docs[5], docs[6], r.PausedLifetimeSeconds, nanos(r.PausedExpiresAt), docs[7], docs[8], docs[9], docs[10],
-		r.CheckpointIntervalSeconds, r.Kept.Last.Checkpoint, r.Kept.Next.Checkpoint, r.Kept.Bytes(), docs[11],
+		r.CheckpointIntervalSeconds, r.Kept.Last.Checkpoint, r.Kept.Next.Checkpoint, r.Kept.Bytes(), docs[11], r.Family,
 	}, nil
 }
 

@@ -100,7 +100,7 @@ func full(id string) store.Record {
 			LifetimeSeconds: 60, IdleTimeoutSeconds: 30, OnTimeout: sandbox.ActionKill,
 			CreatedAt: epoch, StartedAt: at(time.Second), LastActiveAt: epoch.Add(2 * time.Second),
 			ExpiresAt: at(time.Minute), EndedAt: at(time.Hour), Unenforced: []string{"cpu"},
-			ForkedFrom: "sbx-parent", Snapshot: "snap-a", MadeFrom: &sandbox.MadeFrom{SandboxID: "sbx-other", Snapshot: "snap-a", StateAt: epoch}, History: 3, PausedAt: at(3 * time.Second),
+			ForkedFrom: "sbx-parent", Snapshot: "snap-a", MadeFrom: &sandbox.MadeFrom{SandboxID: "sbx-other", Snapshot: "snap-a", StateAt: epoch}, History: 3, PausedAt: at(3 * time.Second), Dedicated: true,
 			CheckpointIntervalSeconds: 60, PausedLifetimeSeconds: 90, PausedExpiresAt: at(93 * time.Second),
 			Moments: []sandbox.Moment{
 				{Kind: sandbox.MomentPaused, At: epoch, Until: at(time.Second)},
@@ -114,6 +114,7 @@ func full(id string) store.Record {
 			ID: "apr-1", ApprovalSubject: sandbox.ApprovalSubject{Protocol: "tcp", Host: "a.example", Address: "192.0.2.1", Port: 443},
 			Allow: true, Until: epoch.Add(time.Hour), By: "key-1", At: epoch,
 		}},
+		Family:  "sbx-first",
 		BaseEnv: map[string]string{"PATH": "/bin"}, BootID: "boot-1", Held: true, Applying: true,
 		Instance: "machine-" + id, Checkpoint: "cp-paused", ForkPoint: "cp-fork", Origin: "sha256:1",
 		Root: json.RawMessage(`{"layers": ["a", 1.0]}`),

@@ -1,0 +1,2 @@
+-- +goose Up
+ALTER TABLE sandboxes ADD COLUMN family TEXT COLLATE "C" NOT NULL DEFAULT '';
