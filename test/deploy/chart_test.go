@@ -32,6 +32,10 @@ nodes:
   storage: {size: 200Gi, className: standard}
 `,
 	"components/objects": `objects: {secret: cove-objects}`,
+	"components/dedicated": `
+dedicated: {enabled: true}
+objects: {secret: cove-objects}
+`,
 	"components/autoscaling": `
 autoscaling: {enabled: true}
 objects: {secret: cove-objects}
@@ -68,7 +72,7 @@ func TestMoreChart(t *testing.T) {
 }
 
 // needs are components of which another says that it needs them.
-var needs = map[string][]string{"components/autoscaling": {"components/objects"}}
+var needs = map[string][]string{"components/autoscaling": {"components/objects"}, "components/dedicated": {"components/objects"}}
 
 // kustomize builds a directory of deploy/kustomize.
 func kustomize(t *testing.T, name string) string {
@@ -172,6 +176,10 @@ func TestEverything(t *testing.T) {
 				`"localhostProfile":"profiles/cove.json"`, `"terminationGracePeriodSeconds":630`, `{"name":"COVE_NODE_DRAIN_ON_EXIT","value":"10m"}`,
 				`"value":"cove-nodes.sandboxes.svc:7780"`, `{"name":"COVE_WARM","value":"1"}`, `"nodeSelector":{"pool":"sandboxes"}`, `"effect":"NoSchedule"`,
 			},
+			"Deployment sandboxes-nodes/cove-dedicated-node": {
+				`"replicas":5`, `"args":["node","run","--dedicated"]`, `"limits":{"memory":"6Gi"}`, `"emptyDir":{"sizeLimit":"30Gi"}`, `"nodeSelector":{"pool":"dedicated"}`, `"key":"dedicated"`,
+				`"localhostProfile":"profiles/cove.json"`, `{"name":"COVE_NODE_DRAIN_ON_EXIT","value":"10m"}`, `{"name":"COVE_WARM","value":"1"}`,
+			},
 			"HorizontalPodAutoscaler sandboxes-nodes/cove-node": {`"minReplicas":3`, `"maxReplicas":30`, `"averageValue":"800m"`, `"periodSeconds":1200`},
 			"Ingress sandboxes/cove": {
 				`"ingressClassName":"nginx"`, `"host":"cove.example.com"`, `"host":"*.preview.example.net"`, `"secretName":"cove-tls"`, `"secretName":"preview-tls"`, `"example.com/timeout":"3600"`,
@@ -188,8 +196,8 @@ func TestEverything(t *testing.T) {
 		t.Errorf("the chart says how many replicas there are: %v", spec["replicas"])
 	}
 	want := []string{
-		"ClusterRole /cove-server", "ClusterRoleBinding /cove-server", "ConfigMap sandboxes-nodes/cove-nodes", "HorizontalPodAutoscaler sandboxes-nodes/cove-node", "Ingress sandboxes/cove",
-		"Role sandboxes-nodes/cove-server", "RoleBinding sandboxes-nodes/cove-server", "Service sandboxes/cove", "Service sandboxes/cove-nodes",
+		"ClusterRole /cove-server", "ClusterRoleBinding /cove-server", "ConfigMap sandboxes-nodes/cove-nodes", "Deployment sandboxes-nodes/cove-dedicated-node", "HorizontalPodAutoscaler sandboxes-nodes/cove-node", "Ingress sandboxes/cove",
+		"Role sandboxes-nodes/cove-server", "Role sandboxes-nodes/cove-server-pods", "RoleBinding sandboxes-nodes/cove-server", "RoleBinding sandboxes-nodes/cove-server-pods", "Service sandboxes/cove", "Service sandboxes/cove-nodes",
 		"ServiceAccount sandboxes-nodes/cove-node", "ServiceAccount sandboxes/cove-server", "StatefulSet sandboxes-nodes/cove-node", "StatefulSet sandboxes/cove-server",
 	}
 	if got := slices.Sorted(maps.Keys(objects)); !slices.Equal(got, want) {
@@ -239,6 +247,8 @@ func TestMoreMistakes(t *testing.T) {
 		"ingress.enabled=true":                "'/ingress/host'",
 		"objects.secret=s3://bucket":          "'/objects/secret'",
 		"autoscaling.enabled=true":            "'/objects/secret'",
+		"dedicated.enabled=true":              "'/objects/secret'",
+		"dedicated.disk=much":                 "'/dedicated/disk'",
 		"objects.drainMinutes=0":              "'/objects/drainMinutes'",
 		"network.deniedIPv4[0]=example.com":   "'/network/deniedIPv4/0'",
 		"namespaces.server=Cove":              "'/namespaces/server'",
@@ -286,7 +296,7 @@ type node struct {
 }
 
 // leaves are objects that have one row in README.md.
-var leaves = []string{"server.resources", "nodes.resources"}
+var leaves = []string{"server.resources", "nodes.resources", "dedicated.resources"}
 
 func (n node) walk(t *testing.T, path string, defs map[string]node, known map[string]bool) {
 	t.Helper()

@@ -36,6 +36,7 @@ func TestKubernetes(t *testing.T) {
 		podDrained(t, i)
 	})
 	t.Run("image changes", func(t *testing.T) { imageChanges(t, i) })
+	t.Run("dedicated", func(t *testing.T) { dedicated(t, i) })
 }
 
 // life does with sandboxes on both nodes what can be done with any.

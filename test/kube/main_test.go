@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -174,6 +175,14 @@ func (i *installation) apply(t testing.TB) {
 	for _, c := range i.components {
 		components = append(components, deploy("components/"+c))
 	}
+	ofDedicated := ""
+	if slices.Contains(i.components, "dedicated") {
+		ofDedicated = `  - patch: |
+      {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "cove-dedicated-node", "namespace": "cove-nodes"}, "spec": {"template": {"spec": {
+        "hostAliases": [{"ip": "` + nodesAddress + `", "hostnames": ["cove-nodes.cove.svc"]}],
+        "containers": [{"name": "cove", "resources": {"requests": {"cpu": "100m", "memory": "512Mi"}}}]}}}}
+`
+	}
 	write(t, filepath.Join(overlay, "kustomization.yaml"), `apiVersion: kustomize.config.k8s.io/v1beta1
 kind: Kustomization
 resources: [`+deploy("base")+`]
@@ -191,7 +200,7 @@ patches:
       {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "cove-node", "namespace": "cove-nodes"}, "spec": {"template": {"spec": {
         "hostAliases": [{"ip": "`+nodesAddress+`", "hostnames": ["cove-nodes.cove.svc"]}],
         "containers": [{"name": "cove", "env": [{"name": "COVE_WARM", "value": "1"}], "resources": {"requests": {"cpu": "100m"}}}]}}}}
-`)
+`+ofDedicated)
 	i.kubectl(t, "apply", "-k", overlay)
 }
 

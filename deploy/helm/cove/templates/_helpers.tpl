@@ -14,6 +14,13 @@ app.kubernetes.io/name: cove
 app.kubernetes.io/component: {{ . }}
 {{- end }}
 
+{{- /* Selects the Pods in which sandboxes run. */}}
+{{- define "cove.nodeSelector" -}}
+matchLabels: {app.kubernetes.io/name: cove}
+matchExpressions:
+  - {key: app.kubernetes.io/component, operator: In, values: [node, dedicated-node]}
+{{- end }}
+
 {{- /* What containers of all Pods have in common. */}}
 {{- define "cove.container" -}}
 image: {{ include "cove.image" . }}
