@@ -58,9 +58,15 @@ func (l *library) PackRoot(_ context.Context, d string, w io.Writer) error {
 type shelf struct {
 	mu    sync.Mutex
 	roots map[string][]byte
+	// made gets the names of templates that are asked for, as far as there is room.
+	made chan string
 }
 
-func (s *shelf) Root(context.Context, string) (engine.Root, sandbox.Template, error) {
+func (s *shelf) Root(_ context.Context, name string) (engine.Root, sandbox.Template, error) {
+	select {
+	case s.made <- name:
+	default:
+	}
 	return engine.Root{Digest: "own", Dir: "/"}, sandbox.Template{}, nil
 }
 
@@ -173,7 +179,7 @@ func (w *world) run(t *testing.T, id *node.Identity) (s *memory.State, kept *she
 func (w *world) runWith(t *testing.T, id *node.Identity, report remote.Report) (s *memory.State, kept *shelf, stop func()) {
 	t.Helper()
 	s = memory.NewState(t.TempDir())
-	kept = &shelf{roots: map[string][]byte{}}
+	kept = &shelf{roots: map[string][]byte{}, made: make(chan string, 1)}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	ended := make(chan error, 1)
 	ready := make(chan struct{})
@@ -347,5 +353,23 @@ func TestFiles(t *testing.T) {
 	info, err := os.Stat(filepath.Join(dir, "certificate.pem"))
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the key's file: %v, %v", info, err)
+	}
+}
+
+// TestPrepare checks that a node makes its template host before a sandbox needs it.
+func TestPrepare(t *testing.T) {
+	w := newWorld(t)
+	id, _ := w.identity(t)
+	if err := id.Join(t.Context(), w.token(t), "a", false); err != nil {
+		t.Fatal(err)
+	}
+	_, kept, _ := w.run(t, id)
+	select {
+	case name := <-kept.made:
+		if name != "host" {
+			t.Errorf("it makes %q", name)
+		}
+	case <-time.After(time.Minute):
+		t.Error("it makes nothing")
 	}
 }

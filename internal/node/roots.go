@@ -28,6 +28,9 @@ type Store interface {
 	Collect(inUse map[string]bool) (removed []string, err error)
 }
 
+// hostTemplate is the template of each machine's own programs.
+const hostTemplate = "host"
+
 // fetchTimeout bounds how long fetching a root may take.
 const fetchTimeout = 30 * time.Minute
 
@@ -47,7 +50,7 @@ func (r *roots) Root(ctx context.Context, digest string, bound []engine.Bind) (e
 
 func (r *roots) root(ctx context.Context, digest string, bound []engine.Bind) (engine.Root, error) {
 	if len(bound) > 0 {
-		own, _, err := r.store.Root(ctx, "host")
+		own, _, err := r.store.Root(ctx, hostTemplate)
 		if err != nil || own.Digest == digest {
 			return own, err
 		}

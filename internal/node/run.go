@@ -74,6 +74,7 @@ func Run(ctx context.Context, cfg Config) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() { cfg.upkeep(ctx, server) })
+	wg.Go(func() { cfg.prepare(ctx) })
 	wait, returned := redialFirst, false
 	for ctx.Err() == nil {
 		served := time.Duration(0)
@@ -145,6 +146,14 @@ func pause(ctx context.Context, d time.Duration) {
 	select {
 	case <-t.C:
 	case <-ctx.Done():
+	}
+}
+
+// prepare makes the template host, so that the first sandbox does not wait for it. Who needs it
+// meets the error, if there is one.
+func (cfg *Config) prepare(ctx context.Context) {
+	if _, _, err := cfg.Roots.Root(ctx, hostTemplate); err != nil && ctx.Err() == nil {
+		cfg.Log.Warn("make the template of this machine's own programs", "error", err)
 	}
 }
 

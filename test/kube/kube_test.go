@@ -37,6 +37,7 @@ func TestKubernetes(t *testing.T) {
 	})
 	t.Run("image changes", func(t *testing.T) { imageChanges(t, i) })
 	t.Run("dedicated", func(t *testing.T) { dedicated(t, i) })
+	t.Run("autoscaling", func(t *testing.T) { autoscaled(t, i) })
 }
 
 // life does with sandboxes on both nodes what can be done with any.

@@ -44,6 +44,7 @@ type installation struct {
 	tag        string   // of the image
 	components []string // of deploy/kustomize
 	servers    int
+	small      bool // the Pods of the pool have little memory
 }
 
 // install starts a cluster, and installs Cove on it, as prepare wants.
@@ -175,9 +176,15 @@ func (i *installation) apply(t testing.TB) {
 	for _, c := range i.components {
 		components = append(components, deploy("components/"+c))
 	}
-	ofDedicated := ""
+	more := ""
+	if i.small {
+		more += smallPool
+	}
+	if slices.Contains(i.components, "autoscaling") {
+		more += hastyScaler
+	}
 	if slices.Contains(i.components, "dedicated") {
-		ofDedicated = `  - patch: |
+		more += `  - patch: |
       {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "cove-dedicated-node", "namespace": "cove-nodes"}, "spec": {"template": {"spec": {
         "hostAliases": [{"ip": "` + nodesAddress + `", "hostnames": ["cove-nodes.cove.svc"]}],
         "containers": [{"name": "cove", "resources": {"requests": {"cpu": "100m", "memory": "512Mi"}}}]}}}}
@@ -200,7 +207,7 @@ patches:
       {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "cove-node", "namespace": "cove-nodes"}, "spec": {"template": {"spec": {
         "hostAliases": [{"ip": "`+nodesAddress+`", "hostnames": ["cove-nodes.cove.svc"]}],
         "containers": [{"name": "cove", "env": [{"name": "COVE_WARM", "value": "1"}], "resources": {"requests": {"cpu": "100m"}}}]}}}}
-`+ofDedicated)
+`+more)
 	i.kubectl(t, "apply", "-k", overlay)
 }
 

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/cove-sh/cove/internal/testing/covetest"
 	"github.com/cove-sh/cove/internal/testing/needs"
@@ -65,32 +66,27 @@ func TestDedicated(t *testing.T) {
 		_, err = s.Client.Merge(t.Context(), first.ID, sandbox.MergeRequest{Winner: copied.ID, Kind: sandbox.MergeWhole})
 		covetest.WantCode(t, err, sandbox.CodeConflict)
 
-		// A node that was used and is empty takes the next one.
-		s.kill(t, second.ID)
-		s.awaitFree(t, 1)
-		third := s.Create(t, covetest.Small(dedicated))
-		if on := s.nodeOf(t, third.ID); on == shared || on == home {
-			t.Fatalf("the third dedicated sandbox is on %s", on.name)
-		}
-
-		// A paused one leaves nothing behind, and continues on whichever is free.
+		// Nodes that were used are emptied, also of what is paused, and take others. What was paused
+		// continues on whichever is free.
 		last := s.counts(t, first.ID, 0)
 		if _, err := s.Client.Pause(t.Context(), first.ID); err != nil {
 			t.Fatal(err)
 		}
-		s.awaitFree(t, 1)
+		s.kill(t, second.ID)
+		s.awaitFree(t, 2)
 		if left := home.checkpoints(t); len(left) > 0 {
 			t.Errorf("node %s still has %v", home.name, left)
 		}
-		s.kill(t, third.ID)
-		s.awaitFree(t, 2)
+		third := s.Create(t, covetest.Small(dedicated))
 		s.counts(t, first.ID, last)
-		if on := s.nodeOf(t, first.ID); on == shared || s.node(t, on.name).DedicatedTo != first.ID {
-			t.Errorf("the sandbox has continued on %+v", s.node(t, on.name))
+		on, beside := s.nodeOf(t, first.ID), s.nodeOf(t, third.ID)
+		if on == shared || beside == shared || on == beside || s.node(t, on.name).DedicatedTo != first.ID {
+			t.Errorf("the sandbox has continued on %+v, and the third is on %s", s.node(t, on.name), beside.name)
 		}
 
 		// Two that continue from one snapshot at the same time do not get into each other's way.
 		s.kill(t, first.ID)
+		s.kill(t, third.ID)
 		s.awaitFree(t, 2)
 		var made [2]*sandbox.Sandbox
 		var wg sync.WaitGroup
@@ -152,4 +148,52 @@ func (s *server) awaitFree(t *testing.T, want int) {
 	}) {
 		t.Fatalf("%d dedicated nodes should be free: %+v\n%s", want, list.Items, s.Output())
 	}
+}
+
+// TestMoreDedicatedKilled kills the server, and a node with it, while the nodes of paused
+// sandboxes are emptied: nothing is lost, and no node gets two. In "make test", TestDedicated and
+// the tests of package fleet stand for it.
+func TestMoreDedicatedKilled(t *testing.T) {
+	needs.GVisor(t)
+	covetest.ForUsers(t, needs.Soak(), func(t *testing.T, uid uint32) {
+		bucket, address := s3test.Start(t), free(t)
+		s := begin(t, uid, address, bucket.Env(), "--warm", "0")
+		d1, d2 := s.join(t, "d1", address, "--dedicated"), s.join(t, "d2", address, "--dedicated")
+		at := map[string]int{}
+		for range 2 {
+			sb := s.Create(t, covetest.Small(dedicated))
+			s.startCounter(t, sb.ID)
+			at[sb.ID] = 0
+		}
+		s.canary(t, len(at))
+		for round := range 6 {
+			for id := range at {
+				at[id] = s.counts(t, id, at[id])
+				if _, err := s.Client.Pause(t.Context(), id); err != nil {
+					t.Fatal(err)
+				}
+			}
+			// The nodes are emptied about six seconds later.
+			time.Sleep(4*time.Second + time.Duration(round)*800*time.Millisecond)
+			s.Kill()
+			if round%2 == 1 {
+				d1.kill()
+				s.start(t, d1)
+			}
+			if err := s.Run(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			s.waitState(t, d1, sandbox.NodeReady)
+			s.waitState(t, d2, sandbox.NodeReady)
+			on := map[string]string{}
+			for id := range at {
+				at[id] = s.counts(t, id, at[id])
+				node := s.node(t, s.nodeOf(t, id).name)
+				if before := on[node.Name]; before != "" || node.DedicatedTo != id {
+					t.Fatalf("round %d: node %+v runs %s, and %s", round, node, id, before)
+				}
+				on[node.Name] = id
+			}
+		}
+	})
 }

@@ -51,15 +51,44 @@ var builds = []struct {
 // the modules require, so that programs are built once.
 func Build(ctx context.Context, root string) (dir string, err error) {
 	modules := filepath.Join(root, "test", "kube", "build")
-	key, err := keyOf(modules)
+	key, err := keyOf(filepath.Join(modules, "*", "*"))
 	if err != nil {
 		return "", err
 	}
+	return cached(key, func(temp string) error { return buildCluster(ctx, modules, temp) })
+}
+
+// buildAdapter builds the adapter of metrics as [Build] builds a cluster, and returns its path.
+func buildAdapter(ctx context.Context, root string) (string, error) {
+	module := filepath.Join(root, "test", "kube", "adapter")
+	key, err := keyOf(filepath.Join(module, "*"))
+	if err != nil {
+		return "", err
+	}
+	dir, err := cached("adapter-"+key, func(temp string) error {
+		return goBuild(ctx, module, "0", "-trimpath", "-ldflags", "-s -w", "-o", temp+"/", "sigs.k8s.io/prometheus-adapter/cmd/adapter")
+	})
+	return filepath.Join(dir, "adapter"), err
+}
+
+// goBuild builds programs of a module.
+func goBuild(ctx context.Context, module, cgo string, args ...string) error {
+	cmd := exec.CommandContext(ctx, "go", append([]string{"build"}, args...)...)
+	cmd.Dir = module
+	cmd.Env = append(os.Environ(), "CGO_ENABLED="+cgo, "GOFLAGS=")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("build %s: %w: %s", filepath.Base(module), err, out)
+	}
+	return nil
+}
+
+// cached returns the directory in the user's cache that build has filled. It is filled once.
+func cached(name string, build func(temp string) error) (dir string, err error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
 		return "", err
 	}
-	dir = filepath.Join(cache, "cove-kube", key)
+	dir = filepath.Join(cache, "cove-kube", name)
 	if _, err := os.Stat(dir); err == nil {
 		return dir, nil
 	}
@@ -71,21 +100,7 @@ func Build(ctx context.Context, root string) (dir string, err error) {
 		return "", err
 	}
 	defer os.RemoveAll(temp)
-	for _, b := range builds {
-		args := append([]string{"build", "-trimpath", "-tags", b.tags, "-ldflags", b.flags, "-o", temp + "/"}, b.packages...)
-		cmd := exec.CommandContext(ctx, "go", args...)
-		cmd.Dir = filepath.Join(modules, b.module)
-		cmd.Env = append(os.Environ(), "CGO_ENABLED="+b.cgo, "GOFLAGS=")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return "", fmt.Errorf("build %s: %w: %s", b.module, err, out)
-		}
-	}
-	for _, p := range parts {
-		if err := os.Symlink("kubernetes", filepath.Join(temp, p)); err != nil {
-			return "", err
-		}
-	}
-	if err := pauseImage(filepath.Join(temp, "pause"), filepath.Join(temp, "pause.tar")); err != nil {
+	if err := build(temp); err != nil {
 		return "", err
 	}
 	if err := os.Chmod(temp, 0o755); err != nil {
@@ -98,9 +113,25 @@ func Build(ctx context.Context, root string) (dir string, err error) {
 	return dir, err
 }
 
-// keyOf names what the modules build.
-func keyOf(modules string) (string, error) {
-	files, err := filepath.Glob(filepath.Join(modules, "*", "*"))
+// buildCluster builds the programs of a cluster.
+func buildCluster(ctx context.Context, modules, temp string) error {
+	for _, b := range builds {
+		args := append([]string{"-trimpath", "-tags", b.tags, "-ldflags", b.flags, "-o", temp + "/"}, b.packages...)
+		if err := goBuild(ctx, filepath.Join(modules, b.module), b.cgo, args...); err != nil {
+			return err
+		}
+	}
+	for _, p := range parts {
+		if err := os.Symlink("kubernetes", filepath.Join(temp, p)); err != nil {
+			return err
+		}
+	}
+	return pauseImage(filepath.Join(temp, "pause"), filepath.Join(temp, "pause.tar"))
+}
+
+// keyOf names what modules build, whose files match a pattern.
+func keyOf(pattern string) (string, error) {
+	files, err := filepath.Glob(pattern)
 	if err != nil {
 		return "", err
 	}

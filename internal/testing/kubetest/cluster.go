@@ -49,6 +49,7 @@ type Cluster struct {
 	machines []*machine
 	netns    *os.File // that of the control plane
 	made     []string // directories of the host's that others are mounted over
+	helpers  []*exec.Cmd
 }
 
 const (
@@ -59,6 +60,8 @@ const (
 	// kubeletDir is where each machine's kubelet has its files.
 	kubeletDir = "/var/lib/kubelet"
 	pause      = "kubetest.invalid/pause:1"
+	// frontProxy is the name of the API server when it passes requests on.
+	frontProxy = "front-proxy"
 	// readyLimit is how long a cluster may take on a machine that is busy.
 	readyLimit = 5 * time.Minute
 )
@@ -148,6 +151,7 @@ func (c *Cluster) makePKI() (err error) {
 	return errors.Join(
 		c.pki.issue("apiserver", "kube-apiserver", "", []string{"kubernetes.default.svc", "localhost"}, ControlAddress, "10.96.0.1", "127.0.0.1"),
 		c.pki.issue("apiserver-kubelet", "kube-apiserver-kubelet", "system:masters", nil),
+		c.pki.issue("front-proxy", frontProxy, "", nil),
 		c.pki.issue("serviceaccounts", "service accounts", "", nil))
 }
 
@@ -170,6 +174,9 @@ func (c *Cluster) startControl(ctx context.Context) error {
 				"--authorization-mode=Node,RBAC", "--client-ca-file=" + f("ca.crt"), "--tls-cert-file=" + f("apiserver.crt"), "--tls-private-key-file=" + f("apiserver.key"),
 				"--kubelet-client-certificate=" + f("apiserver-kubelet.crt"), "--kubelet-client-key=" + f("apiserver-kubelet.key"), "--kubelet-certificate-authority=" + f("ca.crt"),
 				"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file=" + f("serviceaccounts.pub"), "--service-account-signing-key-file=" + f("serviceaccounts.key"),
+				"--requestheader-client-ca-file=" + f("ca.crt"), "--requestheader-allowed-names=" + frontProxy, "--requestheader-username-headers=X-Remote-User",
+				"--requestheader-group-headers=X-Remote-Group", "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+				"--proxy-client-cert-file=" + f("front-proxy.crt"), "--proxy-client-key-file=" + f("front-proxy.key"), "--enable-aggregator-routing",
 				"--enable-admission-plugins=NodeRestriction", "--allow-privileged=false", "--profiling=false",
 			}},
 			// It gives up if it is started before the API server's own roles exist.
@@ -177,7 +184,7 @@ func (c *Cluster) startControl(ctx context.Context) error {
 			{Args: []string{
 				c.program("kube-controller-manager"), "--kubeconfig=" + f("manager.kubeconfig"), "--authentication-kubeconfig=" + f("manager.kubeconfig"), "--authorization-kubeconfig=" + f("manager.kubeconfig"),
 				"--service-account-private-key-file=" + f("serviceaccounts.key"), "--root-ca-file=" + f("ca.crt"), "--use-service-account-credentials", "--leader-elect=false",
-				"--bind-address=127.0.0.1", "--node-monitor-grace-period=8s", "--node-monitor-period=1s",
+				"--bind-address=127.0.0.1", "--node-monitor-grace-period=8s", "--node-monitor-period=1s", "--horizontal-pod-autoscaler-sync-period=2s",
 			}},
 			{Args: []string{
 				c.program("kube-scheduler"), "--kubeconfig=" + f("scheduler.kubeconfig"), "--authentication-kubeconfig=" + f("scheduler.kubeconfig"), "--authorization-kubeconfig=" + f("scheduler.kubeconfig"),
@@ -322,6 +329,7 @@ func (c *Cluster) StopNode(ctx context.Context, name string) error {
 
 // Close ends the cluster, and leaves nothing but the files below Dir.
 func (c *Cluster) Close() error {
+	c.stopHelpers()
 	for _, m := range c.machines {
 		m.stop()
 	}
