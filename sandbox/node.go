@@ -32,7 +32,8 @@ type Node struct {
 	// Sandboxes is how many sandboxes run on the node.
 	Sandboxes int `json:"sandboxes"`
 	// Dedicated says that the node runs a dedicated sandbox and its forks, or waits for one.
-	// DedicatedTo is the id of the sandbox that it was given to, and empty if it is free.
+	// DedicatedTo is the id of the dedicated sandbox to which the node was given. It stays while
+	// forks of that sandbox run, and is empty if the node is free.
 	Dedicated   bool   `json:"dedicated,omitempty"`
 	DedicatedTo string `json:"dedicated_to,omitempty"`
 	// LastSeenAt is when the node last answered; nil if it has not answered since the

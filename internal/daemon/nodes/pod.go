@@ -164,9 +164,9 @@ func (n *Nodes) refuseUsed(pod pods.Pod, dedicated bool) error {
 	case err != nil:
 		return err
 	case before.Used || n.cfg.Fleet.IsMember(pod.Name, before.ID) && n.cfg.Fleet.Claimed(pod.Name):
-		return sandbox.Errorf(sandbox.CodeForbidden, "the Pod was dedicated to a sandbox, and does not get another one; delete the Pod, so that a new one takes its place")
+		return sandbox.Errorf(sandbox.CodeForbidden, "the Pod has already been used by a dedicated sandbox; delete the Pod, so that a new Pod replaces it")
 	case before.Dedicated != dedicated:
-		return sandbox.Errorf(sandbox.CodeForbidden, "the Pod has joined before with another --dedicated; delete the Pod, so that a new one takes its place")
+		return sandbox.Errorf(sandbox.CodeForbidden, "the Pod joined before with a different value of --dedicated; delete the Pod, so that a new Pod replaces it")
 	}
 	return nil
 }

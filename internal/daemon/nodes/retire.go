@@ -113,9 +113,9 @@ func (r *retiring) retire(ctx context.Context, v fleet.Vacancy) (stays string, e
 	case v.Left && !isPod:
 		return "a sandbox that has failed is still being ended", nil
 	case gone && only():
-		return "its Pod has ended, and had the only copy of state of its sandbox; remove it with: cove node rm " + v.Node, nil
+		return "its Pod has ended, and the only copy of some state was there; that state is lost. Remove the node with: cove node rm " + v.Node, nil
 	case only():
-		return "it has the only copy of state of its sandbox, such as of a pause that is not in the object store, or of steps of its history", nil
+		return "it has the only copy of some state, such as a paused sandbox that is not in the object store, a fork point, or steps of a history", nil
 	}
 	if ok, err := r.cfg.Fleet.Retire(v); !ok || err != nil {
 		return "", err

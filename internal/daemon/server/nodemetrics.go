@@ -21,7 +21,7 @@ func newNodeMetrics(rooms func() []fleet.Room) *nodeMetrics {
 	return &nodeMetrics{
 		rooms:      rooms,
 		nodes:      prometheus.NewDesc("cove_nodes", "Nodes by state.", []string{"state"}, nil),
-		dedicated:  prometheus.NewDesc("cove_dedicated_nodes", "Dedicated nodes that are not lost, by use: free ones wait for a sandbox.", []string{"use"}, nil),
+		dedicated:  prometheus.NewDesc("cove_dedicated_nodes", "Dedicated nodes by use: free ones are ready and wait for a sandbox, used ones are not lost.", []string{"use"}, nil),
 		sandboxes:  of("sandboxes", "Sandboxes that run on a node."),
 		memory:     of("memory_bytes", "Memory of a node."),
 		freeMemory: of("memory_free_bytes", "Memory of a node that new sandboxes may use."),
@@ -46,7 +46,7 @@ func (m *nodeMetrics) Collect(ch chan<- prometheus.Metric) {
 	states := map[sandbox.NodeState]int{sandbox.NodeReady: 0, sandbox.NodeDraining: 0, sandbox.NodeUnreachable: 0, sandbox.NodeLost: 0}
 	for _, r := range m.rooms() {
 		states[r.State]++
-		if r.Dedicated && r.State != sandbox.NodeLost {
+		if r.Dedicated && (r.State == sandbox.NodeReady || r.Claimed && r.State != sandbox.NodeLost) {
 			dedicated[r.Claimed]++
 		}
 		gauge := func(d *prometheus.Desc, v float64) {

@@ -24,11 +24,12 @@ func TestNodeMetrics(t *testing.T) {
 			{Node: "d2", State: sandbox.NodeReady, Memory: 8 << 30, Dedicated: true},
 			{Node: "d3", State: sandbox.NodeDraining, Memory: 8 << 30, Dedicated: true, Claimed: true},
 			{Node: "d4", State: sandbox.NodeLost, Dedicated: true, Claimed: true},
+			{Node: "d5", State: sandbox.NodeDraining, Memory: 8 << 30, Dedicated: true},
 		}
 	}))
 	answer := httptest.NewRecorder()
 	promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(answer, httptest.NewRequest("GET", "/metrics", nil))
-	want := `# HELP cove_dedicated_nodes Dedicated nodes that are not lost, by use: free ones wait for a sandbox.
+	want := `# HELP cove_dedicated_nodes Dedicated nodes by use: free ones are ready and wait for a sandbox, used ones are not lost.
 # TYPE cove_dedicated_nodes gauge
 cove_dedicated_nodes{use="free"} 1
 cove_dedicated_nodes{use="used"} 2
@@ -57,9 +58,10 @@ cove_node_sandboxes{node="cove-node-1"} 0
 cove_node_sandboxes{node="d1"} 3
 cove_node_sandboxes{node="d2"} 0
 cove_node_sandboxes{node="d3"} 0
+cove_node_sandboxes{node="d5"} 0
 # HELP cove_nodes Nodes by state.
 # TYPE cove_nodes gauge
-cove_nodes{state="draining"} 1
+cove_nodes{state="draining"} 2
 cove_nodes{state="lost"} 2
 cove_nodes{state="ready"} 3
 cove_nodes{state="unreachable"} 1

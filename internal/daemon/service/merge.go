@@ -131,7 +131,7 @@ func (s *Service) merge(ctx context.Context, parent, winner *store.Record, req *
 // errOtherNode refuses to move the instance of a dedicated sandbox to one that is not of its
 // family, or the other way round: it would not run where its record says.
 func errOtherNode() error {
-	return sandbox.Errorf(sandbox.CodeConflict, "one of the sandboxes is dedicated and the other is not its fork, so that a whole merge would have one of them on the wrong node; merge files, with kind %q", sandbox.MergeFiles)
+	return sandbox.Errorf(sandbox.CodeConflict, "a dedicated sandbox can be merged whole only with its own forks and their forks; merge files instead, with kind %q", sandbox.MergeFiles)
 }
 
 // mergeWhole moves the winner's instance to the parent's record in one transaction.

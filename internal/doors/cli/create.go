@@ -39,7 +39,7 @@ func (o *sandboxOptions) AddFlags(f *pflag.FlagSet) {
 	f.StringVar((*string)(&req.OnTimeout), "on-timeout", "", "What to do when one of these times ends: kill or pause")
 	f.Var(secondsFlag(&req.PausedLifetimeSeconds), "paused-lifetime", "End the sandbox after it has been paused for this time without a break; 0 means never")
 	f.Var(optionalSecondsFlag(&req.CheckpointIntervalSeconds), "checkpoint-interval", checkpointHelp)
-	f.BoolFunc("dedicated", "Run the sandbox and its forks on a node on which nothing else runs", func(text string) error {
+	f.BoolFunc("dedicated", "Run the sandbox and its forks on a dedicated node, where no other sandboxes run (default: the server's setting; --dedicated=false turns it off)", func(text string) error {
 		dedicated, err := strconv.ParseBool(text)
 		req.Dedicated = &dedicated
 		return err

@@ -71,10 +71,10 @@ var nodeDetails = details(func(n *sandbox.Node) []any {
 	}
 })
 
-// dedicatedTo says whom a dedicated node runs.
+// dedicatedTo says which sandbox a dedicated node was given to.
 func dedicatedTo(n *sandbox.Node) string {
 	if n.Dedicated && n.DedicatedTo == "" {
-		return "nobody yet"
+		return "free"
 	}
 	return n.DedicatedTo
 }
@@ -127,7 +127,7 @@ func (a *app) nodeRunCommand() *cobra.Command {
 			f.StringVar(&opts.Name, "name", "", "Name of the node (default the host name)")
 			f.DurationVar(&opts.DrainOnExit, "drain-on-exit", 0, "When stopped, first move the sandboxes to other nodes, for at most this time (COVE_NODE_DRAIN_ON_EXIT)")
 			f.StringVar(&opts.Health, "health-listen", "", "Address that answers probes at /healthz, and at /readyz while the server drives the node (COVE_NODE_HEALTH_LISTEN)")
-			f.BoolVar(&opts.Dedicated, "dedicated", false, "Run one sandbox and its forks at a time, of those that ask for a dedicated node (COVE_NODE_DEDICATED)")
+			f.BoolVar(&opts.Dedicated, "dedicated", false, "Join as a node for dedicated sandboxes: one at a time, with its forks (COVE_NODE_DEDICATED)")
 			f.StringVar(&opts.Config, "config", "", "YAML file with settings (COVE_CONFIG)")
 		},
 		Do: action{here: true, run: func(ctx context.Context, c *call) error { return c.runNode(ctx, opts) }},

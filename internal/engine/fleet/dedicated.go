@@ -41,7 +41,7 @@ const DefaultRest = 5 * time.Second
 func (f *Fleet) checkDedicated(s *site, dedicated bool) error {
 	s.busy = time.Now()
 	if s.member.Dedicated != dedicated {
-		f.log.Warn("the node stays what it was when it joined; to change that, remove it and let it join again", "node", s.name, "dedicated", s.member.Dedicated)
+		f.log.Warn("--dedicated has no effect on a node that has joined; to change it, stop the node, run cove node rm, empty the node's state directory, and join again", "node", s.name, "dedicated", s.member.Dedicated)
 	}
 	if !s.member.Dedicated || s.member.Family != "" || s.member.Retired || len(s.instances) == 0 && len(f.keptOn(s)) == 0 {
 		return nil
@@ -88,14 +88,14 @@ func (f *Fleet) notTaken(s *site, spec *engine.Spec) error {
 	case spec.Checkpoint == "":
 		return noRoom(allDedicatedUsed)
 	}
-	why := "does not run dedicated sandboxes"
+	why := "which does not run dedicated sandboxes"
 	switch {
 	case s.member.Retired:
-		why = "is being replaced"
+		why = "which is being replaced"
 	case s.member.Dedicated:
-		why = "is dedicated to other sandboxes"
+		why = "which is dedicated to other sandboxes"
 	}
-	err := sandbox.Wrap(sandbox.CodeUnavailable, engine.ErrNoRoom, "node "+s.name+", which has the state, "+why+"; the sandbox can start elsewhere once the state is in an object store, which needs --objects, and which steps of histories never are")
+	err := sandbox.Wrap(sandbox.CodeUnavailable, engine.ErrNoRoom, "the state is on node "+s.name+", "+why+"; the sandbox can start on another node once the state is in the object store (--objects); steps of histories are never stored there")
 	err.RetryAfter = noRoomRetry
 	return err
 }
@@ -162,7 +162,7 @@ func (f *Fleet) noDedicated(bound bool) error {
 	dedicated := slices.ContainsFunc(f.everySite(), func(s *site) bool { return s.member.Dedicated })
 	switch {
 	case bound:
-		return sandbox.Errorf(sandbox.CodeUnsupported, "volumes and directories of the host are on the server's machine, but a dedicated sandbox runs on a node; leave mounts out, or set dedicated to false")
+		return sandbox.Errorf(sandbox.CodeUnsupported, "volumes and directories of the host are on the server's machine, but a dedicated sandbox runs on a node; remove the mounts, or set dedicated to false")
 	case !dedicated:
 		return sandbox.Errorf(sandbox.CodeUnsupported, "this server has no nodes for dedicated sandboxes; start one with: cove node run --dedicated, or set dedicated to false")
 	}

@@ -190,7 +190,7 @@ func TestNoDedicated(t *testing.T) {
 	w.unsupported("no dedicated node", w.try("one", of("f1")), "cove node run --dedicated")
 	w.dedicated("d", 8)
 	mounts := func(s *engine.Spec) { s.Mounts = []engine.Mount{{Source: "/data", Target: "/data"}} }
-	w.unsupported("with a directory of the host", w.try("two", of("f1"), mounts), "leave mounts out, or set dedicated to false")
+	w.unsupported("with a directory of the host", w.try("two", of("f1"), mounts), "remove the mounts, or set dedicated to false")
 	w.claimed("refused", "d", "")
 	if _, err := w.Drain("d", &sandbox.DrainRequest{}); err != nil {
 		t.Fatal(err)
@@ -225,7 +225,7 @@ func TestForksOfFamily(t *testing.T) {
 	w.claimed("at last", "d1", "f1")
 	w.claimed("at last", "d2", "")
 	// It says who does not take it.
-	for id, want := range map[string]string{"ckp": "node d1, which has the state, is dedicated to other", "ckp-a": "node a, which has the state, does not run dedicated"} {
+	for id, want := range map[string]string{"ckp": "the state is on node d1, which is dedicated to other", "ckp-a": "the state is on node a, which does not run dedicated"} {
 		if err := w.try("other", of("f2"), from(id)); !strings.Contains(sandbox.MessageOf(err), want) {
 			t.Errorf("from %s: %v, want %q", id, err, want)
 		}
