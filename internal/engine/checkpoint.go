@@ -201,6 +201,8 @@ type Replicator interface {
 	// Kept returns where a checkpoint is kept. It is empty for one that stays on this machine
 	// or is unknown.
 	Kept(id string) Place
+	// Holds reports whether checkpoints are all kept elsewhere, and asks there.
+	Holds(ctx context.Context, ids []string) bool
 	// Waits reports whether a checkpoint is to be kept elsewhere but is not yet, and why, if
 	// that has failed so far.
 	Waits(id string) (waits bool, failure error)

@@ -45,6 +45,12 @@ func (p *podsAPI) fails(pod pods.Pod) error {
 	return errors.New("the cluster's API is away")
 }
 
+func (p *podsAPI) Exists(_ context.Context, pod pods.Pod) (bool, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return !p.gone[pod.Name], nil
+}
+
 func (p *podsAPI) Gone(_ context.Context, pod pods.Pod) (bool, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -245,7 +251,7 @@ func TestRetireUsed(t *testing.T) {
 	w.until("what failed is tried again", func() bool {
 		w.pods.mu.Lock()
 		defer w.pods.mu.Unlock()
-		return w.pods.asked["lost-there"] > 1 && len(w.pods.deleted) > 6 && !w.has("lost-unclear") && !w.has("pod-refused")
+		return w.pods.asked["lost-there"] > 1 && len(w.pods.deleted) > 7 && !w.has("lost-unclear") && !w.has("pod-refused")
 	})
 	w.pods.mu.Lock()
 	defer w.pods.mu.Unlock()
@@ -254,7 +260,7 @@ func TestRetireUsed(t *testing.T) {
 		deleted = append(deleted, p.Name+" "+p.UID)
 	}
 	slices.Sort(deleted)
-	if want := []string{"lost-gone uid-lost-gone", "lost-unclear uid-lost-unclear", "lost-used uid-lost-used", "pod-again uid-pod-again", "pod-refused uid-pod-refused", "pod-replaced uid-pod-replaced", "pod-used uid-pod-used"}; !slices.Equal(deleted, want) {
+	if want := []string{"host-was-pod uid-host-was-pod", "lost-gone uid-lost-gone", "lost-unclear uid-lost-unclear", "lost-used uid-lost-used", "pod-again uid-pod-again", "pod-refused uid-pod-refused", "pod-replaced uid-pod-replaced", "pod-used uid-pod-used"}; !slices.Equal(deleted, want) {
 		t.Errorf("the Pods that were deleted are %q, want %q", deleted, want)
 	}
 	if w.pods.broken["pod-refused"]+w.pods.broken["lost-unclear"] > 0 {
@@ -280,4 +286,34 @@ func TestRetireUsed(t *testing.T) {
 	}
 	w.use("host-used", "another")
 	again("pod-again", "its node was removed")
+}
+
+// TestRemovedPod checks that a dedicated Pod whose node was removed by hand is deleted, and does
+// not join again, until it is gone.
+func TestRemovedPod(t *testing.T) {
+	w := newDedicatedWorld(t)
+	w.pods.deleting = func(pods.Pod) {}
+	join := func(token string) error {
+		id, _ := w.identity(t)
+		return id.JoinAsPod(t.Context(), w.files(t, token), "pod", true)
+	}
+	for _, name := range []string{"pod", "ended", "ordinary"} {
+		w.lose(name, w.join(name, true, name != "ordinary"))
+		if err := w.Remove(name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := join("pod"); sandbox.CodeOf(err) != sandbox.CodeForbidden {
+		t.Errorf("the Pod joins again: %v", err)
+	}
+	w.pods.gone["ended"] = true
+	w.retire()
+	w.until("the Pod is deleted", func() bool {
+		w.pods.mu.Lock()
+		defer w.pods.mu.Unlock()
+		return slices.Equal(w.pods.deleted, []pods.Pod{{Name: "pod", UID: "uid-pod"}})
+	})
+	if err := join("pod@another"); err != nil {
+		t.Errorf("another Pod of the name: %v", err)
+	}
 }

@@ -24,6 +24,8 @@ func (k tokens) Prove(_ context.Context, token string) (pods.Pod, error) {
 	return pods.Pod{}, sandbox.Errorf(sandbox.CodeUnauthenticated, "the cluster does not accept the Pod's token")
 }
 
+func (tokens) Exists(context.Context, pods.Pod) (bool, error) { return true, nil }
+
 func (tokens) Gone(context.Context, pods.Pod) (bool, error) { return false, nil }
 func (tokens) Delete(context.Context, pods.Pod) error       { return nil }
 

@@ -10,7 +10,9 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
@@ -102,8 +104,20 @@ func (n *Nodes) Drain(name string, req *sandbox.DrainRequest) (sandbox.Node, err
 // Moving returns the nodes whose sandboxes are to move, and how.
 func (n *Nodes) Moving() map[string]sandbox.DrainRequest { return n.cfg.Fleet.Moving() }
 
-// Remove removes a node for ever.
-func (n *Nodes) Remove(name string) error { return n.cfg.Fleet.Remove(name) }
+// Remove removes a node for ever. If it is a dedicated Pod, that is replaced.
+func (n *Nodes) Remove(name string) error {
+	known, err := n.pods.read(name)
+	switch {
+	case err == nil && n.cfg.Fleet.IsMember(name, known.ID):
+		err = n.markUsed(name, known.ID)
+	case errors.Is(err, fs.ErrNotExist):
+		err = nil
+	}
+	if err != nil {
+		return err
+	}
+	return n.cfg.Fleet.Remove(name)
+}
 
 // certificates has the server's certificate, and makes the next one in time.
 type certificates struct {

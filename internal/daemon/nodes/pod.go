@@ -19,6 +19,7 @@ import (
 // Pods are the Pods of a Kubernetes cluster; see [pods.Cluster].
 type Pods interface {
 	Prove(ctx context.Context, token string) (pods.Pod, error)
+	Exists(ctx context.Context, pod pods.Pod) (bool, error)
 	Gone(ctx context.Context, pod pods.Pod) (bool, error)
 	Delete(ctx context.Context, pod pods.Pod) error
 }
@@ -61,20 +62,21 @@ func (p *podNodes) write(name string, node podNode) error {
 	return err
 }
 
-// used returns the Pods that were used and are to be replaced.
-func (p *podNodes) used() ([]pods.Pod, error) {
+// used returns the Pods that were used and are to be replaced, by the ids of the nodes that they
+// were.
+func (p *podNodes) used() (map[string]pods.Pod, error) {
 	all, err := p.files.ReadAll(podsDir)
 	if err != nil {
 		return nil, err
 	}
-	var used []pods.Pod
+	used := map[string]pods.Pod{}
 	for file, data := range all {
 		var node podNode
 		if err := json.Unmarshal(data, &node); err != nil {
 			return nil, fmt.Errorf("%s: %w", file, err)
 		}
 		if node.Used {
-			used = append(used, pods.Pod{Name: path.Base(file), UID: node.UID})
+			used[node.ID] = pods.Pod{Name: path.Base(file), UID: node.UID}
 		}
 	}
 	return used, nil
@@ -176,7 +178,7 @@ func (n *Nodes) markUsed(name, id string) error {
 	n.pods.mu.Lock()
 	defer n.pods.mu.Unlock()
 	known, err := n.pods.read(name)
-	if err != nil || known.ID != id || known.Used {
+	if err != nil || known.ID != id || known.Used || !known.Dedicated {
 		return err
 	}
 	known.Used = true

@@ -18,8 +18,8 @@ const (
 	retireEvery  = 2 * time.Second
 	retireLimit  = time.Minute
 	retireAtOnce = 8
-	// forgetEvery is how often used Pods are looked for that have ended.
-	forgetEvery = time.Minute
+	// tendEvery is how often used Pods are looked for that are no nodes any more.
+	tendEvery = time.Minute
 	// sayAgain is how often the log says the same about a node.
 	sayAgain = 10 * time.Minute
 )
@@ -42,16 +42,15 @@ func (n *Nodes) RetireUsed(ctx context.Context, stored func(ctx context.Context,
 	r := &retiring{Nodes: n, stored: stored, said: map[string]time.Time{}}
 	tick := time.NewTicker(retireEvery)
 	defer tick.Stop()
-	forget := time.NewTicker(forgetEvery)
-	defer forget.Stop()
+	tend := time.NewTicker(tendEvery)
+	defer tend.Stop()
+	r.tendUsed(ctx)
 	for {
 		select {
 		case <-tick.C:
 			r.retireAll(ctx)
-		case <-forget.C:
-			if r.cfg.Pods != nil {
-				r.forgetGone(ctx)
-			}
+		case <-tend.C:
+			r.tendUsed(ctx)
 		case <-ctx.Done():
 			return
 		}
@@ -110,8 +109,6 @@ func (r *retiring) retire(ctx context.Context, v fleet.Vacancy) (stays string, e
 	switch {
 	case !v.Claimed && !gone:
 		return "", nil
-	case v.Left && !isPod:
-		return "a sandbox that has failed is still being ended", nil
 	case gone && only():
 		return "its Pod has ended, and the only copy of some state was there; that state is lost. Remove the node with: cove node rm " + v.Node, nil
 	case only():
@@ -160,16 +157,29 @@ func (r *retiring) podOf(v fleet.Vacancy) (pod pods.Pod, isPod bool, err error) 
 	return pods.Pod{Name: v.Node, UID: known.UID}, true, err
 }
 
-// forgetGone forgets used Pods that have ended: their tokens are not valid any more.
-func (r *retiring) forgetGone(ctx context.Context) {
+// tendUsed has used Pods end that are no nodes any more, and forgets those that do not exist:
+// their tokens are not valid any more.
+func (r *retiring) tendUsed(ctx context.Context) {
+	if r.cfg.Pods == nil {
+		return
+	}
 	used, err := r.pods.used()
-	for i := 0; i < len(used) && err == nil; i++ {
-		var gone bool
-		if gone, err = r.cfg.Pods.Gone(ctx, used[i]); err == nil && gone {
-			err = r.pods.forget(used[i])
+	for id, pod := range used {
+		var exists bool
+		if exists, err = r.cfg.Pods.Exists(ctx, pod); err != nil {
+			break
+		}
+		switch {
+		case !exists:
+			err = r.pods.forget(pod)
+		case !r.cfg.Fleet.IsMember(pod.Name, id):
+			err = r.cfg.Pods.Delete(ctx, pod)
+		}
+		if err != nil {
+			break
 		}
 	}
 	if err != nil && ctx.Err() == nil {
-		r.cfg.Log.Warn("look whether Pods that were used have ended", "error", err)
+		r.cfg.Log.Warn("look after Pods that were used", "error", err)
 	}
 }

@@ -142,9 +142,21 @@ func (c *Cluster) Publish(ctx context.Context, configMap, key, value string) err
 	return c.call(ctx, http.MethodPatch, path, "application/merge-patch+json", map[string]any{"data": map[string]string{key: value}}, nil)
 }
 
+// Exists reports whether a Pod exists, whatever its state.
+func (c *Cluster) Exists(ctx context.Context, pod Pod) (bool, error) {
+	exists, _, err := c.look(ctx, pod)
+	return exists, err
+}
+
 // Gone reports whether a Pod has ended for good: it does not exist any more, or its containers
 // are not started again.
 func (c *Cluster) Gone(ctx context.Context, pod Pod) (bool, error) {
+	exists, phase, err := c.look(ctx, pod)
+	return err == nil && (!exists || phase == "Failed" || phase == "Succeeded"), err
+}
+
+// look returns whether a Pod exists, and its phase.
+func (c *Cluster) look(ctx context.Context, pod Pod) (exists bool, phase string, err error) {
 	var answer struct {
 		Metadata struct {
 			UID string `json:"uid"`
@@ -153,11 +165,11 @@ func (c *Cluster) Gone(ctx context.Context, pod Pod) (bool, error) {
 			Phase string `json:"phase"`
 		} `json:"status"`
 	}
-	err := c.call(ctx, http.MethodGet, c.podPath(pod), "application/json", nil, &answer)
+	err = c.call(ctx, http.MethodGet, c.podPath(pod), "application/json", nil, &answer)
 	if is(err, http.StatusNotFound) {
-		return true, nil
+		return false, "", nil
 	}
-	return err == nil && (answer.Metadata.UID != pod.UID || answer.Status.Phase == "Failed" || answer.Status.Phase == "Succeeded"), err
+	return err == nil && answer.Metadata.UID == pod.UID, answer.Status.Phase, err
 }
 
 // Delete has a Pod end, with the time that it may take for that. Another Pod that has its name

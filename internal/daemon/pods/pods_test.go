@@ -221,8 +221,12 @@ func TestGone(t *testing.T) {
 				}
 				tt.api(w, r)
 			})
+			exists, eerr := c.Exists(t.Context(), theirs)
+			if want := tt.want == "" && (!tt.gone || name == "failed" || name == "succeeded"); exists != want || (eerr == nil) != (tt.want == "") {
+				t.Errorf("exists is %t, %v, want %t", exists, eerr, want)
+			}
 			gone, err := c.Gone(t.Context(), theirs)
-			if gone != tt.gone || (err == nil) != (tt.want == "") || asked != 1 {
+			if gone != tt.gone || (err == nil) != (tt.want == "") || asked != 2 {
 				t.Errorf("gone is %t, %v, after %d requests, want %t", gone, err, asked, tt.gone)
 			}
 			if err != nil && (!strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), own)) {

@@ -8,7 +8,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -149,17 +148,11 @@ func (s *Server) publishAuthority(p *parts, cluster *pods.Cluster) {
 	})
 }
 
-// storedIn returns what tells whether checkpoints are in the object store, which it asks first.
+// storedIn returns what tells whether checkpoints are in the object store.
 func (p *parts) storedIn() func(ctx context.Context, checkpoints []string) bool {
 	return func(ctx context.Context, checkpoints []string) bool {
 		kept, ok := p.engine.(engine.Replicator)
-		if !ok || kept.Reach(ctx) != nil {
-			return false
-		}
-		return !slices.ContainsFunc(checkpoints, func(id string) bool {
-			at := kept.Kept(id)
-			return at != engine.PlaceStored && at != engine.PlaceRemote
-		})
+		return ok && kept.Holds(ctx, checkpoints)
 	}
 }
 

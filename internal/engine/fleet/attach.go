@@ -271,6 +271,7 @@ func (f *Fleet) compareCheckpoints(ctx context.Context, s *site, e *remote.Engin
 		unwanted := s.stale[c.ID]
 		var err error
 		if f.checkpoints[c.ID] == nil && !unwanted && !here[c.ID] && validID.MatchString(c.ID) {
+			c.Family = s.member.Family // not what the node says
 			err = f.setCheckpoint(kept{site: s, Checkpoint: c})
 		}
 		f.mu.Unlock()

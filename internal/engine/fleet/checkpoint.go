@@ -26,9 +26,13 @@ func (f *Fleet) siteOfCheckpoint(id string) (*site, error) {
 		return k.site, nil
 	}
 	if f.local == nil {
-		return nil, sandbox.Errorf(sandbox.CodeNotFound, "the kept state is gone; nothing can be restored from it")
+		return nil, errStateGone()
 	}
 	return f.local, nil
+}
+
+func errStateGone() error {
+	return sandbox.Errorf(sandbox.CodeNotFound, "the kept state is gone; nothing can be restored from it")
 }
 
 func (f *Fleet) keeper(s *site) (engine.Checkpointer, error) {
@@ -65,7 +69,7 @@ func (f *Fleet) Checkpoint(ctx context.Context, name, id string, opts engine.Che
 		if known := f.checkpoints[id]; known != nil && known.site != s {
 			return sandbox.Errorf(sandbox.CodeConflict, "checkpoint %s exists", id)
 		}
-		return f.setCheckpoint(kept{site: s, Checkpoint: f.own(name, c, &opts)})
+		return f.setCheckpoint(kept{site: s, Checkpoint: f.own(s, name, c, &opts)})
 	}
 	if commit := opts.Commit; commit != nil {
 		opts.Commit = func(c engine.Checkpoint) error {
@@ -100,14 +104,11 @@ func (f *Fleet) Checkpoint(ctx context.Context, name, id string, opts engine.Che
 
 // own returns a node's checkpoint of an instance with what this machine knows better. The
 // caller holds f.mu.
-func (f *Fleet) own(instance string, c engine.Checkpoint, opts *engine.CheckpointOptions) engine.Checkpoint {
+func (f *Fleet) own(s *site, instance string, c engine.Checkpoint, opts *engine.CheckpointOptions) engine.Checkpoint {
 	c.Owner, c.Label = opts.Owner, opts.Label
-	c.Family = ""
-	if i := f.instances[instance]; i != nil {
-		c.Family = i.site.member.Family
-		if i.Root.Digest != "" {
-			c.Root = i.Root
-		}
+	c.Family = s.member.Family
+	if i := f.instances[instance]; i != nil && i.Root.Digest != "" {
+		c.Root = i.Root
 	}
 	return c
 }
@@ -222,6 +223,8 @@ type aside struct {
 	Owner string          `json:"owner,omitempty"`
 	Label json.RawMessage `json:"label,omitempty"`
 	Root  engine.Root     `json:"root,omitzero"`
+	// Family is that of the checkpoint.
+	Family string `json:"family,omitempty"`
 }
 
 // readAside reads the siteFile of a directory. One that is missing is [fs.ErrNotExist].
@@ -245,16 +248,17 @@ func (f *Fleet) SetAside(ctx context.Context, id, to string) error {
 	if err != nil {
 		return err
 	}
-	release, err := f.holdAside(s)
-	if err != nil {
-		return err
-	}
-	defer release()
 	keeper, err := f.keeper(s)
 	if err != nil {
 		return err
 	}
-	if err := keeper.SetAside(ctx, id, to); err != nil {
+	release, err := f.holdAside(s)
+	if err != nil {
+		return err
+	}
+	err = keeper.SetAside(ctx, id, to)
+	release(err == nil)
+	if err != nil {
 		return err
 	}
 	if s == f.local {
@@ -267,7 +271,7 @@ func (f *Fleet) SetAside(ctx context.Context, id, to string) error {
 	defer f.mu.Unlock()
 	a := aside{Node: s.name}
 	if k := f.checkpoints[id]; k != nil {
-		a.Owner, a.Label, a.Root = k.Checkpoint.Owner, k.Checkpoint.Label, k.Checkpoint.Root
+		a.Owner, a.Label, a.Root, a.Family = k.Checkpoint.Owner, k.Checkpoint.Label, k.Checkpoint.Root, k.Checkpoint.Family
 	}
 	data, err := json.Marshal(&a)
 	if err == nil {
@@ -280,18 +284,43 @@ func (f *Fleet) SetAside(ctx context.Context, id, to string) error {
 	return nil
 }
 
-// holdAside keeps a dedicated node from being retired while it has what was set aside.
-func (f *Fleet) holdAside(s *site) (release func(), err error) {
+// holdAside keeps a dedicated node from being retired while it has what was set aside. What was
+// not set aside does not count.
+func (f *Fleet) holdAside(s *site) (release func(done bool), err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if s.member.Dedicated {
-		m := s.member
-		m.AsideAt = time.Now().UTC()
-		if err := f.setMember(s, m); err != nil {
-			return nil, err
-		}
+	if s.member.Retired {
+		return nil, errReplaced(s)
 	}
-	return f.hold(s), nil
+	unhold, before := f.hold(s), s.member.AsideAt
+	if !s.member.Dedicated {
+		return func(bool) { unhold() }, nil
+	}
+	if err := f.setAsideAt(s, time.Now().UTC()); err != nil {
+		s.holds--
+		return nil, err
+	}
+	return func(done bool) {
+		if !done {
+			f.mu.Lock()
+			if err := f.setAsideAt(s, before); err != nil {
+				f.log.Warn("a dedicated node counts as one with a checkpoint that was set aside", "node", s.name, "error", err)
+			}
+			f.mu.Unlock()
+		}
+		unhold()
+	}, nil
+}
+
+// setAsideAt records when a checkpoint was last set aside on a node. The caller holds f.mu.
+func (f *Fleet) setAsideAt(s *site, at time.Time) error {
+	m := s.member
+	m.AsideAt = at
+	return f.setMember(s, m)
+}
+
+func errReplaced(s *site) error {
+	return sandbox.Errorf(sandbox.CodeUnavailable, "node %s, which has the state, is being replaced; try again in a while", s.name)
 }
 
 // BringBack implements [engine.Checkpointer].
@@ -310,9 +339,12 @@ func (f *Fleet) BringBack(ctx context.Context, id, from string) (engine.Checkpoi
 		return engine.Checkpoint{}, sandbox.Errorf(sandbox.CodeUnsupported, "it is of the server's machine, which runs no sandboxes (--nodes-only)")
 	}
 	f.mu.Lock()
-	release := f.hold(s)
+	retired, release := s.member.Retired, f.hold(s)
 	f.mu.Unlock()
 	defer release()
+	if retired {
+		return engine.Checkpoint{}, errReplaced(s)
+	}
 	keeper, err := f.keeper(s)
 	if err != nil {
 		return engine.Checkpoint{}, err
@@ -322,7 +354,7 @@ func (f *Fleet) BringBack(ctx context.Context, id, from string) (engine.Checkpoi
 		return c, err
 	}
 	if known {
-		c.Owner, c.Label, c.Root = was.Owner, was.Label, was.Root
+		c.Owner, c.Label, c.Root, c.Family = was.Owner, was.Label, was.Root, was.Family
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -3,7 +3,10 @@ package fleet
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"io/fs"
+	"maps"
 	"slices"
 	"time"
 
@@ -157,13 +160,44 @@ func (f *Fleet) importClaimed(ctx context.Context, s *site, spec *engine.Spec, c
 	return made, err
 }
 
+// claimedBy returns those of the sites that a family has claimed.
+func (f *Fleet) claimedBy(sites []*site, family string) []*site {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.DeleteFunc(sites, func(s *site) bool { return s.member.Family != family })
+}
+
+// dedicatedFile is there once a dedicated node has joined.
+const dedicatedFile = "dedicated.json"
+
+// loadDedicated reads whether dedicated nodes have joined.
+func (f *Fleet) loadDedicated() error {
+	_, err := f.cfg.Files.Read(dedicatedFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	f.everDedicated = err == nil
+	return err
+}
+
+// noteDedicated records that a dedicated node joins. The caller holds f.mu.
+func (f *Fleet) noteDedicated() error {
+	if f.everDedicated {
+		return nil
+	}
+	if err := f.write(dedicatedFile, struct{}{}); err != nil {
+		return fmt.Errorf("record that there are dedicated nodes: %w", err)
+	}
+	f.everDedicated = true
+	return nil
+}
+
 // noDedicated says why no dedicated node takes a sandbox. The caller holds f.mu.
 func (f *Fleet) noDedicated(bound bool) error {
-	dedicated := slices.ContainsFunc(f.everySite(), func(s *site) bool { return s.member.Dedicated })
 	switch {
 	case bound:
 		return sandbox.Errorf(sandbox.CodeUnsupported, "volumes and directories of the host are on the server's machine, but a dedicated sandbox runs on a node; remove the mounts, or set dedicated to false")
-	case !dedicated:
+	case !f.everDedicated:
 		return sandbox.Errorf(sandbox.CodeUnsupported, "this server has no nodes for dedicated sandboxes; start one with: cove node run --dedicated, or set dedicated to false")
 	}
 	return noRoom(allDedicatedUsed)
@@ -212,8 +246,6 @@ type Vacancy struct {
 	// Claimed says that a family has used it, Retired that it takes nothing more, and Lost that
 	// it is away and its lease has run out.
 	Claimed, Retired, Lost bool
-	// Left says that the node still has to end an instance that has failed.
-	Left bool
 	// Checkpoints are those that are there.
 	Checkpoints []string
 }
@@ -231,7 +263,7 @@ func (f *Fleet) Vacancies() []Vacancy {
 		}
 		at[s] = len(all)
 		all = append(all, Vacancy{
-			Node: s.name, ID: s.member.ID, Claimed: s.member.claimed(), Retired: s.member.Retired, Lost: s.remote == nil, Left: len(s.instances) > 0,
+			Node: s.name, ID: s.member.ID, Claimed: s.member.claimed(), Retired: s.member.Retired, Lost: s.remote == nil,
 		})
 	}
 	if len(all) == 0 {
@@ -281,6 +313,9 @@ func (f *Fleet) Free(ctx context.Context, v Vacancy) error {
 	if err != nil || s == nil {
 		return err
 	}
+	if err := f.endLeft(ctx, s, e); err != nil {
+		return err
+	}
 	for _, id := range v.Checkpoints {
 		if err := f.freeOf(ctx, s, e, id); err != nil {
 			return err
@@ -300,7 +335,7 @@ func (f *Fleet) Free(ctx context.Context, v Vacancy) error {
 	switch {
 	case s.removed || !s.member.Retired:
 		return nil
-	case s.remote != e || len(s.instances) > 0 || len(s.stale) > 0 || len(f.keptOn(s)) > 0:
+	case s.remote != e || len(s.instances) > 0 || len(s.stale) > 0 || s.holds > 0 || len(f.keptOn(s)) > 0:
 		return errNotEmpty
 	}
 	for id, at := range f.logs {
@@ -324,10 +359,34 @@ func (f *Fleet) emptied(v Vacancy) (*site, *remote.Engine, error) {
 	switch {
 	case s == nil || s.member.ID != v.ID || !s.member.Retired:
 		return nil, nil, nil
-	case s.remote == nil || len(s.instances) > 0:
+	case s.remote == nil || s.running > 0:
 		return nil, nil, errNotEmpty
 	}
 	return s, s.remote, nil
+}
+
+// endLeft ends instances that were given up, and removes checkpoints that have moved away, as far
+// as that has failed so far.
+func (f *Fleet) endLeft(ctx context.Context, s *site, e *remote.Engine) error {
+	f.mu.Lock()
+	instances, stale := slices.Collect(maps.Keys(s.instances)), slices.Collect(maps.Keys(s.stale))
+	f.mu.Unlock()
+	for _, id := range instances {
+		if err := e.Destroy(ctx, id); err != nil {
+			return err
+		}
+		f.mu.Lock()
+		if i := s.instances[id]; i != nil && i.GivenUp {
+			f.dropInstance(id)
+		}
+		f.mu.Unlock()
+	}
+	for _, id := range stale {
+		if err := f.removeStale(ctx, s, e, id); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // freeOf removes a checkpoint from a machine, if it has not moved elsewhere meanwhile.

@@ -140,7 +140,7 @@ func (w *world) retire(name string) fleet.Vacancy {
 func TestOrdinaryOnDedicated(t *testing.T) {
 	w := newDedicatedWorld(t, time.Hour)
 	w.dedicated("d", 64)
-	w.unsupported("only a dedicated node", w.try("alone"), "all nodes of this server are for dedicated sandboxes")
+	w.refused("only a dedicated node", sandbox.CodeQuotaExceeded, w.try("alone"))
 	w.join("a")
 	for n := range 3 {
 		id := fmt.Sprint("one-", n)

@@ -89,6 +89,9 @@ func (f *Fleet) createAt(ctx context.Context, s *site, spec engine.Spec) (engine
 		f.mu.Lock()
 		taken := s.takes(spec.Family)
 		why := f.notTaken(s, &spec)
+		if spec.Checkpoint != "" && f.checkpoints[spec.Checkpoint] == nil {
+			why = errStateGone()
+		}
 		f.mu.Unlock()
 		if !taken {
 			return nil, why

@@ -73,6 +73,8 @@ type Fleet struct {
 	here        int              // guarded by mu; instances made on this machine that were not destroyed
 	started     bool             // guarded by mu; see [Fleet.Started]
 	closed      bool             // guarded by mu
+	// everDedicated says that dedicated nodes have joined, and may do so again. Guarded by mu.
+	everDedicated bool
 
 	// notBefore is until when no lease ends, and shorter the timer that records that; see
 	// [Fleet.loadLease].
@@ -162,7 +164,7 @@ func New(cfg Config) (*Fleet, error) {
 	if err := f.loadLocal(); err != nil {
 		return nil, err
 	}
-	if err := f.loadLease(); err != nil {
+	if err := errors.Join(f.loadLease(), f.loadDedicated()); err != nil {
 		return nil, fmt.Errorf("open the nodes: %w", err)
 	}
 	for _, s := range f.sites {
@@ -195,6 +197,11 @@ func (f *Fleet) Join(name, id string, dedicated bool) error {
 	defer f.mu.Unlock()
 	if err := f.available(name); err != nil {
 		return err
+	}
+	if dedicated {
+		if err := f.noteDedicated(); err != nil {
+			return err
+		}
 	}
 	s := newSite(name)
 	s.member, s.lost = member{ID: id, JoinedAt: time.Now().UTC(), dedication: dedication{Dedicated: dedicated}}, true
@@ -288,7 +295,7 @@ func (f *Fleet) Leave(name string) error {
 		return err
 	}
 	m := s.member
-	if m.Retired {
+	if m.Retired && s.running == 0 {
 		return sandbox.Errorf(sandbox.CodeNotFound, "node %s has nothing to move, and is being replaced", name)
 	}
 	if !m.Leaving {

@@ -199,6 +199,8 @@ func (f *Fleet) put(id string, e *entry) {
 	f.instances[id], e.site.instances[id] = e, e
 	if !e.GivenUp {
 		e.site.running++
+	} else {
+		e.site.busy = time.Now()
 	}
 }
 

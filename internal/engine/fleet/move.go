@@ -118,12 +118,18 @@ func (f *Fleet) Import(ctx context.Context, c engine.Checkpoint, description []b
 
 // ImportFor implements [engine.Scattered].
 func (f *Fleet) ImportFor(ctx context.Context, spec *engine.Spec, c engine.Checkpoint, description []byte, fetch engine.Fetch, usable func(engine.Checkpoint)) (engine.Checkpoint, error) {
-	if spec == nil {
+	reads := spec == nil
+	if reads {
 		spec = &engine.Spec{Resources: c.Resources, Family: c.Family}
 	}
 	sites, err := f.candidates(spec)
 	if err != nil {
 		return engine.Checkpoint{}, err
+	}
+	if reads && c.Family != "" {
+		if sites = f.claimedBy(sites, c.Family); len(sites) == 0 {
+			return engine.Checkpoint{}, sandbox.Errorf(sandbox.CodeUnavailable, "the state of a dedicated sandbox is in the object store, and is only read where the sandbox or one of its forks runs; resume one, and try again")
+		}
 	}
 	err = noRoom("no other node has room for the sandbox; kill or pause sandboxes that are no longer needed, add a node, or retry later")
 	from := &source{fetch: fetch}

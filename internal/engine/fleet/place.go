@@ -138,7 +138,7 @@ func (f *Fleet) candidates(spec *engine.Spec) ([]*site, error) {
 	case bound && f.local == nil:
 		return nil, sandbox.Errorf(sandbox.CodeUnsupported, "volumes and directories of the host are on the server's machine, which runs no sandboxes (--nodes-only); leave mounts out")
 	case ready == 0 && f.onlyDedicated():
-		return nil, sandbox.Errorf(sandbox.CodeUnsupported, "all nodes of this server are for dedicated sandboxes; ask for one of these, or add a node that is not dedicated")
+		return nil, noRoom("all nodes of this server are for dedicated sandboxes; ask for one of these, or add a node that is not dedicated")
 	case ready == 0:
 		return nil, noRoom("no node takes new sandboxes now: all are away or draining; see cove node ls")
 	case large == 0:

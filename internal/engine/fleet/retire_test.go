@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net/http"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -69,7 +70,7 @@ func TestVacancyOfLost(t *testing.T) {
 	w.create("one", of("f1"))
 	w.cut(d)
 	<-w.failed
-	want := fleet.Vacancy{Node: "d", ID: "id-of-d", Claimed: true, Lost: true, Left: true}
+	want := fleet.Vacancy{Node: "d", ID: "id-of-d", Claimed: true, Lost: true}
 	if diff := cmp.Diff([]fleet.Vacancy{want}, w.Vacancies()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -305,6 +306,85 @@ func TestAside(t *testing.T) {
 	w.notVacant("after a restart")
 	if _, err := w.BringBack(t.Context(), "ckp", to); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestAsideRetired checks that nothing is set aside on a node that is being replaced, and nothing
+// brought back there.
+func TestAsideRetired(t *testing.T) {
+	w := newDedicatedWorld(t, time.Hour)
+	w.dedicated("d", 8)
+	w.create("one", of("f1"))
+	for _, id := range []string{"ckp", "ckp-aside"} {
+		if _, err := w.Checkpoint(t.Context(), "one", id, engine.CheckpointOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.end("one")
+	w.retire("d")
+	if err := w.SetAside(t.Context(), "ckp", filepath.Join(t.TempDir(), "aside")); sandbox.CodeOf(err) != sandbox.CodeUnavailable {
+		t.Errorf("set aside: %v", err)
+	}
+	if all, err := w.Checkpoints(t.Context()); err != nil || len(all) != 2 {
+		t.Errorf("the states are %v, %v", all, err)
+	}
+}
+
+// TestFreeEnds checks that a machine that could not end an instance in time does so before it is
+// free.
+func TestFreeEnds(t *testing.T) {
+	w := newDedicatedWorld(t, time.Hour)
+	d := w.dedicated("d", 8)
+	d.state.Trap(memory.StepCreate, memory.After, func(context.Context) error { panic(http.ErrAbortHandler) })
+	d.state.Fail(memory.StepDestroy, memory.Before, errors.New("it does not end"))
+	if err := w.try("one", of("f1")); err == nil {
+		t.Fatal("it was made")
+	}
+	v := w.retire("d")
+	if err := w.Free(t.Context(), v); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := d.engine.List(t.Context()); err != nil || len(left) > 0 {
+		t.Errorf("the machine has %v, %v", left, err)
+	}
+	w.claimed("freed", "d", "")
+}
+
+// TestReadsDoNotClaim checks that state that is only read is not brought to a node that is free,
+// nor to one that others share.
+func TestReadsDoNotClaim(t *testing.T) {
+	w := newDedicatedWorld(t, time.Hour)
+	w.join("a")
+	d1 := w.dedicated("d1", 8)
+	w.create("one", of("f1"))
+	if _, err := w.Checkpoint(t.Context(), "one", "ckp", engine.CheckpointOptions{Owner: "red"}); err != nil {
+		t.Fatal(err)
+	}
+	kept := w.copy("ckp")
+	if kept.Family != "f1" {
+		t.Errorf("the state is of the family %q", kept.Family)
+	}
+	w.end("one")
+	w.cut(d1)
+	if err := w.Remove("d1"); err != nil {
+		t.Fatal(err)
+	}
+	w.refused("while the node is replaced", sandbox.CodeQuotaExceeded, w.try("two", of("f2")))
+	w.dedicated("d2", 8)
+	read := func() error {
+		_, err := w.ImportFor(t.Context(), nil, kept.Checkpoint, kept.description, kept.fetch, nil)
+		return err
+	}
+	if err := read(); sandbox.CodeOf(err) != sandbox.CodeUnavailable {
+		t.Errorf("read: %v", err)
+	}
+	w.claimed("read", "d2", "")
+	w.create("three", of("f1"))
+	if err := read(); err != nil {
+		t.Errorf("read where the family is: %v", err)
+	}
+	if got := w.PlaceOf(engine.Source{Checkpoint: "ckp"}); got != "d2" {
+		t.Errorf("the state is on %q", got)
 	}
 }
 

@@ -29,7 +29,7 @@ func (f *Fleet) Rooms() []Room {
 	all := make([]Room, 0, len(f.sites))
 	for _, s := range f.sites {
 		r := Room{Node: s.name, State: f.stateOf(s), Sandboxes: s.running, Memory: max(0, s.report.Capacity.MemoryMiB) << 20, Disk: max(0, s.report.Disk)}
-		r.Dedicated, r.Claimed = s.member.Dedicated, s.member.Family != ""
+		r.Dedicated, r.Claimed = s.member.Dedicated, s.member.claimed()
 		r.FreeMemory, r.FreeDisk = min(max(0, s.report.FreeMemory), r.Memory), min(max(0, s.report.FreeDisk), r.Disk)
 		all = append(all, r)
 	}

@@ -233,6 +233,23 @@ func TestEarlyRestart(t *testing.T) {
 	}
 }
 
+// An instance does not wait for a fetch that the next daemon finishes, and that is for nobody in
+// particular.
+func TestEarlyJoinsFinish(t *testing.T) {
+	withWaiting(t, func(t *testing.T, w *waiting) {
+		w.restart()
+		wait(time.Minute) // the fetch goes on by now
+		if _, finishes := w.early.counts(); finishes != 1 {
+			t.Fatalf("it was finished %d times", finishes)
+		}
+		short, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if _, err := w.e.Create(short, engine.Spec{Checkpoint: waitingID, Root: engine.Root{Digest: rootDigest}}); err != nil {
+			t.Errorf("it waits: %v", err)
+		}
+	})
+}
+
 // What is removed stays in the bucket while a daemon does not know who needs it.
 func TestEarlyUnsure(t *testing.T) {
 	withWaiting(t, func(t *testing.T, w *waiting) {

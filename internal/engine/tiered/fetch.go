@@ -40,7 +40,7 @@ func (f *fetch) early() bool {
 // whenUsable is closed when a checkpoint can be used for a need before all of it was fetched;
 // nil if it cannot.
 func (f *fetch) whenUsable(n need) <-chan struct{} {
-	if f == nil || n.spec == nil || n.spec.FilesOnly || n.elsewhere {
+	if n.spec == nil || n.spec.FilesOnly || n.elsewhere {
 		return nil
 	}
 	return f.usable
@@ -101,11 +101,9 @@ func (e *Engine) acquireOnce(ctx context.Context, id string, n need) (release fu
 		e.mu.Unlock()
 		return release, false, nil
 	}
-	usable := f.whenUsable(n)
 	mine := f == nil
 	if mine {
 		f = newFetch(n.spec)
-		usable = f.whenUsable(n)
 		e.fetching[id] = f
 		bring := e.bring
 		if ent.cut && !e.astray(id, n) {
@@ -113,10 +111,14 @@ func (e *Engine) acquireOnce(ctx context.Context, id string, n need) (release fu
 			close(f.usable)
 		}
 		e.wg.Go(func() { e.fetch(id, ent, f, bring) })
-	} else if !f.sameFamily(n) {
+	}
+	// Where somebody else has it brought may not be for this need.
+	suits := mine || e.suits(id, ent, f, n)
+	e.mu.Unlock()
+	usable := f.whenUsable(n)
+	if !suits {
 		usable = nil
 	}
-	e.mu.Unlock()
 	select {
 	case <-usable:
 	case <-f.done:
@@ -124,11 +126,24 @@ func (e *Engine) acquireOnce(ctx context.Context, id string, n need) (release fu
 	case <-ctx.Done():
 		err = sandbox.Wrap(sandbox.CodeUnavailable, context.Cause(ctx), "the kept state is still being fetched from the object store; try again in a while")
 	}
-	if err != nil {
+	switch {
+	case ctx.Err() != nil && err != nil, err != nil && suits:
 		release()
 		return nil, false, err
+	case !suits:
+		return release, true, nil
+	case mine || !e.foreign(id, n):
+		return release, false, nil
 	}
-	return release, !mine && e.foreign(id, n), nil
+	// It was brought to a machine that is not for this need after all: another fetch can begin
+	// when this one has ended.
+	select {
+	case <-f.done:
+		return release, true, nil
+	case <-ctx.Done():
+		release()
+		return nil, false, sandbox.Wrap(sandbox.CodeUnavailable, context.Cause(ctx), "the kept state is still being fetched from the object store; try again in a while")
+	}
 }
 
 // astray reports whether a checkpoint that the engine has cannot be used where it is.

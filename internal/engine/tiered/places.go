@@ -37,9 +37,20 @@ func (e *Engine) foreign(id string, n need) bool {
 	return e.scattered != nil && n.spec != nil && !e.scattered.Takes(id, n.spec.Family)
 }
 
-// sameFamily reports whether a fetch brings the checkpoint to a machine that is for a need.
-func (f *fetch) sameFamily(n need) bool {
-	return n.spec == nil || f.spec != nil && f.spec.Family == n.spec.Family
+// suits reports whether a fetch that somebody else has begun brings the checkpoint to a machine
+// that is for a need. The caller holds mu.
+func (e *Engine) suits(id string, ent *entry, f *fetch, n need) bool {
+	if e.scattered == nil || n.spec == nil {
+		return true
+	}
+	if f.early() { // it is there
+		return !e.foreign(id, n)
+	}
+	family := ent.Family
+	if f.spec != nil {
+		family = f.spec.Family
+	}
+	return family == n.spec.Family
 }
 
 // awaitStored waits until a checkpoint is in the bucket, if an instance is to continue from
@@ -84,8 +95,7 @@ func (e *Engine) mustLeave(id string, n need) bool {
 // that is for the instance. Instances of several families that continue from one checkpoint
 // would otherwise take it away from each other.
 func (e *Engine) turn(ctx context.Context, id string, n need) (next func(), err error) {
-	homeless := e.scattered != nil && n.spec.Family != "" && e.scattered.Standing(id) == engine.StandingNone
-	if !homeless && !e.foreign(id, n) {
+	if !e.homeless(id, n) {
 		return func() {}, nil
 	}
 	e.mu.Lock()
@@ -102,5 +112,33 @@ func (e *Engine) turn(ctx context.Context, id string, n need) (next func(), err 
 	if err := turns.Acquire(ctx, 1); err != nil {
 		return nil, sandbox.Wrap(sandbox.CodeUnavailable, context.Cause(ctx), "the kept state is being brought to other nodes; try again in a while")
 	}
+	if !e.homeless(id, n) { // another of the family has brought it
+		turns.Release(1)
+		return func() {}, nil
+	}
 	return func() { turns.Release(1) }, nil
+}
+
+// homeless reports whether no machine has a checkpoint that is for the instance.
+func (e *Engine) homeless(id string, n need) bool {
+	return e.foreign(id, n) || e.scattered != nil && n.spec.Family != "" && e.scattered.Standing(id) == engine.StandingNone
+}
+
+// Holds implements [engine.Replicator].
+func (e *Engine) Holds(ctx context.Context, ids []string) bool {
+	e.mu.Lock()
+	held := e.connected && e.failure == nil
+	for _, id := range ids {
+		ent := e.entries[id]
+		held = held && ent != nil && ent.stored && !ent.removed
+	}
+	e.mu.Unlock()
+	for _, id := range ids {
+		if !held {
+			return false
+		}
+		_, err := e.vessel.bucket.Stat(ctx, checkpointObject(id))
+		held = err == nil
+	}
+	return held
 }

@@ -500,11 +500,6 @@ func (e *Engine) Reach(ctx context.Context) error {
 	if ctx.Err() == nil {
 		e.note(err)
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if err == nil && !e.connected {
-		return errors.New("it is not known yet what the object store has")
-	}
 	return err
 }
 
