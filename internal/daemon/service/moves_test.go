@@ -60,6 +60,12 @@ func (e *storedEngine) Waits(string) (bool, error) {
 	return !e.stored && !e.unknown, nil
 }
 
+func (e *storedEngine) Holds(context.Context, []string) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.stored && e.broken == nil
+}
+
 func (e *storedEngine) Reach(context.Context) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
